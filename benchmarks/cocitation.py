@@ -62,9 +62,9 @@ from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.fit import DenseTask
 from rerank.rankers.dense.neighbors import Structure
 from rerank.rankers.dense.texts import Texts
-from rerank.rankers.encoder.tokens import document_tokens
+from rerank.rankers.encoder.modules import document_tokens
 from rerank.rankers.encoder.transformer import TextEncoder
-from rerank.rankers.graphs.citations import CitationGraph
+from rerank.rankers.graphs.citations import Citations
 from rerank.rankers.graphs.links import LinkGraph
 from rerank.records import Document
 
@@ -133,10 +133,10 @@ class Remembering(DenseTask):
 
     kept: ClassVar[dict[bytes, torch.Tensor]] = {}
 
-    def fill_cache(self) -> None:
+    def on_start(self, resumed: bool) -> None:
         self.encoding.outputs = Remembering.kept
         if not Remembering.kept:
-            super().fill_cache()
+            super().on_start(resumed)
 
 
 def remembered(find: Callable[..., Any]) -> Callable[..., Any]:
@@ -273,7 +273,7 @@ class Given:
         ]
         encoder = load(args, "untrained")
         texts = Texts.read(documents, encoder.tokens, cited=True, separator=encoder.separator)
-        assert isinstance(texts.graph, CitationGraph)
+        assert isinstance(texts.graph, Citations)
         tasks = Tasks(rows, texts.graph, args.test_articles, args.queries, args.pool, args.test_negatives)
         whole = [Document(row["key"], row["title"], row["abstract"]) for row in rows]
         print(
@@ -289,7 +289,7 @@ class Given:
     def linked(self) -> Texts:
         """The texts with the citations between articles as links."""
         graph = self.texts.graph
-        assert isinstance(graph, CitationGraph)
+        assert isinstance(graph, Citations)
         number = {id: i for i, id in enumerate(graph.ids)}
         edges = {
             (number[paper], number[one.reference])

@@ -33,9 +33,8 @@ import numpy as np
 
 from rerank.formats import read_corpus
 from rerank.formats.jats import read_jats
-from rerank.rankers.dense.triplets import TripletSampler
-from rerank.rankers.graphs.citations import Citations
-from rerank.rankers.graphs.cocitation import LEVELS, CoCitations
+from rerank.rankers.dense.neighbors import TripletSampler
+from rerank.rankers.graphs.citations import LEVELS, Citations, CoCitations
 from rerank.records import Document
 
 
@@ -102,7 +101,7 @@ def sample(network: CoCitations, usable: np.ndarray, wanted: int) -> None:
 def triplets(archive: Path, wanted: int) -> None:
     citations = Citations.of(articles(archive))
     begin = clock()
-    network = citations.network()
+    network = citations.network
     print(f"network: {len(network)} references, {network.mentions} mentions in {since(begin)}")
     sizes = ", ".join(f"{level} {network.levels[level].pairs()}" for level in LEVELS)
     print(f"pairs: {sizes}; peak {peak():.0f} MB")
@@ -126,7 +125,7 @@ def key(folder: Path) -> None:
     Our count is the number of documents that are linked with both references of a pair. All counts of the
     file are even: each common citing document counts twice.
     """
-    network = Citations.of(read_corpus(folder / "corpus.jsonl.gz")).network()
+    network = Citations.of(read_corpus(folder / "corpus.jsonl.gz")).network
     whole = network.levels["document"]
     rows = (line.split("\t") for line in (folder / "cocitation.tsv").read_text("utf-8").splitlines()[1:])
     counts = {(a, b): int(count) for a, b, count in rows}

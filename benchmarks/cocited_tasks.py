@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from classify import classified, headings
 
-from rerank.rankers.graphs.citations import CitationGraph, Citations
-from rerank.rankers.graphs.cocitation import LEVELS, CoCitations
+from rerank.rankers.graphs.citations import LEVELS, Citations, CoCitations
 from rerank.records import Document
 
 NEARER = (
@@ -31,7 +30,7 @@ class Tasks:
     def __init__(
         self,
         rows: list[dict[str, Any]],
-        train: CitationGraph,
+        train: Citations,
         count: int,
         queries: int,
         others: int,
@@ -68,7 +67,7 @@ class Tasks:
     def _ranking(
         self,
         network: CoCitations,
-        train: CitationGraph,
+        train: Citations,
         place: dict[str, int],
         level: Any,
         count: int,

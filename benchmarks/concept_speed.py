@@ -31,8 +31,7 @@ from rerank.progress import Progress
 from rerank.rankers.concept.config import ConceptConfig
 from rerank.rankers.concept.fit import Concepts, ConceptTask
 from rerank.rankers.concept.graph import ConceptGraph
-from rerank.rankers.concept.head import Head
-from rerank.rankers.concept.ranker import ConceptRanker
+from rerank.rankers.concept.ranker import ConceptRanker, Head
 from rerank.rankers.dense.ranker import SCALE, quantized
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.training.trainer import Trainer, TrainerOptions
@@ -81,7 +80,7 @@ def training(data: Path, repeats: int, tokens: int) -> None:
     drawn = next(trainers[0].sampler.epoch(0))
     steps, texts = trainers[0].sampler.steps(), len(trainers[0].concepts.graph.ids)
     for one in trainers:
-        one.encoding.fill(lambda: iter(drawn.anchor))
+        one.encoding.fill(drawn.anchor)
     loops = [Trainer(one, TrainerOptions(steps=repeats)) for one in trainers]
 
     def step(loop: Trainer) -> None:

@@ -33,7 +33,7 @@ from ablations import config_of, task_of
 from rerank.evaluation.significance import randomization_test
 from rerank.formats import read_corpus
 from rerank.progress import Progress
-from rerank.rankers.dense.held_out import HeldOut
+from rerank.rankers.dense.fit import HeldOut
 from rerank.rankers.dense.texts import Passages, Texts
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.graphs.links import LinkGraph

@@ -32,10 +32,9 @@ from pagerank import peak
 from rerank.formats import read_qrels, read_queries
 from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.fit import DenseTask
-from rerank.rankers.dense.ranker import DenseRanker, quantized
+from rerank.rankers.dense.ranker import DenseRanker, decayed_sum, quantized, windows
 from rerank.rankers.dense.texts import Texts
 from rerank.rankers.encoder.bert import Bert
-from rerank.rankers.encoder.passages import decayed_sum, windows
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.training.trainer import Trainer, TrainerOptions
 

@@ -28,9 +28,8 @@ from rerank.rankers.cnn.towers import Ragged
 from rerank.rankers.dense.adapter import AdapterConfig, mean_vectors
 from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.judged import JudgedTask
-from rerank.rankers.dense.ranker import DenseRanker, quantized
+from rerank.rankers.dense.ranker import DenseRanker, quantized, windows
 from rerank.rankers.encoder.batching import BatchEncoder
-from rerank.rankers.encoder.passages import windows
 from rerank.rankers.projection.fit import descend
 from rerank.rankers.projection.pairs import Vectors, unit_rows
 from rerank.records import Qrels
@@ -186,7 +185,7 @@ def main() -> None:
         ]
         shared = BatchEncoder(encoder, config.learning_layers(encoder.model.config.num_hidden_layers))
         begin = clock()
-        assert shared.fill(lambda: [*pieces, *texts])
+        assert shared.fill([*pieces, *texts])
         print(f"lower layers of {len(pieces)} passages: {clock() - begin:.0f} s", flush=True)
         ranker = DenseRanker(name="dense", source=encoder, passages=options.passages)
 

@@ -14,7 +14,7 @@ import time
 
 import numpy as np
 
-from rerank.rankers.projection.lbfgs import minimize
+from rerank.rankers.projection.s2net import minimize
 
 
 def measure(method: str, rows: int, columns: int, iterations: int) -> tuple[float, float, int]:
@@ -34,7 +34,7 @@ def measure(method: str, rows: int, columns: int, iterations: int) -> tuple[floa
     if method == "ours":
         before, begin = peak(), time.perf_counter()
         steps = minimize(loss, np.zeros(shape, np.float32))
-        found = [step.loss for step, _ in zip(steps, range(iterations))][-1]
+        found = [loss for (_, loss), _ in zip(steps, range(iterations))][-1]
     else:
         from scipy import optimize
 

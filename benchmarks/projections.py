@@ -19,7 +19,6 @@ import json
 import resource
 import tempfile
 import time
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -33,12 +32,10 @@ from rerank.progress import Progress
 from rerank.rankers.projection import fit as projection
 from rerank.rankers.projection.config import ProjectionConfig
 from rerank.rankers.projection.fit import ProjectionTrainer
-from rerank.rankers.projection.lbfgs import minimize
 from rerank.rankers.projection.pairs import Vectors, unit_rows
-from rerank.rankers.projection.ranker import Projection
-from rerank.rankers.projection.s2net import Comparisons, S2Net
+from rerank.rankers.projection.ranker import Projection, Terms, term_matrix
+from rerank.rankers.projection.s2net import Comparisons, S2Net, minimize
 from rerank.rankers.projection.spectral import opca
-from rerank.rankers.projection.terms import Terms, term_matrix
 from rerank.rankers.training.data import Corpus, Judged, TrainingData
 from rerank.rankers.training.job import TrainingJob
 from rerank.records import Document, Qrels, Query
@@ -135,7 +132,7 @@ def quality(options: argparse.Namespace) -> None:
                 ranker = workspace.ranker(name)
                 if isinstance(ranker, Projection):
                     found[name] = mates.rank(ranker)
-                    row(f"{name} {ranker.query.matrix.shape[1]}", found[name], 0)
+                    row(f"{name} {ranker.query.shape[1]}", found[name], 0)
                     if options.storage:
                         storage(ranker, mates)
             significance(found)
@@ -230,11 +227,8 @@ def significance(found: dict[str, np.ndarray]) -> None:
 
 def narrow(ranker: Projection, dim: int) -> Projection:
     """Return the ranker with only its first ``dim`` columns."""
-    query = replace(ranker.query, matrix=ranker.query.matrix[:, :dim])
-    document = query
-    if ranker.document is not ranker.query:
-        document = replace(ranker.document, matrix=ranker.document.matrix[:, :dim])
-    return Projection(ranker.name, query, document, ranker.trained)
+    matrices = ranker.query[:, :dim], ranker.document[:, :dim]
+    return Projection(ranker.name, ranker.terms, *matrices, ranker.trained)
 
 
 def curve(trainer: ProjectionTrainer, mates: Mates) -> list[float]:
@@ -258,7 +252,7 @@ def curve(trainer: ProjectionTrainer, mates: Mates) -> list[float]:
 def storage(ranker: Projection, mates: Mates) -> None:
     """Print the loss of storing document vectors in fewer bytes."""
     q = np.array([ranker.encode_query(query) for query in mates.queries])
-    exact = np.array([ranker.document.project(document.content) for document in mates.documents])
+    exact = np.array([ranker.project(document.content, ranker.document) for document in mates.documents])
     tops = np.maximum(np.abs(exact).max(axis=1, keepdims=True), 1e-30)
     whole = np.rint(exact / tops * 127)
     kinds = {
@@ -312,16 +306,24 @@ def speed(count: int, terms: int, dim: int, iterations: int, with_opca: bool) ->
     others = Comparisons.of(np.arange(count), own, np.ones(count), [[]] * count, 0.0, count)
     objective = S2Net(X, Y, others)
     objective.compare_within(parts)
-    steps = minimize(objective, A)
-    evaluations, ratios = next(steps).evaluations, []
+    evaluated: list[float] = []
+
+    def counted(matrix: np.ndarray) -> tuple[float, np.ndarray]:
+        loss, gradient = objective(matrix)
+        evaluated.append(loss)
+        return loss, gradient
+
+    steps, ratios = minimize(counted, A), []
+    next(steps)
     for _ in range(iterations):
         sparse, dense = products()
         begin = time.perf_counter()
-        step = next(steps)
+        before = len(evaluated)
+        next(steps)
         spent = time.perf_counter() - begin
         after = products()
         sparse, dense = (sparse + after[0]) / 2, (dense + after[1]) / 2
-        tried, evaluations = step.evaluations - evaluations, step.evaluations
+        tried = len(evaluated) - before
         ratios.append(spent / (sparse + dense))
         print(
             f"  iteration {spent:.1f} s ({tried} evaluations), products {dense:.1f} s dense + {sparse:.1f} s"

@@ -9,11 +9,9 @@ import numpy as np
 
 from rerank import Workspace
 from rerank.rankers.base import Ranker
-from rerank.rankers.cnn.heads import CosineHead, MlpHead
 from rerank.rankers.cnn.ranker import PARTS, CnnRanker
-from rerank.rankers.cnn.towers import Tower, Vocabulary
-from rerank.rankers.projection.ranker import Projection, Side
-from rerank.rankers.projection.terms import Terms
+from rerank.rankers.cnn.towers import Head, Tower, Vocabulary
+from rerank.rankers.projection.ranker import Projection, Terms
 
 WORDS = ["apple", "pear", "fig", "tree", "trees", "list", "lists", "sorted", "search", "graph", "katze"]
 CATEGORIES = ["computing", "computing::search", "trees", "graphs"]
@@ -55,15 +53,18 @@ def cnn(name: str = "text", version: str = "v1", seed: int = 0, head: str = "cos
         return Tower(vocabulary, vectors, None, numbers(2, 5, 6), numbers(6), False)
 
     query, document = ([tower(part) for part in PARTS[name]] for _ in range(2))
-    sides = [numbers(6 * len(query), 7) for _ in range(2)]
-    cosine = CosineHead(sides[0], numbers(7), sides[1], numbers(7))
-    mlp = MlpHead(*sides, numbers(7), [(numbers(7, 7), numbers(7))], numbers(7), numbers(1))
-    return CnnRanker(name, version, query, document, cosine if head == "cosine" else mlp, {})
+    shapes = {"query": (6 * len(query), 7), "query_bias": (7,), "document": (6 * len(query), 7)}
+    if head == "cosine":
+        shapes["document_bias"] = (7,)
+    else:
+        shapes |= {"hidden.0": (7, 7), "hidden.0_bias": (7,), "output": (7, 1), "output_bias": (1,)}
+    arrays = {key: numbers(*shape) for key, shape in shapes.items()}
+    return CnnRanker(name, version, query, document, Head(arrays), {})
 
 
 def projection(name: str = "lsi", seed: int = 0) -> Projection:
     """Return a projection with random weights."""
     rng = np.random.default_rng(seed)
     terms = Terms(WORDS, np.ones(len(WORDS), np.float32), 0, 400)
-    query, document = (Side(terms, rng.normal(size=(len(WORDS), 3)).astype(np.float16)) for _ in range(2))
-    return Projection(name, query, document if name == "cca" else query)
+    query, document = (rng.normal(size=(len(WORDS), 3)).astype(np.float16) for _ in range(2))
+    return Projection(name, terms, query, document if name == "cca" else query)

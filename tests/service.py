@@ -16,11 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from rerank.rankers.base import Ranker
-from rerank.rankers.cnn.heads import CosineHead
 from rerank.rankers.cnn.ranker import CnnRanker
+from rerank.rankers.cnn.towers import Head
 
 
 @dataclass
@@ -133,10 +131,8 @@ def negate_scores(ranker: Ranker, version: str) -> Ranker:
     Queries of one ranker do not fit documents of the other, so a mixture has the scores of neither.
     """
     assert isinstance(ranker, CnnRanker)
-    head = ranker.head
-    assert isinstance(head, CosineHead)
-    order = np.arange(len(head.query_bias))[::-1]
-    turned = CosineHead(
-        -head.query[:, order], -head.query_bias[order], head.document[:, order], head.document_bias[order]
-    )
-    return replace(ranker, head=turned, version=version)
+    turned = {
+        name: array[..., ::-1] * (-1 if name.startswith("query") else 1)
+        for name, array in ranker.head.arrays.items()
+    }
+    return replace(ranker, head=Head(turned), version=version)

@@ -68,12 +68,11 @@ from rerank.evaluation.significance import randomization_test
 from rerank.files import write_text
 from rerank.formats.jats import read_jats
 from rerank.rankers.dense.config import DenseConfig
-from rerank.rankers.dense.fit import DenseTask
-from rerank.rankers.dense.held_out import HeldOut
+from rerank.rankers.dense.fit import DenseTask, HeldOut
 from rerank.rankers.dense.texts import Passages, Texts
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.graphs.links import LinkGraph
-from rerank.rankers.training.checkpoint import TrainingRun
+from rerank.rankers.training.trainer import TrainingRun
 from rerank.records import Document
 from rerank.text import words
 

@@ -47,8 +47,7 @@ from rerank.formats import read_queries
 from rerank.order import rank
 from rerank.progress import Progress
 from rerank.rankers.projection.config import ProjectionConfig
-from rerank.rankers.projection.ranker import Projection
-from rerank.rankers.projection.terms import Terms
+from rerank.rankers.projection.ranker import Projection, Terms
 from rerank.rankers.training.data import TrainingData
 from rerank.records import Qrels, Query
 from rerank.workflows.ingest import ingest

@@ -13,20 +13,19 @@ from torch import Tensor
 from rerank.progress import Progress
 from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.fit import DenseTask
-from rerank.rankers.dense.losses import Contrastive, RowLoss, SemanticLoss, TripletLoss, make_loss
+from rerank.rankers.dense.losses import Contrastive, SemanticLoss, TripletLoss, make_loss
 from rerank.rankers.dense.neighbors import (
     CitedNeighbors,
     Neighbors,
     StructuralPair,
     Structure,
+    TripletSampler,
     by_pagerank,
 )
 from rerank.rankers.dense.texts import Texts
-from rerank.rankers.dense.triplets import Triplet, TripletSampler
 from rerank.rankers.encoder.batching import Loss
 from rerank.rankers.encoder.transformer import TextEncoder
-from rerank.rankers.graphs.citations import CitationGraph
-from rerank.rankers.graphs.cocitation import CoCitations, Mention
+from rerank.rankers.graphs.citations import Citations, CoCitations, Mention
 from rerank.rankers.graphs.links import LinkGraph
 
 RELATED, FARTHEST = 64, 3
@@ -36,7 +35,7 @@ RELATED, FARTHEST = 64, 3
 class Halves(Loss):
     """L = (1 - gamma) L_phi + gamma L_psi (Raman et al. 2021, equation 5)."""
 
-    def __init__(self, gamma: float, structure: RowLoss, semantics: RowLoss) -> None:
+    def __init__(self, gamma: float, structure: Loss, semantics: Loss) -> None:
         super().__init__()
         self.halves = [(w, half) for w, half in ((1 - gamma, structure), (gamma, semantics)) if w]
         self.reads = tuple(dict.fromkeys(name for _, half in self.halves for name in half.reads))
@@ -133,13 +132,13 @@ class HardTriplets(SomeTriplets):
 
     hard: int = 0
 
-    def draw(self, target: int, rng: np.random.Generator) -> list[Triplet]:
+    def draw(self, target: int, rng: np.random.Generator) -> list[tuple[int, int]]:
         """Replace the first negatives by hard ones."""
         easy = super().draw(target, rng)
         near, positives = (self.network.neighbors(target, one) for one in (self.widest, self.level))
         others = np.setdiff1d(near[self.usable[near]], positives)
         found = rng.permutation(others)[: self.hard].tolist()
-        return [one._replace(negative=hard) for one, hard in zip(easy, found)] + easy[len(found) :]
+        return [(positive, hard) for (positive, _), hard in zip(easy, found)] + easy[len(found) :]
 
 
 @dataclass
@@ -156,7 +155,7 @@ class CitingTriplets(SomeTriplets):
     hard: int = 0
 
     @classmethod
-    def of(cls, graph: CitationGraph, usable: NDArray[np.bool_], hard: int = 0) -> CitingTriplets:
+    def of(cls, graph: Citations, usable: NDArray[np.bool_], hard: int = 0) -> CitingTriplets:
         """Read the citations of a graph. usable: (N,) bool: with text."""
         pairs = {(paper, one.reference) for paper, found in graph.papers() for one in found}
         network = CoCitations.of(
@@ -187,14 +186,14 @@ class CitingTriplets(SomeTriplets):
         found = self.targets()
         return found[np.isin(found, list(self.far))]
 
-    def draw(self, target: int, rng: np.random.Generator) -> list[Triplet]:
+    def draw(self, target: int, rng: np.random.Generator) -> list[tuple[int, int]]:
         """Draw cited texts as positives, and replace the first negatives by hard ones."""
         easy = super().draw(target, rng)
         cited = self.cited[target]
         positives = rng.choice(cited, len(easy), replace=len(cited) < len(easy)).tolist()
         hard = rng.permutation(self.far.get(target, ()))[: self.hard].astype(int).tolist()
-        negatives = [*hard, *(one.negative for one in easy[len(hard) :])]
-        return [Triplet(*one) for one in zip(positives, negatives)]
+        negatives = [*hard, *(negative for _, negative in easy[len(hard) :])]
+        return list(zip(positives, negatives))
 
 
 HARD_OF_SPECTER = 2
@@ -202,7 +201,7 @@ HARD_OF_SPECTER = 2
 
 
 def changed(
-    of: CitedNeighbors, graph: CitationGraph, how: str, hard: int, equal: bool, seed: int
+    of: CitedNeighbors, graph: Citations, how: str, hard: int, equal: bool, seed: int
 ) -> CitedNeighbors:
     """Return the neighbors of a strategy.
 

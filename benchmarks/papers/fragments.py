@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rerank.rankers.dense.ranker import decayed_sum
 from rerank.rankers.dense.texts import Passages
-from rerank.rankers.encoder.passages import decayed_sum
 from rerank.rankers.encoder.transformer import TextEncoder
 
 MOST = 100

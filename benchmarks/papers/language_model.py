@@ -11,11 +11,10 @@ from torch import Tensor, nn
 
 from rerank.progress import Progress
 from rerank.rankers.dense.config import PRESETS
-from rerank.rankers.dense.corruption import Vocabulary
+from rerank.rankers.dense.quintuplets import Vocabulary
 from rerank.rankers.dense.texts import Passages
 from rerank.rankers.encoder.transformer import TextEncoder, precision
-from rerank.rankers.training.checkpoint import TrainingRun
-from rerank.rankers.training.trainer import Task, Trainer, TrainerOptions
+from rerank.rankers.training.trainer import Task, Trainer, TrainerOptions, TrainingRun
 
 SHARE = 0.15
 """Share of tokens that are predicted. Of these, 80 % are masked, 10 % replaced and 10 % kept."""

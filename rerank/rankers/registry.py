@@ -106,7 +106,7 @@ BUILT_IN = (
     Family(
         "adapter",
         ("adapter",),
-        f"{_HERE}.dense.adapter:AdapterRanker",
+        f"{_HERE}.dense.ranker:DenseRanker",
         ("judgments",),
         f"{_HERE}.dense.adapter:AdapterConfig",
         f"{_HERE}.dense.adapter:AdapterFitter",

@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
@@ -144,16 +144,11 @@ class RankerStore:
 
     def verify(self) -> dict[str, str]:
         """Check all files: file -> problem."""
-        problems = {}
-        for name in self.names():
-            try:
-                newest, *older = self._records(name)
-            except RerankError as error:
-                problems[str(self.folder / f"{name}.json")] = str(error)
-                continue
-            for record in (newest, *older):
+        problems: dict[str, str] = {}
+        for name, records in self._listed(problems).items():
+            for record in records:
                 folder = self.folder / f"{name}-{record.version}"
-                if record is newest or folder.is_dir():
+                if record is records[0] or folder.is_dir():
                     problems |= {str(folder / file): text for file, text in _changed(folder, record).items()}
         return problems
 
@@ -205,12 +200,14 @@ class RankerStore:
         sync_folder(self.folder)
         return record
 
-    def _listed(self) -> dict[str, list[Record]]:
-        """Name -> versions, without damaged lists."""
-        listed = {}
+    def _listed(self, problems: dict[str, str] | None = None) -> dict[str, list[Record]]:
+        """Name -> versions, without damaged lists, which are added to ``problems``."""
+        listed, problems = dict[str, list[Record]](), {} if problems is None else problems
         for name in self.names():
-            with suppress(RerankError):
+            try:
                 listed[name] = self._records(name)
+            except RerankError as error:
+                problems[str(self.folder / f"{name}.json")] = str(error)
         return listed
 
     def _sweep(self) -> None:

@@ -95,6 +95,8 @@ def arrays_of(thing: object) -> list[np.ndarray]:
         return [thing]
     if isinstance(thing, (list, tuple)):
         return [array for one in thing for array in arrays_of(one)]
+    if isinstance(thing, dict):
+        return arrays_of([*thing.values()])
     if is_dataclass(thing):
         return [array for field in fields(thing) for array in arrays_of(getattr(thing, field.name))]
     return []

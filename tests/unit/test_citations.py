@@ -9,8 +9,7 @@ import pytest
 
 from rerank.errors import InputError
 from rerank.formats import read_corpus
-from rerank.rankers.graphs.citations import Citations, mentions
-from rerank.rankers.graphs.cocitation import LEVELS
+from rerank.rankers.graphs.citations import LEVELS, Citations, mentions
 from rerank.records import Document
 from rerank.references import named_key
 from rerank.workflows.ingest import ingest
@@ -87,15 +86,15 @@ def test_a_workspace_builds_a_network_from_its_citations(tmp_path, write_lines):
     ]  # fmt: skip
     workspace = ingest(tmp_path / "ws", [write_lines(tmp_path / "c.jsonl", documents)]).workspace
     citations = workspace.citations()
-    assert citations.documents == {"d", "x", "z", "l"}
+    assert {*citations.ids} == {"d", "x", "z", "l", "y"}
     assert dict(citations.titles) == {"d": "Own", "y": "Outside"}
-    network = citations.network()
+    network = citations.network
     assert (network.keys, network.mentions) == (("d", "y", "w"), 6)
     assert [network.levels[level].pairs() for level in LEVELS] == [1, 1, 2, 3]
 
     # an update replaces what the document cites
     ingest(workspace, [write_lines(tmp_path / "c.jsonl", [{"_id": "x"}])])
-    assert workspace.citations().network().keys == ("d", "w", "y")
+    assert workspace.citations().network.keys == ("d", "w", "y")
     assert "y" not in workspace.citations().titles
 
 

@@ -11,16 +11,13 @@ import pytest
 
 from rerank.errors import TrainingError
 from rerank.rankers.dense.config import DenseConfig
-from rerank.rankers.dense.corruption import Vocabulary
 from rerank.rankers.dense.losses import TripletLoss
-from rerank.rankers.dense.neighbors import CitedNeighbors, Structure
-from rerank.rankers.dense.quintuplets import QuintupletSampler
+from rerank.rankers.dense.neighbors import EACH, CitedNeighbors, Structure
+from rerank.rankers.dense.quintuplets import QuintupletSampler, Vocabulary
 from rerank.rankers.dense.ranker import DenseRanker
 from rerank.rankers.dense.texts import Passages, Texts
-from rerank.rankers.dense.triplets import EACH
 from rerank.rankers.encoder.transformer import TextEncoder
-from rerank.rankers.graphs.citations import CitationGraph, Citations, held_out
-from rerank.rankers.graphs.cocitation import Mention
+from rerank.rankers.graphs.citations import Citations, Mention, held_out
 from rerank.records import Document
 from tests.dense import trainer, with_changes
 from tests.quintuplets import vectors
@@ -105,7 +102,7 @@ def sampler_of(texts, config):
 def test_citations_are_read_as_a_graph():
     both = [citing_document("X", X), citing_document("Y", X[1:3])]
     documents = [*both, *(Document(key, key) for key in "abcde")]
-    graph = CitationGraph.of(Citations.of(documents))
+    graph = Citations.of(documents)
     assert graph.ids == ["X", "Y", *"abcde"]
     near = graph.near(np.arange(7)).toarray() > 0
     assert (near[2:, 2:] == ~np.eye(5, dtype=bool)).all()  # paper X cites all of them
@@ -122,7 +119,7 @@ def test_references_outside_the_collection_become_texts():
 
 def test_documents_with_only_links_share_no_section():
     documents = [Document("x", links=("a", "b")), *(Document(key, key) for key in "abc")]
-    graph = CitationGraph.of(Citations.of(documents))
+    graph = Citations.of(documents)
     assert graph.near(np.array([1])).toarray()[0, 2] == 1
     assert len(graph.network.neighbors(graph.network.keys.index("a"), "document")) == 1
     assert not len(graph.network.neighbors(graph.network.keys.index("a"), "section"))
@@ -137,7 +134,7 @@ def test_the_share_and_the_seed_select_the_held_out_articles():
 
 
 def test_held_out_pairs_occur_only_in_held_out_articles():
-    graph = CitationGraph.of(Citations.of(collection()))
+    graph = Citations.of(collection())
     papers, left = dict(graph.papers()), {}
     for share, seed in ((0.2, 0), (0.4, 0), (0.4, 1)):
         rest, held = graph.hold_out(share, seed)

@@ -8,15 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from rerank.rankers.concept.batches import PairBatch
-from rerank.rankers.concept.head import Head
+from rerank.rankers.concept.graph import PairBatch
 from rerank.rankers.concept.losses import (
-    Classifier,
     ConceptLoss,
     GraphComponentLoss,
     MomentumLoss,
     centroids,
 )
+from rerank.rankers.concept.ranker import Head
 from rerank.rankers.encoder.batching import BatchEncoder, with_vectors
 from rerank.rankers.encoder.transformer import TextEncoder
 
@@ -180,7 +179,7 @@ def test_keys_have_no_gradient_and_do_not_change_the_encoder(batches):
 
 
 def random_head(width):
-    found, generator = Classifier(width), torch.Generator().manual_seed(0)
+    found, generator = ConceptLoss(width), torch.Generator().manual_seed(0)
     with torch.no_grad():
         for one in found.parameters():
             one += torch.randn(one.shape, generator=generator) / width
@@ -219,7 +218,7 @@ def test_the_stored_head_gives_the_trained_scores_in_both_orders():
 
 
 def test_the_initial_head_ranks_by_distance():
-    head = Classifier(8).head()
+    head = ConceptLoss(8).head()
     rng = np.random.default_rng(0)
     a, b = (rng.normal(size=(20, 8)).astype(np.float32) for _ in range(2))
     a, b = a / np.linalg.norm(a, axis=1)[:, None], b / np.linalg.norm(b, axis=1)[:, None]
@@ -229,7 +228,7 @@ def test_the_initial_head_ranks_by_distance():
 
 
 def test_a_batch_without_pairs_has_no_loss():
-    assert Classifier(2)(batch_with_vectors(Z.float(), ends=(), related=(), weight=())).item() == 0
+    assert ConceptLoss(2)(batch_with_vectors(Z.float(), ends=(), related=(), weight=())).item() == 0
 
 
 @pytest.mark.parametrize("name", ["classifier", "components", "momentum", "graph-component"])
@@ -253,10 +252,8 @@ def test_gradients_match_finite_differences(batches, name):
 def test_the_concept_loss_is_the_sum_of_its_parts(batches):
     vectors = torch.randn(4, 32, generator=torch.Generator().manual_seed(0))
     whole = ConceptLoss(32, [GraphComponentLoss(TWO, 32), MomentumLoss(batches)])
-    one, (two, three) = whole.classifier, whole.contrasts
+    one, (two, three) = ConceptLoss(32), whole.contrasts
     two.on_epoch_start(lambda of: torch.nn.functional.normalize(vectors, dim=1).numpy()[of])
     pairs = batch_with_vectors(vectors)
     wanted = one(pairs) + 0.1 * (two(pairs) + three(pairs))
     assert whole(pairs).item() == pytest.approx(wanted.item())
-    assert whole.rate_factor == one.rate_factor == 10.0
-    assert {name.split(".")[0] for name in whole.state_dict()} == {"classifier", "contrasts"}

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from rerank.rankers.concept.batches import PairSampler
 from rerank.rankers.concept.config import ConceptConfig
 from rerank.rankers.concept.fit import Concepts, ConceptTask
-from rerank.rankers.concept.graph import ConceptGraph
+from rerank.rankers.concept.graph import ConceptGraph, PairSampler
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.records import LabeledPair
 from tests.watch import Watch
@@ -202,6 +201,6 @@ def test_a_long_queue_contains_each_text_at_most_once(tiny):
 def test_the_head_belongs_to_the_kept_step(tiny):
     one = trainer(tiny, steps=6, every=2)
     fit = one.fit()
-    measured = one.evaluator(one.vectors)
+    measured = one.evaluate()
     kept = next(m for m in fit.history if m.step == fit.best)
     assert measured["AUC"] == pytest.approx(kept.measures["AUC"], abs=1e-6)

@@ -13,7 +13,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rerank.rankers.dense.corruption import Vocabulary
 from rerank.rankers.dense.losses import (
     Contrastive,
     Quintuplet,
@@ -23,6 +22,7 @@ from rerank.rankers.dense.losses import (
     nearest_negative,
 )
 from rerank.rankers.dense.neighbors import by_pagerank
+from rerank.rankers.dense.quintuplets import Vocabulary
 from rerank.rankers.graphs.links import LinkGraph
 from tests.quintuplets import vectors
 
@@ -142,11 +142,12 @@ def test_gradients_of_dense_losses_match_finite_differences(kind):
 def test_margins_depend_on_the_level_only_with_by_level():
     """All distances are equal, so the losses are the margins."""
     origin, near = torch.zeros(4, 2), torch.eye(4, dtype=torch.bool)
-    given = SimpleNamespace(
-        anchor=origin, positive=origin, negative=origin, level=torch.tensor([1, 2, 3, 4]), near=near
-    )
-    assert TripletLoss(2.0, by_level=True).rows(given)[0].tolist() == pytest.approx([2, 1, 2 / 3, 0.5])
-    assert TripletLoss(2.0).rows(given)[0].tolist() == [2] * 4
+    for level, margin in ((1, 2), (2, 1), (3, 2 / 3), (4, 0.5)):
+        given = SimpleNamespace(
+            anchor=origin, positive=origin, negative=origin, level=torch.full((4,), level), near=near
+        )
+        assert TripletLoss(2.0, by_level=True)(given).item() == pytest.approx(margin)
+        assert TripletLoss(2.0)(given).item() == 2
 
 
 def test_equal_vectors_have_a_finite_gradient():

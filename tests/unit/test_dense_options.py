@@ -8,8 +8,7 @@ import torch
 
 from rerank.errors import TrainingError, UsageError
 from rerank.rankers.dense import neighbors as neighbors_of
-from rerank.rankers.dense.corruption import Vocabulary
-from rerank.rankers.dense.quintuplets import QuintupletSampler
+from rerank.rankers.dense.quintuplets import QuintupletSampler, Vocabulary
 from rerank.rankers.dense.texts import Passages, Texts
 from rerank.records import Document
 from tests.dense import trainer

@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 
 from rerank.arrays import passage_cosines
 from rerank.errors import UsageError, WorkspaceError
-from rerank.rankers.dense.ranker import DenseRanker, quantized
+from rerank.rankers.dense.ranker import DenseRanker, decayed_sum, quantized, windows
 from rerank.rankers.encoder.bert import Bert, erf, readable
-from rerank.rankers.encoder.passages import decayed_sum, windows
-from rerank.rankers.encoder.tokens import Tokens
+from rerank.rankers.encoder.modules import Tokens
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.registry import load_ranker
 from rerank.records import Document, Query

@@ -10,10 +10,9 @@ import torch
 
 import rerank
 from rerank.errors import TrainingError, UsageError
-from rerank.rankers.dense.corruption import Vocabulary
-from rerank.rankers.dense.held_out import HeldOut
+from rerank.rankers.dense.fit import HeldOut
 from rerank.rankers.dense.neighbors import by_pagerank
-from rerank.rankers.dense.quintuplets import QuintupletSampler
+from rerank.rankers.dense.quintuplets import QuintupletSampler, Vocabulary
 from rerank.rankers.dense.texts import Passages, Texts
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.graphs.links import LinkGraph
@@ -33,7 +32,7 @@ def load(tiny):
 
 def train(tiny, checkpoint=None, progress=None, evaluator=None, loss=None, **changes):
     task = trainer(tiny, progress, checkpoint=checkpoint, loss=loss, **{**SETTINGS, **changes})
-    task.evaluator = evaluator or task.evaluator
+    task.evaluate = evaluator or task.evaluate
     run = task.fit()
     return SimpleNamespace(**vars(run), kept=run.kept, encoder=task.encoder)
 
@@ -44,7 +43,7 @@ class FixedMeasures:
     def __init__(self, found):
         self.left = iter(found)
 
-    def __call__(self, encode):
+    def __call__(self):
         found = next(self.left, None)
         if found is None:
             raise KeyboardInterrupt
@@ -148,8 +147,11 @@ def test_parts_of_a_batch_give_the_gradient_of_the_whole_batch(tiny, monkeypatch
         task = trainer(tiny, objective="quintuplet")
         model = task.encoder.model
         model.train = lambda mode=True, model=model: model  # without dropout, which differs by part
-        loss = task.backward(next(task.batches(0)))
-        found.append((loss, torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])))
+        loss = task.loss(next(task.batches(0)))
+        loss.backward()
+        found.append(
+            (loss.item(), torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
+        )
     assert found[0][0] == pytest.approx(found[1][0], abs=1e-6)
     torch.testing.assert_close(found[0][1], found[1][1], atol=1e-6, rtol=1e-3)
 
@@ -206,7 +208,7 @@ def test_held_out_links_are_not_used_for_training(tiny):
     held = {tuple(pair) for pair in task.held.tolist()}
     assert held
     assert not held & {tuple(pair) for pair in task.graph.pairs().tolist()}
-    assert not (task.evaluator.wanted & task.evaluator.known).any()
+    assert not (task.test.wanted & task.test.known).any()
 
 
 def test_links_that_are_removed_twice_are_counted_once():

@@ -51,7 +51,7 @@ def test_both_halves_together_equal_the_whole_encoder(encoder: TextEncoder, laye
 
 def test_cached_vectors_are_correct_and_new_texts_are_computed(encoder: TextEncoder) -> None:
     cache = BatchEncoder(encoder, 1)
-    assert cache.fill(lambda: texts()[:12])
+    assert cache.fill(texts()[:12])
     encoder.model.eval()
     torch.testing.assert_close(cache.encode(texts()), encode_whole(encoder, texts()), atol=3e-3, rtol=0)
     ours = cache.unit_vectors(texts())
@@ -75,7 +75,7 @@ def test_the_cache_is_not_filled_if_memory_is_too_small(
 ) -> None:
     monkeypatch.setattr("rerank.rankers.encoder.batching._memory", lambda: 1000)
     cache = BatchEncoder(encoder, 1)
-    assert not cache.fill(texts)
+    assert not cache.fill(texts())
     encoder.model.eval()
     torch.testing.assert_close(cache.encode(texts()), encode_whole(encoder, texts()), atol=1e-5, rtol=0)
 

@@ -9,10 +9,8 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 from scipy.sparse import random as random_sparse
 
-from rerank.errors import UsageError
 from rerank.rankers.dense.neighbors import level_size, levels
-from rerank.rankers.graphs.links import LinkGraph
-from rerank.rankers.graphs.pagerank import top_pagerank
+from rerank.rankers.graphs.links import LinkGraph, top_pagerank
 from rerank.records import Document
 from tests.graphs import pagerank_matrix
 
@@ -46,12 +44,6 @@ def test_pagerank_of_a_small_graph_matches_values_by_hand(exact, tolerance):
     assert set(ids[2].tolist()[:2]) == {0, 1}
     assert ids[3].tolist()[:2] == [4, 2]
     assert (ids[5:] == -1).all()
-
-
-def test_a_restart_probability_of_zero_is_refused():
-    assert (top_pagerank(undirected(EDGES, 5), 3, alpha=1.0)[0] == -1).all()
-    with pytest.raises(UsageError, match="restart probability 0"):
-        top_pagerank(undirected(EDGES, 5), 3, alpha=0)
 
 
 def sparse_graph(size, density, seed):

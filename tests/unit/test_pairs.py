@@ -11,8 +11,7 @@ from rerank import Workspace, ingest
 from rerank.engines.base import SearchRequest
 from rerank.errors import UsageError
 from rerank.evaluation.pairs import accuracy, auc, best_threshold, f1, paired_test
-from rerank.rankers.projection.ranker import Projection, Side
-from rerank.rankers.projection.terms import Terms
+from rerank.rankers.projection.ranker import Projection, Terms
 from rerank.records import Document, LabeledPair, Query
 from rerank.search.pairs import score_pairs
 from rerank.stack.signals import LexicalSignal, RankerSignal
@@ -88,8 +87,8 @@ def folder(tmp_path_factory, write_lines):
     names = [*COLORS, *(f"word{i}" for i in range(4))]
     terms = Terms(names, np.ones(len(names), dtype=np.float32), letters=0, longest=400)
     for name, weights in (("lsi", [[1, 0], [0, 1], [0, 1]]), ("s2net", [[1, 0]] * 3)):
-        side = Side(terms, np.array([*weights, *[[0, 0.1]] * 4], dtype=np.float16))
-        workspace.install(Projection(name, side, side))
+        matrix = np.array([*weights, *[[0, 0.1]] * 4], dtype=np.float16)
+        workspace.install(Projection(name, terms, matrix, matrix))
     lines = "".join(f"{a}\t{b}\t{int(label)}\n" for a, b, label in TEST)
     (folder / "test.tsv").write_text(lines)
     (folder / "dev.tsv").write_text("".join(f"{a}\t{b}\t{int(label)}\n" for a, b, label in DEV))

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from rerank.combiners.score_table import ScoreTable
-from rerank.rankers.graphs.citations import CitationGraph, Citations
+from rerank.rankers.graphs.citations import Citations
 from rerank.records import Document, Qrels, Query
 
 SCRIPTS = Path(__file__).parents[2] / "benchmarks" / "papers"
@@ -220,14 +220,14 @@ def test_hard_negatives_of_specter_are_cited_by_cited_documents(measures: Any) -
         )
         for key in "pqrxyz"
     ]
-    graph = CitationGraph.of(Citations.of(documents))
+    graph = Citations.of(documents)
     usable = np.ones(len(graph.ids), np.bool_)
     triplets = measures("ablations").CitingTriplets.of(graph, usable, hard=2)
     keys = triplets.network.keys
     assert [keys[one] for one in triplets.with_hard()] == ["p"]
     assert {keys[one] for one in triplets.targets()} == {"p", "q", "r"}
     drawn = triplets.draw(keys.index("p"), np.random.default_rng(0))
-    names = [(keys[one.positive], keys[one.negative]) for one in drawn]
+    names = [(keys[positive], keys[negative]) for positive, negative in drawn]
     assert len(names) == 5
     assert {positive for positive, _ in names} <= {"a", "q"}
     assert {negative for _, negative in names[:2]} == {"b", "c"}

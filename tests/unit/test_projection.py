@@ -14,9 +14,8 @@ from rerank.progress import Progress
 from rerank.rankers.projection.config import MOST_GAMMA, ProjectionConfig
 from rerank.rankers.projection.fit import ProjectionTrainer
 from rerank.rankers.projection.pairs import TermVectors, reciprocal_rank
-from rerank.rankers.projection.ranker import Projection, Side
+from rerank.rankers.projection.ranker import Projection, Terms
 from rerank.rankers.projection.s2net import pairwise_logistic
-from rerank.rankers.projection.terms import Terms
 from rerank.rankers.registry import load_ranker
 from rerank.rankers.training.job import TrainingJob
 from rerank.records import Document, Qrels, Query
@@ -32,9 +31,9 @@ from tests.watch import Watch
 def ranker(two=False):
     rng = np.random.default_rng(35)
     terms = Terms(["katze", "cat", "dog", "hund"], np.array([1, 1, 2, 2], dtype=np.float32), 0, 400)
-    query = Side(terms, rng.normal(size=(4, 3)).astype(np.float16))
-    document = Side(terms, rng.normal(size=(4, 3)).astype(np.float16)) if two else query
-    return Projection("s2net", query, document, {"init": "random"})
+    query = rng.normal(size=(4, 3)).astype(np.float16)
+    document = rng.normal(size=(4, 3)).astype(np.float16) if two else query
+    return Projection("s2net", terms, query, document, {"init": "random"})
 
 
 def test_the_version_depends_on_both_sides():
@@ -46,8 +45,8 @@ def test_a_score_is_the_cosine_of_the_projections():
     features = one.encode_documents([Document("1", "hund", "dog"), Document("2", text="unheard of")])
     assert (features.dtype, features.shape) == (np.float16, (2, 3))
     f = np.array([0, 0, 2, 2]) / 8**0.5
-    expected = f @ one.document.matrix.astype(float)
-    q = np.array([1.0, 0, 0, 0]) @ one.query.matrix.astype(float)
+    expected = f @ one.document.astype(float)
+    q = np.array([1.0, 0, 0, 0]) @ one.query.astype(float)
     cosine = q @ expected / np.linalg.norm(q) / np.linalg.norm(expected)
     scores = one.score(one.encode_query(Query("q", "Katze")), features)
     assert scores.tolist() == pytest.approx([cosine, 0.0], abs=2e-3)
@@ -58,7 +57,7 @@ def test_a_score_is_the_cosine_of_the_projections():
 
 def test_a_matrix_of_other_terms_is_refused(tmp_path):
     ranker().save(tmp_path / "r")
-    (tmp_path / "r" / "vocabularies.json").write_text('{"query": ["cat"]}')
+    (tmp_path / "r" / "vocabularies.json").write_text('{"terms": ["cat"]}')
     with pytest.raises(WorkspaceError, match="train it again"):
         load_ranker(tmp_path / "r")
 
@@ -178,12 +177,12 @@ def test_a_dimension_above_the_rank_is_reported(workspace):
     listen = Watch()
     fit(workspace, ("cllsi", "s2net"), config=structs.replace(CONFIG, dim=28, init="cllsi"), progress=listen)
     assert any("cllsi" in line and "of the 28" in line for line in listen.said)
-    assert workspace.ranker("cllsi").query.matrix.shape[1] < 28
-    assert workspace.ranker("s2net").query.matrix.shape == (29, 28)
-    assert np.linalg.norm(workspace.ranker("s2net").query.matrix.astype(float), axis=0).min() > 0
+    assert workspace.ranker("cllsi").query.shape[1] < 28
+    assert workspace.ranker("s2net").query.shape == (29, 28)
+    assert np.linalg.norm(workspace.ranker("s2net").query.astype(float), axis=0).min() > 0
     fit(workspace, config=structs.replace(CONFIG, dim=50), progress=listen)
     assert any("s2net: 50 dimensions" in line and "29" in line for line in listen.said)
-    assert workspace.ranker("s2net").query.matrix.shape == (29, 29)
+    assert workspace.ranker("s2net").query.shape == (29, 29)
 
 
 def test_the_largest_gamma_is_finite_in_single_precision():

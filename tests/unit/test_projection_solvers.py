@@ -13,8 +13,8 @@ import scipy.linalg
 import scipy.optimize
 from scipy.sparse import csr_matrix
 
-from rerank.rankers.projection.spectral import cca, cllsi, lsi, opca
-from rerank.rankers.projection.terms import fit_terms, term_matrix
+from rerank.rankers.projection.ranker import fit_terms, term_matrix
+from rerank.rankers.projection.spectral import cca, lsi, opca
 from rerank.rankers.training.data import Corpus
 from rerank.records import Document, Query
 from tests.projections import separate_columns, texts, unit
@@ -41,7 +41,7 @@ def test_cllsi_brings_translations_together():
     """The terms are cat, linux and gatto. The pairs are cat - gatto and linux - linux."""
     X = csr_matrix(np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]))
     Y = csr_matrix(np.array([[0.0, 0.0, 1.0], [0.0, 1.0, 0.0]]))
-    A = cllsi(X, Y, 2)
+    A = lsi(X + Y, 2)
     assert np.linalg.svd((X + Y).toarray())[1] == pytest.approx([2.0, 2**0.5])
     assert unit(X @ A) @ unit(Y @ A).T == pytest.approx(np.eye(2), abs=1e-12)
 
@@ -83,7 +83,7 @@ def test_solvers_do_not_build_a_matrix_of_terms_by_terms(monkeypatch, method, fe
     left = some_texts()
     sides = left, left + 0.5 * some_texts()
     sides = separate_columns(*sides) if method is opca else sides
-    cllsi(*sides, 1)  # imports its dependencies, which must not be traced
+    lsi(sides[0] + sides[1], 1)  # imports its dependencies, which must not be traced
     tracemalloc.start()
     try:
         A = method(*sides, 4, ridge=0.5)

@@ -13,8 +13,7 @@ from rerank import Document, Qrels, Query, Stack, Workspace, promote, rollback, 
 from rerank.errors import BusyError, UsageError, WorkspaceError
 from rerank.evaluation.leakage import TrainingRecord
 from rerank.evaluation.significance import compare
-from rerank.rankers.projection.ranker import Projection, Side
-from rerank.rankers.projection.terms import Terms
+from rerank.rankers.projection.ranker import Projection, Terms
 from rerank.service.settings import Settings
 from rerank.service.snapshot import Snapshot
 from rerank.stack.releases import KEPT, Releases
@@ -34,11 +33,13 @@ def ranker(version: str, knows: int) -> Projection:
     names = [*WORDS, "wanted", "other"]
     terms = Terms(names, np.ones(len(names), np.float32), letters=0, longest=400)
 
-    def side(rows: dict[str, list[float]]) -> Side:
-        return Side(terms, np.array([rows.get(name, [0.0, 0.0]) for name in names], np.float16))
+    def side(rows: dict[str, list[float]]) -> np.ndarray:
+        return np.array([rows.get(name, [0.0, 0.0]) for name in names], np.float16)
 
     query = {word: [1.0, 0.0] if i < knows else [0.0, 1.0] for i, word in enumerate(WORDS)}
-    return Projection("lsi", side(query), side({"wanted": [1.0, 0.0], "other": [0.0, 1.0]}), version=version)
+    return Projection(
+        "lsi", terms, side(query), side({"wanted": [1.0, 0.0], "other": [0.0, 1.0]}), version=version
+    )
 
 
 def train_version(workspace: Workspace, version: str, knows: int) -> None:

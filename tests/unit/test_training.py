@@ -23,12 +23,18 @@ from rerank.evaluation.measures import evaluate_runs
 from rerank.progress import Progress
 from rerank.rankers.cnn import sampling
 from rerank.rankers.cnn.config import CnnConfig
-from rerank.rankers.cnn.fit import CnnTrainer
-from rerank.rankers.cnn.losses import in_batch_softmax, pairwise_hinge
+from rerank.rankers.cnn.fit import CnnTrainer, in_batch_softmax, pairwise_hinge
 from rerank.rankers.cnn.ranker import CnnRanker
 from rerank.rankers.cnn.sampling import Sampler, batch_size
-from rerank.rankers.training.data import LONGEST_TEXT, Corpus, Judged, TrainingData
-from rerank.rankers.training.dev_set import DEV_RANDOM, DevSet, weighted_ndcg
+from rerank.rankers.training.data import (
+    DEV_RANDOM,
+    LONGEST_TEXT,
+    Corpus,
+    DevSet,
+    Judged,
+    TrainingData,
+    weighted_ndcg,
+)
 from rerank.rankers.training.job import TrainingJob
 from rerank.records import Document, Qrels, Query
 from rerank.stack.stack import Stack

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from rerank.rankers.dense.triplets import EACH, TripletSampler
-from rerank.rankers.graphs.cocitation import CoCitations, Mention
+from rerank.rankers.dense.neighbors import EACH, TripletSampler
+from rerank.rankers.graphs.citations import CoCitations, Mention
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def test_all_neighbors_are_drawn_equally_often():
     network = CoCitations.of([("X", mentions), ("Y", [Mention(ref, 0, 0, 0) for ref in "mn"])])
     of = sampler(network)
     draws = [of.draw(network.keys.index("q"), np.random.default_rng(seed)) for seed in range(400)]
-    first = [one.positive for found in draws for one in found[:1]]
+    first = [positive for found in draws for positive, _ in found[:1]]
     assert chisquare([first.count(network.keys.index(key)) for key in "abcde"]).pvalue > 0.001
 
 
@@ -64,6 +64,6 @@ def test_references_without_text_and_direct_citations_are_not_drawn(large):
     of = sampler(large, usable=usable, direct={target: far[:-2]})
     found = draw_triplets(of, target)
     assert len(found) == 20 * EACH
-    assert {one.negative for one in found} == set(far[-2:])
-    assert usable[[one.positive for one in found]].all()
+    assert {negative for _, negative in found} == set(far[-2:])
+    assert usable[[positive for positive, _ in found]].all()
     assert usable[of.targets()].all()

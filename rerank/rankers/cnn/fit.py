@@ -10,21 +10,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional
 
 from rerank.config import values_of
 from rerank.errors import TrainingError
 from rerank.rankers.base import content_hash
 from rerank.rankers.cnn.config import CnnConfig
 from rerank.rankers.cnn.embeddings import Inputs
-from rerank.rankers.cnn.losses import in_batch_softmax, pairwise_hinge
 from rerank.rankers.cnn.network import TorchRanker, TorchTower
 from rerank.rankers.cnn.ranker import PARTS, CnnRanker
 from rerank.rankers.cnn.sampling import Batch, Sampler, batch_size
-from rerank.rankers.training.checkpoint import Checkpoint, Measurement
-from rerank.rankers.training.data import TrainingData
-from rerank.rankers.training.dev_set import DevSet, weighted_ndcg
+from rerank.rankers.training.data import DevSet, TrainingData, weighted_ndcg
 from rerank.rankers.training.job import TrainingJob, TrainingResult
-from rerank.rankers.training.trainer import Task, Trainer, TrainerOptions
+from rerank.rankers.training.trainer import Checkpoint, Measurement, Task, Trainer, TrainerOptions
 
 EMBEDDING_RATE = 1e-2
 """Learning rate of word and category vectors."""
@@ -98,7 +96,7 @@ class CnnTask(Task):
         self.model.eval()
         with torch.no_grad():
             document = self._encode("document", self.dev.documents)
-            query = self._encode("query", np.array([one.query for one in self.dev.judged]))
+            query = self._encode("query", self.dev.queries)
             scores = []
             for i, columns in enumerate(self.dev.columns):
                 score = self.model.score(query[i : i + 1], document[torch.from_numpy(columns)]).double()
@@ -182,3 +180,26 @@ def identity(data: TrainingData, config: CnnConfig, variant: str) -> str:
             arrays += [corpus.tokens.flat, corpus.tokens.offsets]
     judged = (value for one in (*data.train, *data.dev) for value in vars(one).values())
     return content_hash(settings, [*arrays, *map(np.asarray, judged)])
+
+
+def pairwise_hinge(better: Tensor, worse: Tensor) -> Tensor:
+    """Mean of max(0, 1 - (S(q, d+) - S(q, d-))) (Kuwa et al. 2020, section 3.1).
+
+    better, worse: (P,) scores before tanh, which saturates.
+    """
+    return functional.relu(1.0 - (better - worse)).mean()
+
+
+def in_batch_softmax(
+    cosines: Tensor, positive: Tensor, relevant: Tensor, weight: Tensor, temperature: float
+) -> Tensor:
+    """Weighted mean of -log(exp(s_+ / t) / sum_d exp(s_d / t)), without other relevant d.
+
+    cosines: (B, U); positive: (B,) relevant column; relevant: (B, U) bool;
+    weight: (B,); temperature: t.
+    """
+    masked = relevant.clone()
+    masked[torch.arange(len(positive)), positive] = False
+    logits = (cosines / temperature).masked_fill(masked, float("-inf"))
+    loss = functional.cross_entropy(logits, positive, reduction="none")
+    return (loss * weight).sum() / weight.sum()

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from rerank.rankers.cnn.config import CnnConfig
 from rerank.rankers.cnn.embeddings import Embedding
-from rerank.rankers.cnn.heads import CosineHead, Head, MlpHead
-from rerank.rankers.cnn.towers import Ragged, Tower, Vocabulary
+from rerank.rankers.cnn.towers import Head, Ragged, Tower, Vocabulary
 
 
 class TorchTower(nn.Module):
@@ -121,9 +120,9 @@ class TorchRanker(nn.Module):
 
     def head(self) -> Head:
         """Convert the head to NumPy."""
-        query, document = _array(self.from_query.weight).T.copy(), _array(self.from_document.weight).T.copy()
-        bias = _array(self.from_query.bias)
-        if self.output is None:
-            return CosineHead(query, bias, document, _array(self.from_document.bias))
-        hidden = [(_array(layer.weight).T.copy(), _array(layer.bias)) for layer in self.hidden]
-        return MlpHead(query, document, bias, hidden, _array(self.output.weight)[0], _array(self.output.bias))
+        layers: dict[str, Any] = {"query": self.from_query, "document": self.from_document}
+        layers |= {f"hidden.{i}": layer for i, layer in enumerate(self.hidden)}
+        layers |= {"output": self.output} if self.output is not None else {}
+        arrays = {name: _array(layer.weight).T.copy() for name, layer in layers.items()}
+        biases = {f"{name}_bias": layer.bias for name, layer in layers.items() if layer.bias is not None}
+        return Head(arrays | {name: _array(bias) for name, bias in biases.items()})

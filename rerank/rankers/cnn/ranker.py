@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from rerank.categories import CategoryNames
 from rerank.rankers.base import ArrayRanker, within
-from rerank.rankers.cnn.heads import HEADS, Head
-from rerank.rankers.cnn.towers import Part, Tower, Vocabulary
+from rerank.rankers.cnn.towers import Head, Part, Tower, Vocabulary
 from rerank.records import Document, Query
 
 PARTS: dict[str, tuple[Part, ...]] = {"text": ("text",), "meta": ("meta",), "joint": ("text", "meta")}
@@ -45,15 +44,15 @@ class CnnRanker(ArrayRanker):
         names = [tower.vocabulary.names for tower in self.query if tower.vocabulary.part == "meta"]
         self.categories = CategoryNames(names[0]) if names else None
         self.version = self.version or self.content_version()
-        self.retrieves = self.head.name == "cosine"  # the MLP's score is no inner product
+        self.retrieves = self.head.cosine  # the MLP's score is no inner product
 
     def encode_documents(self, documents: Sequence[Document]) -> NDArray[np.float16]:
         """(n, width of the head) fp16."""
-        return self.head.encode_documents(_pooled(self.document, documents)).astype(np.float16)
+        return self.head.encode("document", _pooled(self.document, documents)).astype(np.float16)
 
     def encode_query(self, query: Query) -> NDArray[np.float32]:
         """(width of the head,)."""
-        encoded: NDArray[np.float32] = self.head.encode_query(_pooled(self.query, [query]))[0]
+        encoded: NDArray[np.float32] = self.head.encode("query", _pooled(self.query, [query]))[0]
         return encoded
 
     def score(self, query: NDArray[np.float32], features: NDArray[Any]) -> NDArray[np.float64]:
@@ -62,7 +61,7 @@ class CnnRanker(ArrayRanker):
 
     def content(self) -> tuple[dict[str, NDArray[Any]], dict[str, list[str] | str], dict[str, Any]]:
         """Arrays, vocabularies and values."""
-        arrays: dict[str, NDArray[Any]] = {f"head.{k}": v for k, v in self.head.arrays().items()}
+        arrays: dict[str, NDArray[Any]] = {f"head.{k}": v for k, v in self.head.arrays.items()}
         vocabularies: dict[str, list[str] | str] = {}
         towers: dict[str, dict[str, Any]] = {}
         first: dict[int, str] = {}
@@ -72,7 +71,7 @@ class CnnRanker(ArrayRanker):
             vocabularies[name] = one.vocabulary.names if same == name else same
             towers[name] = {"longest": one.vocabulary.longest, "mean": one.mean}
             arrays |= {f"{name}.{part}": array for part, array in one.arrays().items()}
-        return arrays, vocabularies, {"head": self.head.name, "towers": towers}
+        return arrays, vocabularies, {"towers": towers}
 
     @classmethod
     def of_content(
@@ -87,7 +86,7 @@ class CnnRanker(ArrayRanker):
             made[name] = made[names] if isinstance(names, str) else Vocabulary(part, names, about["longest"])
             parts: dict[str, Any] = {"importance": None, **within(arrays, f"{name}.")}
             sides[side].append(Tower(made[name], mean=about["mean"], **parts))
-        head = HEADS[record["head"]].from_arrays(within(arrays, "head."))
+        head = Head(within(arrays, "head."))
         about = record["name"], record["version"], sides["query"], sides["document"], head
         return cls(*about, record["trained"], record["variant"])
 

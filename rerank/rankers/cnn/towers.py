@@ -1,9 +1,10 @@
-"""NumPy towers: tokens -> vectors -> convolution -> pooling (Kuwa et al. 2020, section 3)."""
+"""The model in NumPy: tokens -> vectors -> convolution -> pooling -> score (Kuwa et al. 2020, section 3)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
 from typing import Any, Literal
 
@@ -35,7 +36,7 @@ class Ragged:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    @property
+    @cached_property
     def lengths(self) -> NDArray[np.int64]:
         """Length of each sequence: (n,)."""
         return np.diff(self.offsets)
@@ -169,3 +170,54 @@ def _weighted_mean(
     summed = np.add.reduceat(rows * weights[:, None], begins, axis=0)
     mean: NDArray[np.float32] = summed / np.maximum(total, np.float32(1e-9))[:, None]
     return mean
+
+
+@dataclass(frozen=True)
+class Head:
+    """Pooled vectors c of both sides -> score.
+
+    Cosine: S = cos(P_q c_q + a_q, P_d c_d + a_d).
+    MLP:    S = tanh(O relu(... relu(U_q c_q + U_d c_d + b))) (section 3.1).
+
+    arrays: ``query``, ``document`` (width, z) and ``query_bias`` (z,). Cosine: ``document_bias`` (z,). MLP:
+        ``hidden.I`` (z, z), ``hidden.I_bias`` (z,), ``output`` (z, 1), ``output_bias`` (1,).
+    """
+
+    arrays: dict[str, NDArray[np.float32]]
+
+    def __post_init__(self) -> None:
+        if missing := {"query", "query_bias", "document"} - self.arrays.keys():
+            raise ValueError(f"the head has no {min(missing)}")
+
+    @property
+    def cosine(self) -> bool:
+        """Whether the score is a cosine."""
+        return "output" not in self.arrays
+
+    def encode(self, side: str, pooled: NDArray[np.float32]) -> NDArray[np.float32]:
+        """First layer of ``query`` or ``document``: (n, width) -> (n, z); for a cosine, of length 1."""
+        encoded = self._linear(side, pooled)
+        if not self.cosine:
+            return encoded
+        norms = np.sqrt(np.einsum("ij,ij->i", encoded, encoded))
+        unit: NDArray[np.float32] = encoded / np.maximum(norms, 1e-9)[:, None]
+        return unit
+
+    def score(self, query: NDArray[np.float32], documents: NDArray[np.floating]) -> NDArray[np.float64]:
+        """(z,), (n, z) -> (n,) scores in [-1, 1]."""
+        if self.cosine:
+            cosines: NDArray[np.float32] = documents.astype(np.float32, copy=False) @ query
+            return cosines.astype(np.float64)
+        layer = documents.astype(np.float32)
+        layer += query
+        np.maximum(layer, 0.0, out=layer)
+        for i in range(sum(name.startswith("hidden") for name in self.arrays) // 2):
+            layer = self._linear(f"hidden.{i}", layer)
+            np.maximum(layer, 0.0, out=layer)
+        return np.tanh(self._linear("output", layer)[:, 0].astype(np.float64))
+
+    def _linear(self, name: str, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+        mapped: NDArray[np.float32] = rows @ self.arrays[name]
+        if (bias := self.arrays.get(f"{name}_bias")) is not None:
+            mapped += bias
+        return mapped

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,14 +14,11 @@ from rerank.engines.base import Engine
 from rerank.errors import TrainingError
 from rerank.evaluation.pairs import accuracy, auc, best_threshold
 from rerank.progress import Progress
-from rerank.rankers.concept.batches import PairSampler
 from rerank.rankers.concept.config import ConceptConfig
-from rerank.rankers.concept.graph import ConceptGraph
-from rerank.rankers.concept.head import Head
+from rerank.rankers.concept.graph import ConceptGraph, PairSampler
 from rerank.rankers.concept.losses import ConceptLoss, GraphComponentLoss, MomentumLoss
-from rerank.rankers.concept.ranker import ConceptRanker
-from rerank.rankers.encoder.batching import Encode
-from rerank.rankers.encoder.task import EncoderTask, Evaluator
+from rerank.rankers.concept.ranker import ConceptRanker, Head
+from rerank.rankers.encoder.task import EncoderTask
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.training.job import TrainingJob, TrainingResult
 from rerank.records import LabeledPair
@@ -48,24 +46,6 @@ class Concepts:
         return [*graph.ids, *rest]
 
 
-def dev_pairs(concepts: Concepts, head: Callable[[], Head]) -> Evaluator:
-    """Return the AUC of dev pairs (decides), and the threshold with its accuracy. head: the current one."""
-    place = {one: i for i, one in enumerate(concepts.ids)}
-    ends = np.array([(place[pair.a], place[pair.b]) for pair in concepts.kept], dtype=np.int64)
-    documents, at = np.unique(ends, return_inverse=True)
-    first, second = at.reshape(-1, 2).T
-    related = np.array([pair.related for pair in concepts.kept])
-
-    def measure(encode: Encode) -> dict[str, float]:
-        vectors = encode(documents)
-        scores = head().relatedness(vectors[first], vectors[second])
-        threshold = best_threshold(scores, related)
-        right = accuracy(scores, related, threshold)
-        return {"AUC": auc(scores, related), "threshold": threshold, "accuracy": right}
-
-    return measure
-
-
 class ConceptTask(EncoderTask):
     """Trains an encoder on labeled pairs."""
 
@@ -88,50 +68,41 @@ class ConceptTask(EncoderTask):
                 f"the related pairs make {plural(graph.groups, 'component[|s]')}, and two are needed for"
                 " contrasts; give pairs of more groups, or --objective classifier"
             )
-        evaluator = dev_pairs(concepts, self.head) if concepts.kept else None
-        super().__init__(encoder, config, sampler, evaluator, progress, checkpoint)
+        super().__init__(encoder, config, sampler, progress, checkpoint)
 
     def make_loss(self) -> ConceptLoss:
         """Return the classifier with contrastive losses."""
         graph, config, width = self.concepts.graph, self.config, self.encoder.width
         if config.objective == "classifier":
-            return ConceptLoss(width, [])
+            return ConceptLoss(width)
         moco = MomentumLoss(self.encoding, min(config.queue, len(graph.ids)), config.momentum)
         return ConceptLoss(width, [GraphComponentLoss(graph.shared, width), moco])
 
     def head(self) -> Head:
         """Return the current head."""
-        return self.objective.classifier.head()
+        return self.objective.head()
 
-    def identity(self) -> Iterable[bytes]:
-        """Yield texts and pairs."""
-        yield "\n".join(self.concepts.ids).encode()
-        yield repr(sorted(self.concepts.kept)).encode()
-        for tokens in self.concepts.tokens:
-            yield tokens.tobytes()
-        for pairs in (self.concepts.graph.related, self.concepts.graph.unrelated):
-            yield pairs.tobytes()
+    def evaluate(self) -> dict[str, float]:
+        """Return the AUC of dev pairs, which decides, and the threshold with its accuracy."""
+        kept, place = self.concepts.kept, {one: i for i, one in enumerate(self.concepts.ids)}
+        if not kept:
+            return {}
+        ends = np.array([(place[pair.a], place[pair.b]) for pair in kept], dtype=np.int64)
+        documents, at = np.unique(ends, return_inverse=True)
+        first, second = self.vectors(documents)[at.reshape(-1, 2).T]
+        related, scores = np.array([pair.related for pair in kept]), self.head().relatedness(first, second)
+        threshold = best_threshold(scores, related)
+        right = accuracy(scores, related, threshold)
+        return {"AUC": auc(scores, related), "threshold": threshold, "accuracy": right}
+
+    def identity(self) -> tuple[Any, Iterable[NDArray[Any]]]:
+        """Return ids and dev pairs; texts and pairs."""
+        concepts, graph = self.concepts, self.concepts.graph
+        return [concepts.ids, sorted(concepts.kept)], [*concepts.tokens, graph.related, graph.unrelated]
 
     def passages(self) -> Iterable[NDArray[np.int32]]:
         """Yield all texts."""
         return iter(self.concepts.tokens)
-
-    def on_start(self, resumed: bool) -> None:
-        """Fill the cache; report components and excluded pairs."""
-        super().on_start(resumed)
-        if resumed:
-            return
-        graph = self.concepts.graph
-        largest = int(graph.sizes.max())
-        self.progress.say(
-            f"{plural(len(graph.ids), 'text[|s]')} in {plural(graph.groups, 'component[|s]')} of related"
-            f" texts, the largest of {largest}; left out: {plural(graph.withheld, 'dev pair[|s]')},"
-            f" {plural(graph.disagreeing, 'pair[|s]')} with both labels"
-        )
-        if 2 * largest > len(graph.ids):
-            self.progress.say(
-                "one component has more than half of the texts: contrasts of components have little effect"
-            )
 
 
 BLOCK = 256
@@ -153,11 +124,24 @@ class ConceptFitter:
         encoder = config.load()
         concepts = read_concepts(job.engine, encoder, pairs, kept, progress)
         task = ConceptTask(concepts, encoder, config, progress, job.checkpoint(name))
-        run, graph = task.fit(), concepts.graph
+        graph, largest = concepts.graph, int(concepts.graph.sizes.max())
+        remark = (
+            f"{len(graph.related):,} related and {plural(len(graph.unrelated), 'unrelated pair[|s]')} of"
+            f" {plural(len(graph.ids), 'document[|s]')} to learn from;"
+            f" {plural(graph.groups, 'component[|s]')}, the largest of {largest:,};"
+            f" {plural(len(kept), 'dev pair[|s]')}"
+        )
+        excluded = plural(graph.withheld, "dev pair[|s]"), plural(graph.disagreeing, "pair[|s]")
+        progress.say(f"{remark}; left out: {excluded[0]}, {excluded[1]} with both labels")
+        if 2 * largest > len(graph.ids):
+            progress.say(
+                "one component has more than half of the texts: contrasts of components have little effect"
+            )
+        run = task.fit()
         counts = {
             "texts": len(graph.ids),
             "components": graph.groups,
-            "largest_component": int(graph.sizes.max()),
+            "largest_component": largest,
             "related": len(graph.related),
             "unrelated": len(graph.unrelated),
             "withheld": graph.withheld,
@@ -168,12 +152,6 @@ class ConceptFitter:
         trained = {**task.record(run), **counts}
         ranker = ConceptRanker(
             name=name, source=encoder, head=task.head(), threshold=threshold, trained=trained
-        )
-        remark = (
-            f"{len(graph.related):,} related and {plural(len(graph.unrelated), 'unrelated pair[|s]')} of"
-            f" {plural(len(graph.ids), 'document[|s]')} to learn from;"
-            f" {plural(graph.groups, 'component[|s]')}, the largest of {counts['largest_component']:,};"
-            f" {plural(len(kept), 'dev pair[|s]')}"
         )
         return task.result(run, ranker, "dev pairs", remark, {**counts, "threshold": threshold})
 

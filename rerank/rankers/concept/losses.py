@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rerank.rankers.concept.head import Head
+from rerank.rankers.concept.ranker import Head
 from rerank.rankers.encoder.batching import BatchEncoder, Encode, Loss
 
 SMOOTHING = 10.0
@@ -25,17 +25,18 @@ DISTANCE = 4.0
 """Initial bias of the head, and minus the sum of its weights of |u - v|."""
 
 
-class Classifier(Loss):
-    """Weighted cross-entropy of sigma(w [u; v; |u - v|] + b) (Ma et al. 2023, equation 6).
+class ConceptLoss(Loss):
+    """L_CRE + beta (L_GC-NCE + L_MoCo) (Ma et al. 2023, equation 7).
 
-    u, v: scaled to length sqrt(E).
+    L_CRE: weighted cross-entropy of sigma(w [u; v; |u - v|] + b) (equation 6); u, v have length sqrt(E).
+    contrasts: of components and of texts, or none.
     """
 
     rate_factor = 10.0
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, contrasts: Sequence[Loss] = ()) -> None:
         super().__init__()
-        self.width = width
+        self.width, self.contrasts = width, nn.ModuleList(contrasts)
         self.first, self.second = (nn.Parameter(torch.zeros(width)) for _ in range(2))
         self.apart = nn.Parameter(torch.full((width,), -DISTANCE / width))
         self.bias = nn.Parameter(torch.full((1,), DISTANCE))
@@ -47,11 +48,13 @@ class Classifier(Loss):
         return logits
 
     def forward(self, pairs: Any) -> Tensor:
-        """Return the weighted mean over a ``PairBatch``, or 0."""
+        """Return the weighted mean over a ``PairBatch``, or 0, and the contrasts."""
         logits = self.logits(*(pairs.anchor[end] for end in pairs.ends.T))
         losses = functional.binary_cross_entropy_with_logits(logits, pairs.related, reduction="none")
-        mean: Tensor = (losses * pairs.weight).sum() / pairs.weight.sum().clamp_min(1e-6)
-        return mean
+        total: Tensor = (losses * pairs.weight).sum() / pairs.weight.sum().clamp_min(1e-6)
+        for part in self.contrasts:
+            total = total + BETA * part(pairs)
+        return total
 
     def head(self) -> Head:
         """Return the head."""
@@ -201,23 +204,3 @@ class MomentumLoss(Loss):
             for queue, new in zip((self.keys, self.documents), self._batch):
                 queue.copy_(torch.cat((queue, new.to(queue.dtype)))[-len(queue) :])
             self._batch = None
-
-
-class ConceptLoss(Loss):
-    """L_CRE + beta (L_GC-NCE + L_MoCo) (Ma et al. 2023, equation 7).
-
-    contrasts: of components and of texts, or none.
-    """
-
-    rate_factor = Classifier.rate_factor
-
-    def __init__(self, width: int, contrasts: Sequence[Loss]) -> None:
-        super().__init__()
-        self.classifier, self.contrasts = Classifier(width), nn.ModuleList(contrasts)
-
-    def forward(self, pairs: Any) -> Tensor:
-        """Return the weighted sum."""
-        total: Tensor = self.classifier(pairs)
-        for part in self.contrasts:
-            total = total + BETA * part(pairs)
-        return total

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rerank import arrays
 from rerank.config import Count, NonNegative, option, values_of
-from rerank.rankers.dense.ranker import DenseRanker
+from rerank.rankers.dense.ranker import BEST, DenseRanker, windows
 from rerank.rankers.encoder.config import ModelConfig, Tokens
-from rerank.rankers.encoder.passages import BEST, windows
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.projection.config import ProjectionConfig
 from rerank.rankers.projection.fit import descend
@@ -45,14 +44,6 @@ class AdapterConfig(ModelConfig, frozen=True):
         return ProjectionConfig(gamma=GAMMA, beta=self.beta, epochs=self.epochs, graded=True)
 
 
-@dataclass(kw_only=True, repr=False)
-class AdapterRanker(DenseRanker):
-    """``dense`` whose encoder ends with the learned map."""
-
-    family: ClassVar[str] = "adapter"
-    variant: ClassVar[str] = "adapter"  # type: ignore[misc]
-
-
 @dataclass(frozen=True)
 class AdapterFitter:
     """Learns the map with the loss of S2Net (Yih et al. 2011) on frozen vectors."""
@@ -77,8 +68,14 @@ class AdapterFitter:
         else:
             progress.say(f"no map was better than the identity, so {name} is {config.model}")
         trained = {"settings": values_of(config), "history": best.history, "first_stage": data.first_stage}
-        ranker = AdapterRanker(
-            name=name, source=encoder, trained=trained, passages=passages, best=config.best
+        ranker = DenseRanker(
+            family=variant,
+            variant=variant,
+            name=name,
+            source=encoder,
+            trained=trained,
+            passages=passages,
+            best=config.best,
         )
         remark = f"{plural(len(vectors.pairs), 'pair[|s]')} to learn from"
         return replace(best, first=best.history[0][2]).result(ranker, "without the map", remarks=(remark,))

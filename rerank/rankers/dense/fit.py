@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +13,96 @@ from numpy.typing import NDArray
 
 from rerank.config import values_of
 from rerank.errors import TrainingError
+from rerank.evaluation.ranks import NDCG
 from rerank.progress import Progress
 from rerank.rankers.dense.config import DenseConfig
-from rerank.rankers.dense.corruption import Vocabulary
-from rerank.rankers.dense.held_out import HeldOut
 from rerank.rankers.dense.judged import JudgedTask
 from rerank.rankers.dense.losses import make_loss
 from rerank.rankers.dense.neighbors import Structure
-from rerank.rankers.dense.quintuplets import QuintupletSampler
+from rerank.rankers.dense.quintuplets import QuintupletSampler, Vocabulary
 from rerank.rankers.dense.ranker import DenseRanker
 from rerank.rankers.dense.texts import Passages, Texts
 from rerank.rankers.encoder.batching import Loss
 from rerank.rankers.encoder.task import EncoderTask
 from rerank.rankers.encoder.transformer import TextEncoder
-from rerank.rankers.graphs.citations import CitationGraph
+from rerank.rankers.graphs.citations import Citations
 from rerank.rankers.graphs.links import LinkGraph
-from rerank.rankers.training.checkpoint import Measurement
 from rerank.rankers.training.job import TrainingJob, TrainingResult
+from rerank.rankers.training.trainer import Measurement
 from rerank.text import plural
+
+ANCHORS = 500
+"""Maximum number of documents whose held-out links are searched."""
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Anchors and their pool.
+
+    pool:    (P,) document positions.
+    anchors: (A,) places in the pool.
+    wanted:  (A, P) bool: held-out links.
+    known:   (A, P) bool: unranked anchors and training links.
+    """
+
+    pool: NDArray[np.int64]
+    anchors: NDArray[np.int64]
+    wanted: NDArray[np.bool_]
+    known: NDArray[np.bool_]
+
+    @classmethod
+    def of(
+        cls,
+        graph: LinkGraph | Citations,
+        held: NDArray[np.int32],
+        usable: NDArray[np.bool_],
+        *,
+        size: int,
+        seed: int,
+        anchors: int = ANCHORS,
+    ) -> HeldOut:
+        """Draw anchors and ``size`` documents, including their held-out links.
+
+        graph:  without held-out pairs.
+        held:   (H, 2) pairs.
+        usable: (N,) bool: with text.
+        """
+        from scipy.sparse import csr_matrix
+
+        rng = np.random.default_rng((seed, 1))
+        held = held[usable[held].all(axis=1)]
+        links = csr_matrix((np.ones(len(held)), (*held.T,)), shape=(len(usable), len(usable)))
+        links = links + links.T
+        count, ends = min(anchors, max(1, size // 2)), rng.permutation(np.unique(held))
+        needed = np.union1d(ends[:count], links[ends[:count]].indices)
+        if len(needed) > size:  # fewer anchors, so that their links fit
+            count = max(1, int(count * size / len(needed)))
+            needed = np.union1d(ends[:count], links[ends[:count]].indices)
+        rest = np.setdiff1d(np.flatnonzero(usable), needed)
+        extra = rng.permutation(rest)[: max(0, size - len(needed))]
+        pool = np.sort(np.concatenate((needed, extra))).astype(np.int64)
+        at = np.searchsorted(pool, np.sort(ends[:count]))
+        rows = (links[pool[at]], graph.near(pool[at]))
+        wanted, known = (one[:, pool].toarray() > 0 for one in rows)
+        known[np.arange(len(at)), at] = True
+        assert not (known & wanted).any(), "a held-out link is in the training graph"
+        return cls(pool, at, wanted, known)
+
+    def ndcg(self, vectors: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Return NDCG without cut-off, (A,). vectors: (P, E), unit length."""
+        ndcg = np.zeros(len(self.anchors))
+        for anchor, wanted in enumerate(self.ranked(vectors)):
+            ranks = np.flatnonzero(wanted)[:, None]
+            grades = np.ones(len(ranks))
+            ndcg[anchor] = NDCG.values(ranks, grades, ideal=NDCG.ideal(grades), depth=len(wanted))[0]
+        return ndcg
+
+    def ranked(self, vectors: NDArray[np.float32]) -> NDArray[np.bool_]:
+        """Mark held-out links by rank, (A, P) bool. vectors: (P, E), unit length."""
+        scores = vectors[self.anchors] @ vectors.T
+        scores[self.known] = -np.inf
+        return np.take_along_axis(self.wanted, np.argsort(-scores, axis=1, kind="stable"), axis=1)
+
 
 POOL = 2000
 """Number of documents that are searched for the held-out ones."""
@@ -72,31 +144,28 @@ class DenseTask(EncoderTask):
             isolated="corrupted" in self._loss.reads,
             seed=config.seed,
         )
-        evaluator = None
+        self.test: HeldOut | None = None
         if texts.usable[self.held].all(axis=1).any():
-            evaluator = HeldOut.of(self.graph, self.held, texts.usable, size=POOL, seed=config.seed)
-        super().__init__(encoder, config, sampler, evaluator, progress, checkpoint)
+            self.test = HeldOut.of(self.graph, self.held, texts.usable, size=POOL, seed=config.seed)
+        super().__init__(encoder, config, sampler, progress, checkpoint)
 
     def make_loss(self) -> Loss:
         """Return the loss."""
         return self._loss
 
-    def identity(self) -> Iterable[bytes]:
-        """Yield texts and links."""
-        graph = self.texts.graph
-        yield json.dumps(graph.ids).encode()
-        yield self.texts.tokens.flat.tobytes()
-        if isinstance(graph, CitationGraph):
-            yield graph.digest().encode()
-        else:
-            for array in (graph.adjacency.indptr, graph.adjacency.indices):
-                yield array.tobytes()
+    def identity(self) -> tuple[Any, Iterable[NDArray[Any]]]:
+        """Return links and texts."""
+        return self.texts.graph.digest(), [self.texts.tokens.flat]
 
     def passages(self) -> Iterable[NDArray[np.int32]]:
         """Yield all passages."""
         for document in np.flatnonzero(self.texts.usable).tolist():
             for start in self.cut.starts(document):
                 yield self.cut.get(document, start)
+
+    def evaluate(self) -> dict[str, float]:
+        """Return the mean NDCG of the anchors of held-out pairs."""
+        return {"NDCG": float(self.test.ndcg(self.vectors(self.test.pool)).mean())} if self.test else {}
 
     def check(self, measured: Measurement) -> None:
         """Raise TrainingError if no anchor has a negative."""
@@ -106,16 +175,32 @@ class DenseTask(EncoderTask):
                 " raise --batch, or lower --related"
             )
 
+    def counts(self) -> dict[str, int]:
+        """Return the numbers of texts and pairs."""
+        graph, texts, level = self.graph, self.texts, self.config.strategy or "document"
+        if isinstance(graph, LinkGraph):
+            pairs, unknown = len(graph.pairs()), graph.unknown
+        else:
+            pairs, unknown = graph.network.levels[level].pairs(), 0
+        return {
+            "documents": len(texts.tokens) - texts.outside,
+            "outside": texts.outside,
+            "without_text": int((~texts.usable).sum()),
+            "unknown": unknown,
+            "train_links": pairs,
+            "held_out": len(self.held),
+        }
 
-_LINKS = {
+
+_COUNTS = {
     "documents": "document[|s]",
     "outside": "reference[|s] outside the collection",
     "without_text": "text[|s] without words",
     "unknown": "link[|s] to unknown ids",
     "train_links": "pair[|s] {} to learn from",
     "held_out": "pair[|s] held out",
+    "pairs": "pair[|s] to learn from",
 }
-_JUDGED = {"pairs": "pair[|s] to learn from"}
 """Names and words of the numbers that a training reports."""
 
 
@@ -130,61 +215,29 @@ class DenseFitter:
         """Fine-tune an encoder, unless ``untrained``."""
         job, config = self.job, self.config
         encoder = config.load()
-        texts = self._read(encoder)
-
-        def ranker(trained: Mapping[str, Any]) -> DenseRanker:
-            passages = texts.longest(encoder, config.passages)
-            return DenseRanker(
-                name=name,
-                source=encoder,
-                trained=trained,
-                passages=passages,
-                best=config.best,
-                separator=config.separator,
-            )
-
+        if not (size := len(job.engine)):
+            raise TrainingError("there are no documents yet; run `rerank ingest` first")
+        separator = encoder.separator if config.separator else None
+        with job.progress.step("read documents", size, "doc") as advance:
+            stream, cited = job.engine.documents(), config.strategy is not None
+            texts = Texts.read(stream, encoder.tokens, advance, cited=cited, separator=separator)
+        passages = texts.longest(encoder, config.passages)
+        common: dict[str, Any] = {"name": name, "source": encoder, "passages": passages}
+        ranker = partial(DenseRanker, **common, best=config.best, separator=config.separator)
         if config.untrained:
-            made = ranker({"settings": values_of(config)})
+            made = ranker(trained={"settings": values_of(config)})
             return TrainingResult(made, 0, 0, None, None, False, remarks=(f"{config.model}, untrained",))
         given = encoder, config, job.progress, job.checkpoint(name)
         task: JudgedTask | DenseTask
         if job.data is not None:
             task = JudgedTask(job.data, texts.tokens, *given)
-            measured, relation, words = "dev queries", "", _JUDGED
-            details = {"pairs": len(task.neighbors.ids)}
+            measured, details = "dev queries", {"pairs": len(task.neighbors.ids)}
         else:
             task = DenseTask(texts, *given)
-            measured, words = "held-out pairs", _LINKS
-            relation, details = _relation(texts, task, config)
+            measured, details = "held-out pairs", task.counts()
         run = task.fit()
-        if not run.best and task.evaluator:
+        if not run.best and run.kept.measures:
             job.progress.say(f"no step was better than the untrained encoder, which {name} uses")
-        parts = [plural(count, words[one].format(relation)) for one, count in details.items() if count]
-        return task.result(run, ranker(task.record(run)), measured, ", ".join(parts), details)
-
-    def _read(self, encoder: TextEncoder) -> Texts:
-        """Tokenize the documents and read their relation. Raises TrainingError without documents."""
-        engine, cited = self.job.engine, self.config.strategy is not None
-        if not (size := len(engine)):
-            raise TrainingError("there are no documents yet; run `rerank ingest` first")
-        separator = encoder.separator if cited else None
-        with self.job.progress.step("read documents", size, "doc") as advance:
-            return Texts.read(engine.documents(), encoder.tokens, advance, cited=cited, separator=separator)
-
-
-def _relation(texts: Texts, task: DenseTask, config: DenseConfig) -> tuple[str, dict[str, int]]:
-    """Return the relation of pairs, and the numbers of a training on it."""
-    graph = task.graph
-    if isinstance(graph, LinkGraph):
-        relation, pairs, unknown = "linked", len(graph.pairs()), graph.unknown
-    else:
-        assert config.strategy is not None
-        relation, pairs, unknown = "cited together", graph.network.levels[config.strategy].pairs(), 0
-    return relation, {
-        "documents": len(texts.tokens) - texts.outside,
-        "outside": texts.outside,
-        "without_text": int((~texts.usable).sum()),
-        "unknown": unknown,
-        "train_links": pairs,
-        "held_out": len(task.held),
-    }
+        relation = "linked" if config.strategy is None else "cited together"
+        parts = [plural(count, _COUNTS[one].format(relation)) for one, count in details.items() if count]
+        return task.result(run, ranker(trained=task.record(run)), measured, ", ".join(parts), details)

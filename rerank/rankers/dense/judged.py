@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,16 +13,14 @@ from numpy.typing import NDArray
 from rerank.progress import Progress
 from rerank.rankers.cnn.towers import Ragged
 from rerank.rankers.dense.config import DenseConfig
-from rerank.rankers.dense.corruption import Vocabulary
 from rerank.rankers.dense.losses import Contrastive
 from rerank.rankers.dense.neighbors import Neighbors, StructuralPair
-from rerank.rankers.dense.quintuplets import QuintupletSampler
+from rerank.rankers.dense.quintuplets import QuintupletSampler, Vocabulary
 from rerank.rankers.dense.texts import Passages
-from rerank.rankers.encoder.batching import Encode, Loss
+from rerank.rankers.encoder.batching import Loss
 from rerank.rankers.encoder.task import EncoderTask
 from rerank.rankers.encoder.transformer import TextEncoder
-from rerank.rankers.training.data import Judged, TrainingData
-from rerank.rankers.training.dev_set import DevSet, weighted_ndcg
+from rerank.rankers.training.data import DevSet, Judged, TrainingData
 
 READ = 2
 """Passages of a document that are read in training: the first and the last."""
@@ -72,40 +71,16 @@ class JudgedNeighbors(Neighbors):
         return StructuralPair(anchor, 1, positive, int(rng.choice(self.negatives[anchor])))
 
 
-@dataclass(frozen=True)
-class DevRanking:
-    """Dev queries and their candidates. first: number of the first query among the texts."""
-
-    dev: DevSet
-    first: int
-
-    @classmethod
-    def of(cls, data: TrainingData, seed: int) -> DevRanking:
-        """Draw queries with at most POOL candidates. Raises TrainingError without candidates."""
-        judged, pool = list[Judged](), set[int]()
-        for place in np.random.default_rng((seed, 3)).permutation(len(data.dev)).tolist():
-            one = data.dev[place]
-            pool |= {*one.candidates[:DEPTH].tolist()}
-            if judged and len(pool) > POOL:
-                break
-            judged.append(replace(one, candidates=one.candidates[:DEPTH], scores=one.scores[:DEPTH]))
-        return cls(DevSet.of(replace(data, dev=judged)), len(data.document_ids))
-
-    @property
-    def queries(self) -> NDArray[np.int64]:
-        """Texts of the queries."""
-        return self.first + np.array([one.query for one in self.dev.judged])
-
-    def __call__(self, encode: Encode) -> dict[str, float]:
-        """Return the best NDCG with the first stage, and the NDCG of the encoder."""
-        documents = encode(self.dev.documents)
-        queries = encode(self.queries)
-        scores = [
-            (documents[columns] @ query).astype(np.float64)
-            for query, columns in zip(queries, self.dev.columns)
-        ]
-        both, single, _ = weighted_ndcg(self.dev.judged, scores)
-        return {"NDCG with the first stage": both, "NDCG": single}
+def dev_set(data: TrainingData, seed: int) -> DevSet:
+    """Draw dev queries with at most POOL candidates. Raises TrainingError without candidates."""
+    judged, pool = list[Judged](), set[int]()
+    for place in np.random.default_rng((seed, 3)).permutation(len(data.dev)).tolist():
+        one = data.dev[place]
+        pool |= {*one.candidates[:DEPTH].tolist()}
+        if judged and len(pool) > POOL:
+            break
+        judged.append(replace(one, candidates=one.candidates[:DEPTH], scores=one.scores[:DEPTH]))
+    return DevSet.of(replace(data, dev=judged))
 
 
 @dataclass(frozen=True)
@@ -155,23 +130,28 @@ class JudgedTask(EncoderTask):
             isolated=False,
             seed=config.seed,
         )
-        self.dev = DevRanking.of(data, config.seed)
-        super().__init__(bare, config, sampler, self.dev, progress, checkpoint)
+        self.dev = dev_set(data, config.seed)
+        self.queries = first + self.dev.queries
+        super().__init__(bare, config, sampler, progress, checkpoint)
 
     def make_loss(self) -> Loss:
         """Return the contrastive loss with negatives of the first stage."""
         return Contrastive(hard=True)
 
-    def identity(self) -> Iterable[bytes]:
-        """Yield texts and pairs."""
+    def evaluate(self) -> dict[str, float]:
+        """Return the best NDCG with the first stage, and the NDCG of the encoder."""
+        both, single, _ = self.dev.ndcg(self.vectors(self.queries), self.vectors(self.dev.documents))
+        return {"NDCG with the first stage": both, "NDCG": single}
+
+    def identity(self) -> tuple[Any, Iterable[NDArray[Any]]]:
+        """Return texts and pairs."""
         tokens, found = self.cut.tokens, self.neighbors
-        for array in (tokens.flat, tokens.offsets, found.indptr, found.ids, self.dev.dev.documents):
-            yield array.tobytes()
+        return None, [tokens.flat, tokens.offsets, found.indptr, found.ids, self.dev.documents]
 
     def passages(self) -> Iterator[NDArray[np.int32]]:
         """Yield the passages that are read."""
-        found, dev = self.neighbors, self.dev
+        found = self.neighbors
         learned = [np.flatnonzero(found.paired), found.ids.astype(np.int64), *found.negatives.values()]
-        for text in np.unique(np.concatenate([*learned, dev.dev.documents, dev.queries])).tolist():
+        for text in np.unique(np.concatenate([*learned, self.dev.documents, self.queries])).tolist():
             for start in self.cut.starts(text) or [0]:
                 yield self.cut.get(text, start)

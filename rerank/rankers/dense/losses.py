@@ -15,20 +15,12 @@ FLOOR = 1e-12
 """Least squared distance: the root has no gradient at 0."""
 
 
-class RowLoss(Loss):
-    """Mean of :meth:`rows`."""
-
-    def rows(self, vectors: Any) -> tuple[Tensor, Tensor]:
-        """Return losses, (B,), and their validity, (B,) bool, of ``Quintuplets`` with vectors, (B, E)."""
-        raise NotImplementedError
-
-    def forward(self, vectors: Any) -> Tensor:
-        """Return the mean loss, or 0."""
-        losses, valid = self.rows(vectors)
-        return losses[valid].sum() / valid.sum().clamp_min(1)
+def mean_of(losses: Tensor, valid: Tensor) -> Tensor:
+    """Return the mean of the valid losses, (B,), or 0."""
+    return losses[valid].sum() / valid.sum().clamp_min(1)
 
 
-class Contrastive(RowLoss):
+class Contrastive(Loss):
     """InfoNCE: -log(exp(c_i+ / t) / sum_j exp(c_ij / t)) (van den Oord et al. 2018).
 
     c: cosines with positives; other related positives are excluded.
@@ -40,8 +32,8 @@ class Contrastive(RowLoss):
         self.temperature, self.hard = temperature, hard
         self.reads = ("anchor", "positive", *(["negative"] if hard else []))
 
-    def rows(self, vectors: Any) -> tuple[Tensor, Tensor]:
-        """Require a structural pair and a negative."""
+    def forward(self, vectors: Any) -> Tensor:
+        """Return the mean over anchors with a structural pair and a negative."""
         anchor = functional.normalize(vectors.anchor, dim=-1)
         positive = functional.normalize(vectors.positive, dim=-1)
         own = torch.eye(len(anchor), dtype=torch.bool, device=anchor.device)
@@ -53,10 +45,10 @@ class Contrastive(RowLoss):
         logits = (anchor @ positive.T / self.temperature).masked_fill(masked, float("-inf"))
         targets = torch.arange(len(anchor), device=anchor.device)
         losses = functional.cross_entropy(logits, targets, reduction="none")
-        return losses, paired & ((~masked).sum(dim=1) > 1)
+        return mean_of(losses, paired & ((~masked).sum(dim=1) > 1))
 
 
-class TripletLoss(RowLoss):
+class TripletLoss(Loss):
     """max(|h - h+| - |h - h-| + m, 0) (Ding et al., SPECTER).
 
     by_level: divide m by the level (Raman et al. 2021, L_phi).
@@ -68,15 +60,15 @@ class TripletLoss(RowLoss):
         super().__init__()
         self.margin, self.by_level = margin, by_level
 
-    def rows(self, vectors: Any) -> tuple[Tensor, Tensor]:
-        """Require a structural pair."""
+    def forward(self, vectors: Any) -> Tensor:
+        """Return the mean over anchors with a structural pair."""
         near = distance(vectors.anchor, vectors.positive)
         far = distance(vectors.anchor, vectors.negative)
         levels = vectors.level.clamp_min(1) if self.by_level else 1
-        return (near - far + self.margin / levels).relu(), vectors.level > 0
+        return mean_of((near - far + self.margin / levels).relu(), vectors.level > 0)
 
 
-class SemanticLoss(RowLoss):
+class SemanticLoss(Loss):
     """L_psi: max(|h - h_psi+| - |h - h_psi-| + m, 0) (Raman et al. 2021, equation 5).
 
     h_psi-: nearest unrelated anchor.
@@ -88,12 +80,12 @@ class SemanticLoss(RowLoss):
         super().__init__()
         self.margin = margin
 
-    def rows(self, vectors: Any) -> tuple[Tensor, Tensor]:
-        """Require a negative in the batch."""
+    def forward(self, vectors: Any) -> Tensor:
+        """Return the mean over anchors with a negative in the batch."""
         chosen, valid = nearest_negative(vectors.anchor, vectors.near)
         near = distance(vectors.anchor, vectors.corrupted)
         far = distance(vectors.anchor, vectors.anchor[chosen])
-        return (near - far + self.margin).relu(), valid
+        return mean_of((near - far + self.margin).relu(), valid)
 
 
 class Quintuplet(Loss):

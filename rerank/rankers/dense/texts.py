@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.rankers.cnn.towers import Ragged
-from rerank.rankers.encoder.passages import windows
-from rerank.rankers.encoder.tokens import document_tokens
+from rerank.rankers.dense.ranker import windows
+from rerank.rankers.encoder.modules import document_tokens
 from rerank.rankers.encoder.transformer import TextEncoder
-from rerank.rankers.graphs.citations import CitationGraph, Citations
+from rerank.rankers.graphs.citations import Citations
 from rerank.rankers.graphs.links import LinkGraph
 from rerank.records import Document
 
@@ -31,7 +31,7 @@ class Texts:
     """
 
     tokens: Ragged
-    graph: LinkGraph | CitationGraph
+    graph: LinkGraph | Citations
     outside: int = 0
 
     @classmethod
@@ -56,10 +56,10 @@ class Texts:
                 if progress is not None:
                     progress(len(batch))
 
-        graph = CitationGraph.of(Citations.of(stream())) if cited else LinkGraph.of(stream())
+        graph = Citations.of(stream()) if cited else LinkGraph.of(stream())
         outside = graph.ids[len(flat) :]
-        if isinstance(graph, CitationGraph):
-            names = [graph.citations.titles[key] for key in outside]
+        if isinstance(graph, Citations):
+            names = [graph.titles[key] for key in outside]
             flat += [np.array(tokens, dtype=np.int32) for tokens in tokenize(names)]
         return cls(Ragged.of(flat), graph, len(outside))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,10 +13,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from rerank.errors import UsageError
 from rerank.rankers.encoder.transformer import TextEncoder, by_tokens, precision
-from rerank.rankers.training.trainer import add_gradient
 
 MEMORY = 0.125
 """Share of the memory that the outputs of frozen layers may take."""
@@ -104,30 +105,44 @@ class BatchEncoder:
         return self._halves is not None and self.encoder.device.type == "cpu"
 
     def fill(
-        self,
-        texts: Callable[[], Iterable[NDArray[np.int32]]],
-        progress: Callable[[int], object] | None = None,
+        self, texts: Iterable[NDArray[np.int32]], progress: Callable[[int], object] | None = None
     ) -> bool:
-        """Cache outputs of texts; False without enough memory.
+        """Cache outputs of distinct texts; False without enough memory.
 
         Fixed batches make training reproducible.
         """
-        special, room = sum(len(part) for part in self.encoder.tokens.frame), MEMORY * _memory()
-        for text in texts():
-            room -= 2 * self.encoder.model.config.hidden_size * (len(text) + special)
-            if room < 0:
-                return False
-        different = sorted({text.tobytes(): text for text in texts()}.items())
-        for some in by_tokens([len(text) for _, text in different]):
-            states, mask = self._lower([different[i][1] for i in some])
-            for i, state, count in zip(some, states.half(), mask.sum(dim=1).tolist()):
-                self.outputs[different[i][0]] = state[:count].clone()
+        ordered = sorted(texts, key=lambda text: text.tobytes())
+        special = sum(len(part) for part in self.encoder.tokens.frame)
+        tokens = sum(len(text) + special for text in ordered)
+        if 2 * self.encoder.model.config.hidden_size * tokens > MEMORY * _memory():
+            return False
+        for some in by_tokens([len(text) for text in ordered]):
+            batch = [ordered[i] for i in some]
+            for text, output in zip(batch, self._lower(batch)):
+                self.outputs[text.tobytes()] = output.half()
             if progress is not None:
                 progress(len(some))
         return True
 
     def encode(self, texts: list[NDArray[np.int32]]) -> Tensor:
-        """Return vectors with gradient, (n, E)."""
+        """Return vectors with gradient, (n, E).
+
+        More than MOST tokens are encoded in parts of similar length, and again for the gradient (Gao et al.
+        2021).
+        """
+        parts = list(by_tokens([len(text) for text in texts], MOST))
+        if len(parts) == 1:
+            return self._by_length(texts)
+        on_device = next(self.encoder.model.parameters())  # so that its random numbers are repeated
+
+        def encode(part: list[int], _: Tensor) -> Tensor:
+            return self._by_length([texts[i] for i in part])
+
+        again = partial(checkpoint, encode, use_reentrant=False)
+        vectors = torch.cat([again(part, on_device) for part in parts])
+        return vectors[np.argsort(np.concatenate(parts))]
+
+    def _by_length(self, texts: list[NDArray[np.int32]]) -> Tensor:
         frame = sum(len(part) for part in self.encoder.tokens.frame)
         lengths = np.array([len(text) for text in texts]) + frame
         # A GPU takes one large batch in less time than two smaller ones.
@@ -139,62 +154,31 @@ class BatchEncoder:
         """Return unit vectors, (n, E), without dropout."""
         return self.encoder.encode(texts, self._encode)
 
-    def backward(self, texts: list[NDArray[np.int32]], loss: Callable[[Tensor], Tensor]) -> float:
-        """Add gradients; return the loss.
-
-        More than MOST tokens are encoded in parts of similar length. Negatives come from all parts (Gao et
-        al. 2021, gradient cache).
-
-        loss: of (n, E) vectors.
-        """
-        parts, device = list(by_tokens([len(text) for text in texts], MOST)), self.encoder.device
-        if len(parts) == 1:
-            return add_gradient(loss(self.encode(texts)))
-        on_gpu = device.type == "cuda"
-        states: list[tuple[Tensor, Tensor | None]] = []
-        vectors: list[Tensor] = []
-        with torch.no_grad():
-            for part in parts:
-                states.append((torch.get_rng_state(), torch.cuda.get_rng_state(device) if on_gpu else None))
-                vectors.append(self.encode([texts[i] for i in part]))
-        leaf = torch.cat(vectors)[np.argsort(np.concatenate(parts))].requires_grad_()
-        value = add_gradient(loss(leaf))
-        if leaf.grad is not None:
-            for part, (state, cuda_state) in zip(parts, states):
-                torch.set_rng_state(state)
-                if cuda_state is not None:
-                    torch.cuda.set_rng_state(cuda_state, device)
-                self.encode([texts[i] for i in part]).backward(leaf.grad[part])  # type: ignore[no-untyped-call]
-        return value
-
     def _encode(self, texts: list[NDArray[np.int32]]) -> Tensor:
         if self._halves is None:
             with precision(self.encoder.device, self.encoder.precision):
                 return self.encoder.forward(*self.encoder.batch(texts))
-        outputs = [self.outputs.get(text.tobytes()) for text in texts]
-        missing = [i for i, output in enumerate(outputs) if output is None]
-        if missing:
-            states, mask = self._lower([texts[i] for i in missing])
-            for i, state, count in zip(missing, states, mask.sum(dim=1).tolist()):
-                outputs[i] = state[:count]
-        rows = [output.float() for output in outputs if output is not None]
+        keys = [text.tobytes() for text in texts]
+        missing = {key: text for key, text in zip(keys, texts) if key not in self.outputs}
+        found = dict(zip(missing, self._lower([*missing.values()]))) if missing else {}
+        rows = [(found if key in found else self.outputs)[key].float() for key in keys]
         padded = nn.utils.rnn.pad_sequence(rows, batch_first=True)
-        lengths = torch.tensor([len(row) for row in rows], device=padded.device)
-        mask = (torch.arange(padded.shape[1], device=padded.device) < lengths[:, None]).long()
+        ones = [row.new_ones(len(row), dtype=torch.long) for row in rows]
+        mask = nn.utils.rnn.pad_sequence(ones, batch_first=True)
         upper = self._halves[1]
         upper.train(self.encoder.model.training)
         with precision(self.encoder.device, self.encoder.precision):
             out = upper(inputs_embeds=padded, attention_mask=mask).last_hidden_state
             return self.encoder.pooled(out, mask)
 
-    def _lower(self, texts: list[NDArray[np.int32]]) -> tuple[Tensor, Tensor]:
-        """Return lower outputs, (n, T, E), and mask, (n, T)."""
+    def _lower(self, texts: list[NDArray[np.int32]]) -> list[Tensor]:
+        """Return the outputs of the lower layers, (T, E) of each text."""
         assert self._halves is not None
         lower = self._halves[0].eval()
         with torch.no_grad(), precision(self.encoder.device, self.encoder.precision):
             ids, mask = self.encoder.batch(texts)
             states: Tensor = lower(input_ids=ids, attention_mask=mask).last_hidden_state
-        return states, mask
+        return [state[:count] for state, count in zip(states, mask.sum(dim=1).tolist())]
 
 
 class _Identity(nn.Module):
@@ -232,15 +216,11 @@ def _halves(encoder: TextEncoder, layers: nn.ModuleList, cut: int) -> tuple[Any,
 
 
 def _with_layers(model: Any, layers: Any) -> Any:
-    outer, inner = _shallow(model), _shallow(model.encoder)
+    outer, inner = copy.copy(model), copy.copy(model.encoder)
+    for one in (outer, inner):
+        one._modules = dict(one._modules)
     inner.layer, outer.encoder = layers, inner
     return outer
-
-
-def _shallow(module: Any) -> Any:
-    found = copy.copy(module)
-    found._modules = dict(module._modules)
-    return found
 
 
 def _memory() -> int:

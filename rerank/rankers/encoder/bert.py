@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from rerank.arrays import map_arrays
 from rerank.files import parse_json
-from rerank.rankers.encoder.modules import Modules
-from rerank.rankers.encoder.tokens import Tokens
+from rerank.rankers.encoder.modules import Modules, Tokens
 
 Array = NDArray[np.float32]
 ROBERTA = {"roberta", "xlm-roberta", "camembert"}

@@ -1,10 +1,11 @@
-"""The layout of sentence-transformers: modules after the transformer, without torch."""
+"""Tokens, and the layout of sentence-transformers: modules after the transformer; without torch."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,8 +15,11 @@ from numpy.typing import NDArray
 from rerank.arrays import map_arrays
 from rerank.errors import UsageError
 from rerank.files import parse_json, write_bytes, write_text
+from rerank.records import Document
 
 Pooling = Literal["mean", "cls"]
+MODES: dict[Pooling, str] = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token"}
+"""Pooling -> its name in older files."""
 
 LENGTHS = "sentence_bert_config.json"
 PROMPTS = "config_sentence_transformers.json"
@@ -71,8 +75,7 @@ class Modules:
             {"idx": number, "name": str(number), "path": name, "type": _TYPES + kind}
             for number, (name, kind) in enumerate(zip(names, kinds))
         ]
-        means = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token"}
-        pooling = {one: name == self.pooling for name, one in means.items()}
+        pooling = {mode: name == self.pooling for name, mode in MODES.items()}
         files: dict[str, object] = {
             "modules.json": listed,
             LENGTHS: {"max_seq_length": self.longest, "do_lower_case": False},
@@ -117,10 +120,9 @@ def _pooling(path: Path) -> Pooling:
         raise UsageError(f"{path}: poolings without the prompt are not supported; give another model")
     modes = {name for name, chosen in config.items() if name.startswith("pooling_mode_") and chosen is True}
     modes |= {config["pooling_mode"]} if "pooling_mode" in config else set()
-    if modes <= {"pooling_mode_mean_tokens", "mean"}:
-        return "mean"
-    if modes <= {"pooling_mode_cls_token", "cls"}:
-        return "cls"
+    for pooling, mode in MODES.items():
+        if modes <= {mode, pooling}:
+            return pooling
     raise UsageError(f"{path}: only the poolings mean and cls are supported; give another model")
 
 
@@ -133,3 +135,69 @@ def _linear(path: Path) -> NDArray[np.float32]:
         )
     matrix: NDArray[np.float32] = map_arrays(path / WEIGHTS)["linear.weight"].astype(np.float32).T
     return matrix
+
+
+@dataclass
+class Tokens:
+    """Tokenizer of ``tokenizers``.
+
+    longest: tokens per sequence, including special tokens and prompt.
+    prompt: starts each sequence.
+    """
+
+    tokenizer: Any
+    longest: int
+    prompt: str = ""
+
+    def __post_init__(self) -> None:
+        self.tokenizer.no_padding()
+        self.tokenizer.no_truncation()
+
+    @classmethod
+    def read(cls, folder: Path, longest: int, prompt: str = "") -> Tokens:
+        """Read a model's ``tokenizer.json``."""
+        from tokenizers import Tokenizer
+
+        return cls(Tokenizer.from_file(str(folder / "tokenizer.json")), longest, prompt)
+
+    def __call__(self, texts: Sequence[str]) -> list[list[int]]:
+        """Tokenize without special tokens."""
+        return self._ids(list(texts), False) if texts else []
+
+    def _ids(self, texts: list[str], special: bool) -> list[list[int]]:
+        return [one.ids for one in self.tokenizer.encode_batch(texts, add_special_tokens=special)]
+
+    @cached_property
+    def frame(self) -> tuple[list[int], list[int]]:
+        """Special tokens, with the prompt, before and after a sequence."""
+        (plain,), (framed,) = self._ids(["a"], False), self._ids(["a"], True)
+        start = next(i for i in range(len(framed)) if framed[i : i + len(plain)] == plain)
+        prompt = self([self.prompt.rstrip()])[0] if self.prompt else []
+        return [*framed[:start], *prompt], framed[start + len(plain) :]
+
+    @property
+    def room(self) -> int:
+        """Tokens per sequence, without :attr:`frame`."""
+        return self.longest - sum(len(part) for part in self.frame)
+
+
+def document_tokens(
+    documents: Sequence[Document],
+    tokenize: Callable[[list[str]], list[list[int]]],
+    separator: Sequence[int] | None = None,
+) -> list[list[int]]:
+    """Tokenize contents, or titles and texts with separators.
+
+    >>> from rerank.records import Document
+    >>> documents = [Document("1", "a b", "c"), Document("2", "a"), Document("3", text="c")]
+    >>> words = {"a": 5, "b": 6, "c": 7}
+    >>> document_tokens(documents, lambda texts: [[words[w] for w in t.split()] for t in texts], [3])
+    [[5, 6, 3, 7], [5], [7]]
+    """
+    if separator is None:
+        return tokenize([document.content for document in documents])
+    titles = tokenize([document.title for document in documents])
+    texts = tokenize([document.text for document in documents])
+    return [
+        [*title, *separator, *text] if title and text else title or text for title, text in zip(titles, texts)
+    ]

@@ -85,7 +85,6 @@ class EncoderRanker(Ranker):
     def load(cls, folder: Path) -> Self:
         """Read ``ranker.json``."""
         record = parse_json((folder / "ranker.json").read_text("utf-8"))
-        del record["family"], record["variant"]
         if not (folder / "model" / "config.json").is_file():
             raise ValueError("its model is missing")
         return cls(**record, **cls.own_files(folder), source=folder)

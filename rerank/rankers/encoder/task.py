@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,17 +9,17 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from rerank.config import values_of
 from rerank.errors import TrainingError
 from rerank.progress import Progress
-from rerank.rankers.base import Ranker
-from rerank.rankers.encoder.batching import BatchEncoder, Encode, Loss, with_vectors
+from rerank.rankers.base import Ranker, content_hash
+from rerank.rankers.encoder.batching import BatchEncoder, Loss, with_vectors
 from rerank.rankers.encoder.config import EncoderConfig
 from rerank.rankers.encoder.transformer import TextEncoder
-from rerank.rankers.training.checkpoint import Checkpoint, TrainingRun
 from rerank.rankers.training.job import TrainingResult
-from rerank.rankers.training.trainer import Task, Trainer, TrainerOptions
+from rerank.rankers.training.trainer import Checkpoint, Task, Trainer, TrainerOptions, TrainingRun
 
 LEAST_STEPS, PARTS = 10, 2
 """The task is evaluated PARTS times an epoch, but not more often than every LEAST_STEPS steps."""
@@ -42,14 +40,9 @@ class Sampler(Protocol):
         """Yield batches, from ``first``."""
 
 
-Evaluator = Callable[[Encode], dict[str, float]]
-"""Measures an encoder during training; the first measure decides, higher is better."""
-
-
 class EncoderTask(Task):
     """Trains encoder and loss.
 
-    evaluator: None: keep the last step.
     text: document -> evaluation tokens.
     """
 
@@ -60,13 +53,16 @@ class EncoderTask(Task):
         encoder: TextEncoder,
         config: EncoderConfig,
         sampler: Sampler,
-        evaluator: Evaluator | None,
         progress: Progress | None = None,
         checkpoint: Path | None = None,
     ) -> None:
-        self.encoder, self.config, self.sampler, self.evaluator = encoder, config, sampler, evaluator
+        self.encoder, self.config, self.sampler = encoder, config, sampler
         self.progress, self.steps_per_epoch = progress or Progress(), sampler.steps()
-        self.checkpoint = Checkpoint(checkpoint, self._key()) if checkpoint is not None else None
+        self.checkpoint: Checkpoint | None = None
+        if checkpoint is not None:
+            settings, arrays = self.identity()
+            key = content_hash([values_of(config), encoder.version(), settings], arrays)
+            self.checkpoint = Checkpoint(checkpoint, key)
         if torch.cuda.is_available():
             encoder.model.to("cuda")
         encoder.precision = config.precision
@@ -79,20 +75,13 @@ class EncoderTask(Task):
         """Return the loss."""
         raise NotImplementedError
 
-    def identity(self) -> Iterable[bytes]:
-        """Yield training data, which checkpoints must match."""
+    def identity(self) -> tuple[Any, Iterable[NDArray[Any]]]:
+        """Return the training data, which checkpoints must match: JSON and arrays."""
         raise NotImplementedError
 
     def passages(self) -> Iterable[NDArray[np.int32]]:
         """Yield texts encoded repeatedly."""
         raise NotImplementedError
-
-    def _key(self) -> str:
-        digest = hashlib.sha256(json.dumps(values_of(self.config), sort_keys=True).encode())
-        digest.update(self.encoder.version().encode())
-        for part in self.identity():
-            digest.update(part)
-        return digest.hexdigest()
 
     def fit(self) -> TrainingRun:
         """Train, and leave the best encoder, possibly untrained, on the CPU.
@@ -131,32 +120,24 @@ class EncoderTask(Task):
         """Yield batches."""
         return self.sampler.epoch(epoch, skip)
 
-    def backward(self, batch: Any) -> float:
-        """Add the gradient."""
+    def loss(self, batch: Any) -> Tensor:
+        """Return the loss of a batch."""
         reads = self.objective.reads
-        texts = [text for name in reads for text in getattr(batch, name)]
-        return self.encoding.backward(
-            texts, lambda encoded: self.objective(with_vectors(batch, reads, encoded))
-        )
+        encoded = self.encoding.encode([text for name in reads for text in getattr(batch, name)])
+        loss: Tensor = self.objective(with_vectors(batch, reads, encoded))
+        return loss
 
     def vectors(self, documents: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return unit vectors, (n, E), without dropout."""
         return self.encoding.unit_vectors([self.text(document) for document in documents.tolist()])
 
-    def evaluate(self) -> dict[str, float]:
-        """Return the evaluator's measures."""
-        return self.evaluator(self.vectors) if self.evaluator else {}
-
     def on_start(self, resumed: bool) -> None:
-        """Fill the cache."""
-        if self.encoding.keeps:
-            self.fill_cache()
-
-    def fill_cache(self) -> None:
-        """Run the frozen layers."""
-        total = len({passage.tobytes() for passage in self.passages()})
-        with self.progress.step("frozen layers", total, "text") as advance:
-            filled = self.encoding.fill(self.passages, advance)
+        """Run the frozen layers once for each text, if that can be useful."""
+        if not self.encoding.keeps:
+            return
+        different = {passage.tobytes(): passage for passage in self.passages()}
+        with self.progress.step("frozen layers", len(different), "text") as advance:
+            filled = self.encoding.fill(different.values(), advance)
         if not filled:
             self.progress.say("frozen layers: their outputs do not fit into memory; computed at every step")
 

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from rerank.errors import NotInstalledError, UsageError
 from rerank.rankers.encoder.bert import first_position
-from rerank.rankers.encoder.modules import Modules, Pooling
-from rerank.rankers.encoder.tokens import Tokens
+from rerank.rankers.encoder.modules import Modules, Pooling, Tokens
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.rankers.graphs.cocitation import LEVELS, CoCitations, Ids, Level, Mention
 from rerank.records import Document
 from rerank.references import find_doi, named_key
 
@@ -20,21 +19,138 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
 
+Level = Literal["sentence", "paragraph", "section", "document"]
+LEVELS: tuple[Level, ...] = ("sentence", "paragraph", "section", "document")
+"""From the finest to the coarsest."""
+
+Ids = NDArray[np.int32]
+
+
+class Mention(NamedTuple):
+    """A citation: key, and section, paragraph and sentence from 0."""
+
+    reference: str
+    section: int
+    paragraph: int
+    sentence: int
+
+
+@dataclass(frozen=True)
+class Groups:
+    """G groups with at least two of V references.
+
+    members: (G, V) CSR, 1 for each reference of a group, ascending. of_refs: its transpose.
+    """
+
+    members: csr_matrix
+    of_refs: csr_matrix
+
+    @classmethod
+    def of(cls, group: NDArray[np.int64], ref: Ids, size: int) -> Groups:
+        """Return groups of (M,) mentions. size: V."""
+        from scipy.sparse import csr_matrix
+
+        names, number = np.unique(group, return_inverse=True)
+        members = csr_matrix((np.ones(len(ref), np.int32), (number, ref)), shape=(len(names), size))
+        members.sum_duplicates()
+        members.data[:] = 1
+        members = members[np.diff(members.indptr) > 1]
+        return cls(members, members.T.tocsr())
+
+    def neighbors(self, ref: int) -> Ids:
+        """Return references that share groups, ascending."""
+        found = [_row(self.members, group) for group in _row(self.of_refs, ref).tolist()]
+        if not found:
+            return np.zeros(0, np.int32)
+        others: Ids = np.unique(np.concatenate(found))
+        return np.delete(others, np.searchsorted(others, ref))
+
+    def shared(self, a: int, b: int) -> int:
+        """Count groups with both references."""
+        return len(np.intersect1d(_row(self.of_refs, a), _row(self.of_refs, b), assume_unique=True))
+
+    def pairs(self) -> int:
+        """Count distinct pairs."""
+        return len(self.pair_counts()[0])
+
+    def pair_counts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return pairs, (P,), a < b as a * V + b, ascending, and group counts."""
+        from scipy.sparse import triu
+
+        both = triu(self.of_refs @ self.members, k=1, format="csr")
+        both.sort_indices()
+        both = both.tocoo()
+        return both.row.astype(np.int64) * both.shape[1] + both.col, both.data.astype(np.int64)
+
+
+def _row(matrix: csr_matrix, number: int) -> Ids:
+    """Return the columns of a row."""
+    columns: Ids = matrix.indices[matrix.indptr[number] : matrix.indptr[number + 1]]
+    return columns
+
+
+@dataclass(frozen=True)
+class CoCitations:
+    """V references, ``keys`` by first mention, and groups per level.
+
+    mentions: number of mentions.
+    """
+
+    keys: tuple[str, ...]
+    levels: dict[Level, Groups]
+    mentions: int
+
+    @classmethod
+    def of(cls, papers: Iterable[tuple[str, Iterable[Mention]]]) -> CoCitations:
+        """Read documents; keeps 16 bytes per mention, and ignores self-mentions."""
+        number: dict[str, int] = {}
+        rows, sizes = array("i"), array("q")
+        for paper, mentions in papers:
+            before = len(rows)
+            for mention in mentions:
+                if mention.reference != paper:
+                    rows.append(number.setdefault(mention.reference, len(number)))
+                    rows.extend(mention[1:])
+            sizes.append((len(rows) - before) // 4)
+        table = np.frombuffer(rows, np.int32).reshape(-1, 4)
+        return cls.of_rows(tuple(number), table, np.frombuffer(sizes, np.int64))
+
+    @classmethod
+    def of_rows(cls, keys: tuple[str, ...], rows: Ids, sizes: NDArray[np.int64]) -> CoCitations:
+        """Read (M, 4) mentions: reference, section, paragraph, sentence. sizes: per document."""
+        paper = np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)
+        levels: dict[Level, Groups] = {}
+        for level, column in zip(LEVELS, (3, 2, 1)):
+            parts = rows[:, column]
+            levels[level] = Groups.of(paper * (int(parts.max(initial=0)) + 1) + parts, rows[:, 0], len(keys))
+        levels["document"] = Groups.of(paper, rows[:, 0], len(keys))
+        return cls(keys, levels, len(rows))
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def neighbors(self, ref: int, level: Level) -> Ids:
+        """Return references that share groups of this level, ascending."""
+        return self.levels[level].neighbors(ref)
+
+
 @dataclass(frozen=True)
 class Citations:
-    """Citations of a collection.
+    """Citations of a collection, and the graph of texts cited together: documents, then titled references.
 
     Keys are document ids (also for ``doi`` or ``pmid``), other DOIs, ``pmid:...``, or given names.
 
-    documents: ids, in order.
+    ids: keys of the texts: of the documents, in order, then of other references with a title.
     titles: key -> title, also of references.
+    away: documents with ignored citations.
     """
 
-    documents: Set[str]
+    ids: list[str]
     titles: Mapping[str, str]
     _refs: Sequence[str] = field(repr=False)
     _papers: Sequence[tuple[str, int]] = field(repr=False)  # paper, end of its rows
     _rows: array[int] = field(repr=False)  # reference, section, paragraph, sentence
+    away: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, documents: Iterable[Document]) -> Citations:
@@ -60,20 +176,74 @@ class Citations:
         keys = {key: id for key, id in keys.items() if key not in own}
         titles = {keys.get(key, key): title for key, title in outside.items()}
         titles |= {id: title for id, title in own.items() if title}
-        return cls(own.keys(), titles, [keys.get(ref, ref) for ref in number], papers, rows)
+        ids = [*own, *(key for key in titles if key not in own)]
+        return cls(ids, titles, [keys.get(ref, ref) for ref in number], papers, rows)
 
     def papers(self) -> Iterator[tuple[str, list[Mention]]]:
-        """Yield citing documents and mentions."""
+        """Yield citing documents that count, and their mentions."""
         begin = 0
         rows = np.frombuffer(self._rows, np.int32).reshape(-1, 4)
         for paper, end in self._papers:
-            some = rows[begin // 4 : end // 4].tolist()
-            yield paper, [Mention(self._refs[ref], *places) for ref, *places in some]
+            if paper not in self.away:
+                some = rows[begin // 4 : end // 4].tolist()
+                yield paper, [Mention(self._refs[ref], *places) for ref, *places in some]
             begin = end
 
+    @cached_property
     def network(self) -> CoCitations:
-        """Return the co-citation network."""
+        """Co-citation network of :meth:`papers`."""
         return CoCitations.of(self.papers())
+
+    def places(self, network: CoCitations) -> tuple[Ids, Ids]:
+        """Return texts of references, (V,), and references of texts, (N,) or -1."""
+        number = {id: place for place, id in enumerate(self.ids)}
+        texts = np.array([number.get(key, -1) for key in network.keys], np.int32)
+        refs = np.full(len(self.ids), -1, np.int32)
+        there = np.flatnonzero(texts >= 0)
+        refs[texts[there]] = there
+        return texts, refs
+
+    def hold_out(self, share: float, seed: int = 0) -> tuple[Citations, NDArray[np.int32]]:
+        """Return the graph without :func:`held_out` documents, and pairs, (H, 2).
+
+        Pairs: cited together by only these documents, at their finest level.
+        """
+        gone = frozenset(paper for paper, _ in self.papers() if held_out(paper, share, seed))
+        if not gone:
+            return self, np.zeros((0, 2), np.int32)
+        rest = replace(self, away=self.away | gone)
+        held = CoCitations.of((paper, cited) for paper, cited in self.papers() if paper in gone)
+        levels = (self.pairs_of(held, level) for level in LEVELS)
+        pairs = next((pairs for pairs in levels if len(pairs)), np.zeros((0, 2), np.int32))
+        _, refs = rest.places(rest.network)
+        groups = rest.network.levels["document"]
+        together = [min(a, b) >= 0 and groups.shared(a, b) > 0 for a, b in refs[pairs].tolist()]
+        return rest, pairs[~np.array(together, np.bool_)]
+
+    def pairs_of(self, network: CoCitations, level: Level) -> NDArray[np.int32]:
+        """Return pairs, (P, 2), that share groups."""
+        keys, _ = network.levels[level].pair_counts()
+        texts, _ = self.places(network)
+        pairs = texts[np.stack(np.divmod(keys, max(len(network), 1)), axis=1)]
+        return np.unique(np.sort(pairs[(pairs >= 0).all(axis=1)], axis=1), axis=0).astype(np.int32)
+
+    def near(self, documents: NDArray[np.integer]) -> csr_matrix:
+        """Mark texts that are cited by the same document, (n, N)."""
+        from scipy.sparse import csr_matrix
+
+        texts, refs = self.places(self.network)
+        found = [self.network.neighbors(ref, "document") if ref >= 0 else refs[:0] for ref in refs[documents]]
+        columns = texts[np.concatenate([refs[:0], *found])]
+        rows = np.repeat(np.arange(len(found)), [len(one) for one in found])[columns >= 0]
+        columns = columns[columns >= 0]
+        return csr_matrix((np.ones(len(rows)), (rows, columns)), shape=(len(found), len(self.ids)))
+
+    def digest(self) -> str:
+        """Return a hash of texts, documents and places."""
+        digest = hashlib.sha256("\n".join(self.ids).encode("utf-8", "surrogatepass"))
+        for paper, mentions in self.papers():
+            digest.update(repr((paper, [tuple(one) for one in mentions])).encode("utf-8", "surrogatepass"))
+        return digest.hexdigest()[:16]
 
 
 def _names(document: Document) -> list[str]:
@@ -133,81 +303,3 @@ def held_out(key: str, share: float, seed: int = 0) -> bool:
     """
     digest = hashlib.md5(f"{seed} {key}".encode("utf-8", "surrogatepass"), usedforsecurity=False)
     return int.from_bytes(digest.digest()[:8], "big") < share * 2**64
-
-
-@dataclass(frozen=True)
-class CitationGraph:
-    """Texts cited together: documents, then titled references.
-
-    away: documents with ignored citations.
-    """
-
-    ids: list[str]
-    citations: Citations
-    away: frozenset[str] = frozenset()
-
-    @classmethod
-    def of(cls, citations: Citations) -> CitationGraph:
-        """Return the graph of documents and titled references."""
-        outside = [key for key in citations.titles if key not in citations.documents]
-        return cls([*citations.documents, *outside], citations)
-
-    def papers(self) -> Iterator[tuple[str, list[Mention]]]:
-        """Yield counted documents and their mentions."""
-        return ((paper, cited) for paper, cited in self.citations.papers() if paper not in self.away)
-
-    @cached_property
-    def network(self) -> CoCitations:
-        """Co-citation network of :meth:`papers`."""
-        return CoCitations.of(self.papers())
-
-    def places(self, network: CoCitations) -> tuple[Ids, Ids]:
-        """Return texts of references, (V,), and references of texts, (N,) or -1."""
-        number = {id: place for place, id in enumerate(self.ids)}
-        texts = np.array([number.get(key, -1) for key in network.keys], np.int32)
-        refs = np.full(len(self.ids), -1, np.int32)
-        there = np.flatnonzero(texts >= 0)
-        refs[texts[there]] = there
-        return texts, refs
-
-    def hold_out(self, share: float, seed: int = 0) -> tuple[CitationGraph, NDArray[np.int32]]:
-        """Return the graph without :func:`held_out` documents, and pairs, (H, 2).
-
-        Pairs: cited together by only these documents, at their finest level.
-        """
-        gone = frozenset(paper for paper, _ in self.papers() if held_out(paper, share, seed))
-        if not gone:
-            return self, np.zeros((0, 2), np.int32)
-        rest = replace(self, away=self.away | gone)
-        held = CoCitations.of((paper, cited) for paper, cited in self.papers() if paper in gone)
-        levels = (self.pairs_of(held, level) for level in LEVELS)
-        pairs = next((pairs for pairs in levels if len(pairs)), np.zeros((0, 2), np.int32))
-        _, refs = rest.places(rest.network)
-        groups = rest.network.levels["document"]
-        together = [min(a, b) >= 0 and groups.shared(a, b) > 0 for a, b in refs[pairs].tolist()]
-        return rest, pairs[~np.array(together, np.bool_)]
-
-    def pairs_of(self, network: CoCitations, level: Level) -> NDArray[np.int32]:
-        """Return pairs, (P, 2), that share groups."""
-        keys, _ = network.levels[level].pair_counts()
-        texts, _ = self.places(network)
-        pairs = texts[np.stack(np.divmod(keys, max(len(network), 1)), axis=1)]
-        return np.unique(np.sort(pairs[(pairs >= 0).all(axis=1)], axis=1), axis=0).astype(np.int32)
-
-    def near(self, documents: NDArray[np.integer]) -> csr_matrix:
-        """Mark texts that are cited by the same document, (n, N)."""
-        from scipy.sparse import csr_matrix
-
-        texts, refs = self.places(self.network)
-        found = [self.network.neighbors(ref, "document") if ref >= 0 else refs[:0] for ref in refs[documents]]
-        columns = texts[np.concatenate([refs[:0], *found])]
-        rows = np.repeat(np.arange(len(found)), [len(one) for one in found])[columns >= 0]
-        columns = columns[columns >= 0]
-        return csr_matrix((np.ones(len(rows)), (rows, columns)), shape=(len(found), len(self.ids)))
-
-    def digest(self) -> str:
-        """Return a hash of texts, documents and places."""
-        digest = hashlib.sha256("\n".join(self.ids).encode("utf-8", "surrogatepass"))
-        for paper, mentions in self.papers():
-            digest.update(repr((paper, [tuple(one) for one in mentions])).encode("utf-8", "surrogatepass"))
-        return digest.hexdigest()[:16]

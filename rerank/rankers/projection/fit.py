@@ -14,11 +14,10 @@ from rerank.errors import TrainingError
 from rerank.progress import Progress
 from rerank.rankers.base import Ranker
 from rerank.rankers.projection.config import ProjectionConfig
-from rerank.rankers.projection.lbfgs import Step, minimize
 from rerank.rankers.projection.pairs import Pairs, TermVectors, Vectors
-from rerank.rankers.projection.ranker import Projection, Side
-from rerank.rankers.projection.s2net import Matrix, S2Net, anchored
-from rerank.rankers.projection.spectral import cca, cllsi, lsi, opca
+from rerank.rankers.projection.ranker import Projection
+from rerank.rankers.projection.s2net import Matrix, S2Net, anchored, minimize
+from rerank.rankers.projection.spectral import cca, lsi, opca
 from rerank.rankers.training.job import TrainingJob, TrainingResult
 from rerank.text import plural
 
@@ -81,9 +80,10 @@ class ProjectionTrainer:
         """Solve an eigenvalue problem: (V, k) or, for ``cca``, (2 V, k); k <= ``dim``."""
         sides, seed = (pairs.queries, pairs.partners), self.config.seed
         with self.progress.step(title):
-            if variant == "lsi":
-                return lsi(self.vectors.collection(), dim, seed=seed)
-            return {"cllsi": cllsi, "opca": opca, "cca": cca}[variant](*sides, dim, seed=seed)
+            if variant in ("lsi", "cllsi"):
+                texts = self.vectors.collection() if variant == "lsi" else sides[0] + sides[1]
+                return lsi(texts, dim, seed=seed)
+            return {"opca": opca, "cca": cca}[variant](*sides, dim, seed=seed)
 
     def _s2net(self, name: str) -> TrainingResult:
         pairs, config = self.vectors.pairs, self.config
@@ -118,9 +118,9 @@ class ProjectionTrainer:
         stored = (best.matrix / max(scale, 1e-30)).astype(np.float16)
         terms = self.vectors.terms
         size = len(terms.names)
-        sides = [Side(terms, stored[begin : begin + size]) for begin in range(0, len(stored), size)]
+        matrices = [stored[begin : begin + size] for begin in range(0, len(stored), size)]
         record = {**trained, "config": values_of(self.config), "first_stage": self.data.first_stage}
-        ranker = Projection(name, sides[0], sides[-1], record, variant=variant)
+        ranker = Projection(name, terms, matrices[0], matrices[-1], record, variant=variant)
         if self.data.dev:
             return best.result(ranker)
         return best.result(ranker, "by terms", measure="mean reciprocal rank of dev pairs")
@@ -135,14 +135,14 @@ def descend(
     best.history.append((0, None, best.measure))
     with progress.step(title, iterations, "iteration") as advance:
         try:
-            for done, step in enumerate(_steps(vectors.pairs, start, config), 1):
+            for done, (point, loss) in enumerate(_steps(vectors.pairs, start, config), 1):
                 best.iterations = done
                 advance(1)
                 if done % CHECK == 0 or done == iterations:
-                    value, _ = vectors.measure(step.point)
-                    best.history.append((done, step.loss, value))
+                    value, _ = vectors.measure(point)
+                    best.history.append((done, loss, value))
                     if value > best.measure:
-                        best.matrix, best.iteration, best.measure = step.point, done, value
+                        best.matrix, best.iteration, best.measure = point, done, value
                     progress.show(dev=f"{best.measure:.4f}")
                 stale = done - best.iteration >= PATIENCE * CHECK and done >= LEAST
                 if done == iterations or stale:
@@ -152,7 +152,7 @@ def descend(
     return best
 
 
-def _steps(pairs: Pairs, start: Matrix, config: ProjectionConfig) -> Iterator[Step]:
+def _steps(pairs: Pairs, start: Matrix, config: ProjectionConfig) -> Iterator[tuple[Matrix, float]]:
     count = len(pairs)
     objective = S2Net(pairs.queries, pairs.documents, pairs.comparisons, gamma=config.gamma)
     loss = anchored(objective, start, config.beta) if config.beta else objective
@@ -163,7 +163,7 @@ def _steps(pairs: Pairs, start: Matrix, config: ProjectionConfig) -> Iterator[St
         if size < count:
             objective.compare_within(np.array_split(rng.permutation(count), -(-count // size)))
         for steps, step in enumerate(minimize(loss, point), 1):
-            point = step.point
+            point = step[0]
             yield step
             if steps == RESHUFFLE and size < count:
                 break

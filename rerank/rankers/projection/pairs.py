@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from rerank.errors import TrainingError
 from rerank.progress import Progress
 from rerank.rankers.projection.config import ProjectionConfig
+from rerank.rankers.projection.ranker import fit_terms, term_matrix
 from rerank.rankers.projection.s2net import Comparisons, Integers, Matrix
-from rerank.rankers.projection.terms import fit_terms, term_matrix
-from rerank.rankers.training.data import Corpus, Judged, TrainingData
-from rerank.rankers.training.dev_set import DevSet, weighted_ndcg
+from rerank.rankers.training.data import Corpus, DevSet, Judged, TrainingData
 
 
 @dataclass(frozen=True)
@@ -105,10 +104,8 @@ class Vectors:
             left, right = self.dev_pairs
             terms = reciprocal_rank((left @ right.T).toarray())
             return reciprocal_rank(unit_rows(left @ query) @ unit_rows(right @ document).T), terms
-        asked = unit_rows(self.queries[[one.query for one in self.dev.judged]] @ query)
-        answers = unit_rows(self.documents[self.dev.documents] @ document)
-        scores = [(answers[c] @ q).astype(np.float64) for q, c in zip(asked, self.dev.columns)]
-        weighted, _, first = weighted_ndcg(self.dev.judged, scores)
+        asked = unit_rows(self.queries[self.dev.queries] @ query)
+        weighted, _, first = self.dev.ndcg(asked, unit_rows(self.documents[self.dev.documents] @ document))
         return weighted, first
 
 

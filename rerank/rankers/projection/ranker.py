@@ -1,39 +1,134 @@
-"""The projection rankers."""
+"""Sparse tf-idf vectors of words and letter sequences, and the projection rankers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rerank.rankers.base import ArrayRanker, check_width
-from rerank.rankers.projection.terms import Terms
+from rerank.rankers.cnn.towers import Ragged
+from rerank.rankers.training.data import LONGEST_TEXT, Corpus
 from rerank.records import Document, Query
+from rerank.text import words
+
+REMEMBERED = 200_000
+"""Words whose terms are cached."""
 
 
-@dataclass(frozen=True)
-class Side:
-    """One side's vocabulary and projection matrix (V, k), fp16."""
+def terms_of(word: str, letters: int) -> Iterator[str]:
+    """Yield a word and its sequences of ``letters`` letters (0: none); < and > mark its ends.
 
-    terms: Terms
-    matrix: NDArray[np.float16]
+    >>> list(terms_of("cats", 4))
+    ['cats', '<cat', 'cats', 'ats>']
+    >>> list(terms_of("of", 4)), list(terms_of("cats", 0))
+    (['of', '<of>'], ['cats'])
+    """
+    yield word
+    if letters:
+        marked = f"<{word}>"
+        for begin in range(len(marked) - letters + 1):
+            yield marked[begin : begin + letters]
 
-    def project(self, text: str) -> NDArray[np.float32]:
-        """A^T f of one text, length 1: (k,); zeros without known terms."""
-        columns, weights = self.terms.vector(text)
-        projected: NDArray[np.float32] = weights @ self.matrix[columns].astype(np.float32)
-        length = float(np.sqrt(projected @ projected))
-        return projected / np.float32(length) if length > 0 else projected
+
+@dataclass
+class Terms:
+    """V terms with their idf.
+
+    letters: length of letter sequences; 0: only words.
+    longest: words read per text.
+    """
+
+    names: list[str]
+    idf: NDArray[np.float32]
+    letters: int
+    longest: int
+    _of: Callable[[str], list[int]] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        index, letters = dict(zip(self.names, range(len(self.names)))), self.letters
+
+        def columns(word: str) -> list[int]:
+            return [index[term] for term in terms_of(word, letters) if term in index]
+
+        self._of = lru_cache(REMEMBERED)(columns)
+
+    def vector(self, text: str) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Columns of known terms, ascending, and weights (1 + ln tf) idf, of length 1."""
+        columns, counts = np.unique(
+            np.array([i for word in words(text)[: self.longest] for i in self._of(word)], dtype=np.int64),
+            return_counts=True,
+        )
+        weights = ((1.0 + np.log(counts)) * self.idf[columns]).astype(np.float32)
+        length = float(np.sqrt(weights @ weights))
+        if not length:
+            return columns[:0], weights[:0]
+        return columns, weights / np.float32(length)
+
+
+def fit_terms(corpora: Iterable[Corpus], letters: int, most: int) -> Terms:
+    """Choose ``most`` terms by document frequency; idf is ln(N / df).
+
+    Skips terms in every text, or in one text unless all are.
+    letters: see :class:`Terms`.
+    """
+    index: dict[str, int] = {}
+    frequency = np.zeros(0, dtype=np.int64)
+    texts = 0
+    for corpus in corpora:
+        for word in corpus.words:
+            for term in terms_of(word, letters):
+                index.setdefault(term, len(index))
+        counts = _counts(corpus, index, letters)
+        texts += counts.shape[0]
+        frequency = np.concatenate((frequency, np.zeros(len(index) - len(frequency), dtype=np.int64)))
+        frequency += np.bincount(counts.indices, minlength=len(index))
+    names = np.array(list(index), dtype=object)
+    kept = (frequency >= 2) & (frequency < texts)
+    if not kept.any():
+        kept = (frequency >= 1) & ((frequency < texts) | (texts == 1))
+    names, frequency = names[kept], frequency[kept]
+    order = np.lexsort((names.astype(str), -frequency))[:most]
+    idf = np.log(max(texts, 2) / frequency[order]).astype(np.float32)
+    return Terms(names[order].tolist(), idf, letters, LONGEST_TEXT)
+
+
+def term_matrix(terms: Terms, corpus: Corpus) -> Any:
+    """Term vectors of n texts: CSR (n, V) float32, rows of length 1 or empty."""
+    from scipy.sparse import csr_matrix
+
+    index = dict(zip(terms.names, range(len(terms.names))))
+    counts = _counts(corpus, index, terms.letters)
+    weights = (1.0 + np.log(counts.data)) * terms.idf[counts.indices]
+    rows = np.repeat(np.arange(counts.shape[0]), np.diff(counts.indptr))
+    lengths = np.sqrt(np.bincount(rows, np.square(weights, dtype=np.float64), minlength=counts.shape[0]))
+    data = (weights / lengths[rows]).astype(np.float32)
+    return csr_matrix((data, counts.indices, counts.indptr), shape=counts.shape)
+
+
+def _counts(corpus: Corpus, index: Mapping[str, int], letters: int) -> Any:
+    """Counts of terms, CSR (n, V): (texts by words) (words by terms)."""
+    from scipy.sparse import csr_matrix
+
+    def matrix(rows: Ragged, columns: int) -> Any:
+        ones = np.ones(len(rows.flat), np.float32)
+        return csr_matrix((ones, rows.flat, rows.offsets), shape=(len(rows), columns))
+
+    known = [[index[term] for term in terms_of(word, letters) if term in index] for word in corpus.words]
+    counts = (matrix(corpus.tokens, len(known)) @ matrix(Ragged.of(known), len(index))).tocsr()
+    counts.sort_indices()
+    return counts
 
 
 @dataclass(repr=False)
 class Projection(ArrayRanker):
     """Cosine of projected term vectors (Yih et al. 2011, section 3.1). Features: k fp16 numbers.
 
-    query, document: sides with the same terms, possibly one object.
+    query, document: matrices (V, k), possibly one object.
     trained: how it was fitted.
     variant: one of five rankers. Default: its name.
     """
@@ -43,8 +138,9 @@ class Projection(ArrayRanker):
     retrieves = True
 
     name: str
-    query: Side
-    document: Side
+    terms: Terms
+    query: NDArray[np.float16]
+    document: NDArray[np.float16]
     trained: Mapping[str, Any] = field(default_factory=dict)
     version: str = ""
     variant: str = ""
@@ -55,14 +151,21 @@ class Projection(ArrayRanker):
 
     def encode_documents(self, documents: Sequence[Document]) -> NDArray[np.float16]:
         """(n, k) fp16 of length 1; 0 without known terms."""
-        vectors = np.zeros((len(documents), self.document.matrix.shape[1]), dtype=np.float16)
+        vectors = np.zeros((len(documents), self.document.shape[1]), dtype=np.float16)
         for row, document in enumerate(documents):
-            vectors[row] = self.document.project(document.content)
+            vectors[row] = self.project(document.content, self.document)
         return vectors
 
     def encode_query(self, query: Query) -> NDArray[np.float32]:
         """(k,) of length 1; 0 without known terms."""
-        return self.query.project(query.text)
+        return self.project(query.text, self.query)
+
+    def project(self, text: str, matrix: NDArray[np.float16]) -> NDArray[np.float32]:
+        """A^T f of one text, length 1: (k,); zeros without known terms."""
+        columns, weights = self.terms.vector(text)
+        projected: NDArray[np.float32] = weights @ matrix[columns].astype(np.float32)
+        length = float(np.sqrt(projected @ projected))
+        return projected / np.float32(length) if length > 0 else projected
 
     def score(self, query: NDArray[np.float32], features: NDArray[Any]) -> NDArray[np.float64]:
         """(n,) cosines in [-1, 1]; 0 without known terms.
@@ -75,23 +178,21 @@ class Projection(ArrayRanker):
 
     def content(self) -> tuple[dict[str, NDArray[Any]], dict[str, list[str] | str], dict[str, Any]]:
         """Arrays, vocabularies and values."""
-        terms = self.query.terms
-        arrays: dict[str, NDArray[Any]] = {"query.matrix": self.query.matrix, "query.idf": terms.idf}
-        vocabularies: dict[str, list[str] | str] = {"query": terms.names}
+        terms = self.terms
+        arrays: dict[str, NDArray[Any]] = {"query": self.query, "idf": terms.idf}
         if self.document is not self.query:
-            arrays["document.matrix"] = self.document.matrix
-            vocabularies["document"] = "query"
-        return arrays, vocabularies, {"letters": terms.letters, "longest": terms.longest}
+            arrays["document"] = self.document
+        return arrays, {"terms": terms.names}, {"letters": terms.letters, "longest": terms.longest}
 
     @classmethod
     def of_content(
         cls, arrays: Mapping[str, NDArray[Any]], vocabularies: dict[str, Any], record: dict[str, Any]
     ) -> Projection:
         """Inverse of :meth:`content`."""
-        terms = Terms(vocabularies["query"], arrays["query.idf"], record["letters"], record["longest"])
-        sides = [Side(terms, arrays[f"{side}.matrix"]) for side in vocabularies]
-        for side in sides:
-            if not len(terms.names) == len(terms.idf) == len(side.matrix) or side.matrix.ndim != 2:
-                raise ValueError(f"a matrix of {side.matrix.shape} does not fit {len(terms.names)} names")
+        terms = Terms(vocabularies["terms"], arrays["idf"], record["letters"], record["longest"])
+        query, document = arrays["query"], arrays.get("document", arrays["query"])
+        for matrix in (query, document):
+            if not len(terms.names) == len(terms.idf) == len(matrix) or matrix.ndim != 2:
+                raise ValueError(f"a matrix of {matrix.shape} does not fit {len(terms.names)} names")
         known = [record[key] for key in ("trained", "version", "variant")]
-        return cls(record["name"], sides[0], sides[-1], *known)
+        return cls(record["name"], terms, query, document, *known)

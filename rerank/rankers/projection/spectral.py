@@ -26,7 +26,10 @@ NEGLIGIBLE = 1e-10
 
 
 def lsi(texts: Any, k: int, *, seed: int = 0) -> Float:
-    """Latent semantic indexing (Deerwester et al. 1990): the k largest right singular vectors, (V, <= k)."""
+    """Latent semantic indexing (Deerwester et al. 1990): the k largest right singular vectors, (V, <= k).
+
+    For CL-LSI, each text is the sum of a pair (Dumais et al. 1997).
+    """
     from scipy.sparse.linalg import svds
 
     texts = texts.astype(np.float64).tocsr()
@@ -39,11 +42,6 @@ def lsi(texts: Any, k: int, *, seed: int = 0) -> Float:
     order = np.argsort(-values)
     order = order[values[order] > NEGLIGIBLE**0.5 * values.max()]
     return _signed(rows[order].T)
-
-
-def cllsi(X: Any, Y: Any, k: int, *, seed: int = 0) -> Float:
-    """LSI of each pair as one text (Dumais et al. 1997), (V, k)."""
-    return lsi(X + Y, k, seed=seed)
 
 
 def opca(X: Any, Y: Any, k: int, *, ridge: float = 0.5, seed: int = 0) -> Float:
