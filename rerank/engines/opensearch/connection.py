@@ -115,7 +115,7 @@ def is_url(url: str) -> bool:
         HTTPConnectionPool(parse_url(url).host or "")  # as the client does; does not connect yet
     except (ValueError, LocationParseError):
         return False
-    return parts.scheme in ("http", "https") and port != 0 and not re.search(r"\s", url)
+    return parts.scheme in ("http", "https") and port != 0 and not re.search(r"[\s\\]", url)
 
 
 class _Json(JSONSerializer):
