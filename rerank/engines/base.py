@@ -92,9 +92,9 @@ class FeatureStore(ABC):
     def missing(self, name: str, version: str) -> int:
         """Count the documents without a feature."""
 
-    @abstractmethod
     def prepared(self, name: str, version: str) -> int | None:
         """Count the documents without searchable features; None: the ranker cannot retrieve."""
+        return None
 
 
 class VectorQuery(NamedTuple):
@@ -230,18 +230,13 @@ def union_with_search(
     )
 
 
-def _second(value: object) -> object:
-    """First second of a date; other values are unchanged."""
+def _number(value: object) -> float:
+    """The number in a field; of a date: its first second. NaN: none."""
     when = period(value) if isinstance(value, str) and "-" in value else None
-    return when[0] if when else value
-
-
-def _is_number(value: object) -> bool:
-    """Whether a value fits a double."""
     try:
-        return isinstance(value, (int, float)) and math.isfinite(value)
+        return when[0] if when else float(value) if isinstance(value, (int, float)) else math.nan
     except OverflowError:
-        return False
+        return math.nan
 
 
 def check_signal(signal: str, known: Sequence[str], depth: int = 1) -> None:
@@ -396,13 +391,14 @@ class Engine(ABC):
         extras = [document.extra if document is not None else {} for document in self.get(ids)]
         found = []
         for name in fields:
-            values = [_second(extra.get(name)) for extra in extras]
-            wrong = next((v for v in values if v is not None and not _is_number(v)), None)
+            values = [extra.get(name) for extra in extras]
+            numbers = np.array([*map(_number, values)], np.float64)
+            wrong = next((v for v, n in zip(values, numbers) if v is not None and not math.isfinite(n)), None)
             if wrong is not None:
                 raise UsageError(
                     f"field {name!r} is not a number: a document has {str(wrong)[:40]!r} there; name another"
                 )
-            found.append(np.array([np.nan if v is None else v for v in values], np.float64))
+            found.append(numbers)
         return found
 
     @property

@@ -42,10 +42,6 @@ _ABOUT = "engine.json"
 _WASTE = 500  # fewer dead rows are not compacted
 
 
-class CompactionWarning(UserWarning):
-    """Disk space could not be reclaimed."""
-
-
 class LocalEngine(Engine):
     """Documents, text index and features in one folder. Reads are possible during writes.
 
@@ -184,7 +180,6 @@ class LocalEngine(Engine):
             warnings.warn(
                 f"{self.folder}: the ingest is complete, but the disk space of deleted documents could not be"
                 f" reclaimed: {error}",
-                CompactionWarning,
                 stacklevel=3,
             )
 

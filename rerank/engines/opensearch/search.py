@@ -33,7 +33,8 @@ _DOING = "searching"
 _COPIES = 64  # preferences, which distribute the searches over the copies of a shard
 _TOGETHER = 2000  # hits that one _msearch returns, about
 
-Clauses = Sequence[Mapping[str, Any]]
+
+Clauses = list[dict[str, Any]]
 """Queries that hits must match, without effect on scores."""
 
 
@@ -65,11 +66,6 @@ class Answer(NamedTuple):
     took: float
 
 
-def only(query: Mapping[str, Any], kept: Clauses) -> Mapping[str, Any]:
-    """Return the query limited to hits that match all clauses, with the same scores."""
-    return {"bool": {"must": [query], "filter": list(kept)}} if kept else query
-
-
 def search_options(settings: Settings, text: str) -> dict[str, str]:
     """Return search parameters. A text always goes to the same shard copy, because idf differs."""
     return {
@@ -88,7 +84,7 @@ class Searcher:
         self._client, self._settings, self._layout = index.client, index.settings, index.layout
         self.fields = Fields(reader)
 
-    def search(self, requests: Sequence[SearchRequest], kept: Clauses = ()) -> Iterator[Candidates]:
+    def search(self, requests: Sequence[SearchRequest], kept: Clauses | None = None) -> Iterator[Candidates]:
         """Search for one batch of requests; see :func:`batches`. kept: additional filters.
 
         A second request to the cluster gets first-stage scores if the first one cannot.
@@ -97,7 +93,7 @@ class Searcher:
         one.check(self._layout.first_stages)
         columns = {query.name: self._prepared(query) for query in one.vector_queries}
         wanted = self._feature_keys(one)
-        kept = [*kept, *self.fields.clauses(one.filters)]
+        kept = [*(kept or ()), *self.fields.clauses(one.filters)]
         depths = [one.depth for _ in one.signals] + [query.depth or one.depth for query in one.vector_queries]
         together = max(1, _TOGETHER // sum(depths))
         for i in range(0, len(requests), together):
@@ -164,7 +160,7 @@ class Searcher:
     ) -> Iterator[Search]:
         """The searches of a request, by signal, then by vector."""
         for signal in request.signals:
-            query = only(self._layout.query(request.text, signal), kept)
+            query = {"bool": {"must": [self._layout.query(request.text, signal)], "filter": kept}}
             yield Search(query, request.text, request.depth)
         for one in request.vector_queries:
             yield self._nearest(one, columns[one.name], request, kept)
@@ -185,7 +181,9 @@ class Searcher:
             script = {"source": "knn_score", "lang": "knn", "params": values}
             having = {"bool": {"filter": {"exists": {"field": name}}}}
             scored = inside({"script_score": {"query": having, "script": script}})
-            return Search(only(scored, kept), request.text, min(depth, shape.window))
+            return Search(
+                {"bool": {"must": [scored], "filter": kept}}, request.text, min(depth, shape.window)
+            )
         # A shard has about its share of the nearest.
         count = min(depth, 2 * depth // shape.shards + 100, shape.window)
         # The filter is applied in the search of the graph, and again to its result.
