@@ -76,7 +76,7 @@ def power_law(size: int, links: int, sample: int, tolerances: list[float]) -> No
     print("| --- | --- | --- | --- | --- |")
 
     def top(tolerance: float, count: int) -> np.ndarray:
-        rows = islice(_pushed(adjacency, ALPHA, tolerance), count)
+        rows = islice(_pushed(adjacency, tolerance), count)
         return np.array([columns[np.argsort(-values)[1:65]] for columns, values in rows])
 
     true = top(1e-5, 16)

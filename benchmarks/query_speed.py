@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -110,9 +111,9 @@ def limit(rankers: dict[str, CnnRanker]) -> float:
     """Milliseconds of the necessary work: fp16 to fp32 and the matrix products of the layers."""
     total = 0.0
     for ranker in rankers.values():
-        head = ranker.head.arrays()
+        head = ranker.head.arrays
         stored = np.ones((1000, head["document"].shape[1]), dtype=np.float16)
-        layers = [head[name] for name in sorted(head) if name.startswith("hidden.")]
+        layers = [head[name] for name in sorted(head) if re.fullmatch(r"hidden\.\d+", name)]
         vector = np.ones(stored.shape[1], dtype=np.float32)
 
         def products(stored=stored, layers=layers, vector=vector) -> None:  # type: ignore[no-untyped-def]

@@ -14,7 +14,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +147,7 @@ def test_a_service_with_a_broken_ranker_is_counted_and_logged(hook, script, fold
     workspace = Workspace.open(broken)
     ranker = workspace.ranker("text")
     assert isinstance(ranker, CnnRanker)
-    ranker.head = replace(ranker.head, query=np.full_like(ranker.head.query, np.nan))
+    ranker.head.arrays["query"] = np.full_like(ranker.head.arrays["query"], np.nan)
     workspace.install(ranker)
     with serving(script, broken, tmp_path) as server:
         hook.install(server.url)
