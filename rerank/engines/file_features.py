@@ -90,26 +90,38 @@ class FeatureFiles:
             stored[: len(matrix.sums)] = matrix.sums[:count] != 0
         return stored
 
-    def write(self, name: str, version: str, rows: NDArray[np.int64], values: NDArray[Any]) -> None:
+    def write(
+        self, name: str, version: str, rows: NDArray[np.int64], values: NDArray[Any], *, replace: bool = False
+    ) -> None:
         """Store the (n, width) features of n rows; they are durable after :meth:`sync`.
 
-        Raises EngineError for another dtype or width than before.
+        replace: accept another dtype or width, instead of raising EngineError.
         """
         check_features(name, values, len(rows))
         folder, stored = self._path(name, version), self._kind(name, version)
         new = values.dtype.name, values.shape[1]
-        if stored is not None and stored != new:
-            raise other_kind(name, new, stored)
+        if stored not in (None, new):
+            if not replace:
+                raise other_kind(name, new, stored)
+            self.remove(name, version)
         folder.mkdir(parents=True, exist_ok=True)
         _put(folder / _NAME.format(*new), rows, np.ascontiguousarray(values))
         _put(folder / "sums", rows, row_sums(values, rows, self._salt)[:, None])
 
-    def encode(self, encoder: Encoder, rows: NDArray[np.int64], documents: Sequence[Document]) -> int:
-        """Encode the documents of n rows that have no intact feature; return their number."""
-        where = np.flatnonzero(self.read(encoder.name, encoder.version, rows)[1])
+    def encode(
+        self, encoder: Encoder, rows: NDArray[np.int64], documents: Sequence[Document], *, force: bool = False
+    ) -> int:
+        """Encode the documents of n rows that have no intact feature; return their number.
+
+        force: encode all of them.
+        """
+        missing = np.ones(len(rows), np.bool_)
+        if not force:
+            missing = self.read(encoder.name, encoder.version, rows)[1]
+        where = np.flatnonzero(missing)
         if len(where):
             values = encoder.encode([documents[i] for i in where.tolist()])
-            self.write(encoder.name, encoder.version, rows[where], values)
+            self.write(encoder.name, encoder.version, rows[where], values, replace=force)
         return len(where)
 
     def sync(self, name: str, version: str) -> None:

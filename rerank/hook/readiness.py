@@ -107,12 +107,14 @@ def index_problems(
         )
     try:
         engine.index.check()
+        count, lacking = engine.missing_features, "document[ has|s have] no features of {}"
+        if engine.attached_features is not None:  # moved documents with the same text make searches slower
+            count = engine.attached_features.changed
+            lacking = "document[ is|s are] new, or [was|were] written since {} was encoded"
         for name, version in workspace.versions().items():
-            missing = engine.missing_features(name, version)
+            missing = count(name, version)
             if missing:
-                problems.append(
-                    f"{plural(missing, 'document[ has|s have]')} no current features of {name}; encode them"
-                )
+                problems.append(f"{plural(missing, lacking).format(name)}; encode them")
     except (EngineError, UsageError, WorkspaceError) as error:
         problems.append(str(error))
     return problems

@@ -287,9 +287,9 @@ def test_documents_changed_by_other_clients_have_new_scores(installed, plugged, 
     assert_same_as_query(plugged, run, library, texts[:2])
     assert 0 < missing_features(service) - before <= 2  # only the document with another text
     lines = run("status", "-w", library).out
-    assert f"{SIZE} features missing: run `rerank encode -w {library}`" in lines
+    assert f"1 feature missing: run `rerank encode -w {library}`" in lines
     (problem, _) = hook_status(run, library)["problems"]
-    assert problem.startswith(f"{SIZE} documents have no current features of ")
+    assert problem.startswith(f"{SIZE} documents are new")
     assert run("encode", "-w", library, "--json").json["encoded"] == {"text": 1, "meta": 1}
     assert run("encode", "-w", library, "--json").json["encoded"] == {"text": 0, "meta": 0}
     before = missing_features(service)

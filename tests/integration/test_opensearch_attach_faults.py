@@ -150,7 +150,7 @@ def test_all_commands_work_with_an_attached_index(run, small, node, name, tmp_pa
     for hit, doc in zip(changed, ({"tags": [{"name": "new"}]}, {"code": "x"})):
         path = f"/{name}-a/_update/{hit['_id']}?refresh=true&routing={hit['_routing']}"
         node.request("POST", path, {"doc": doc})
-    assert "2 features missing: run `rerank encode -w " in run("status", "-w", folder).out
+    assert "1 feature missing: run `rerank encode -w " in run("status", "-w", folder).out
     query = ["query", changed[0]["_source"]["head"], "--stack", "bm25,lsi", "-w", folder, "--json"]
     assert run(*query).json["recomputed"]["lsi"] >= 1
     assert run("encode", "-w", folder, "--json").json["encoded"] == {"lsi": 1}

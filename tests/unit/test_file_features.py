@@ -76,8 +76,7 @@ def test_features_of_another_type_or_shape_are_refused(files: FeatureFiles) -> N
     for values in (VALUES[:, :5], VALUES.astype(np.float32), VALUES[:3], VALUES[:, :0], VALUES[0]):
         with pytest.raises(EngineError, match="'text'"):
             files.write("text", "v1", ROWS, values)
-    files.remove("text", "v1")
-    files.write("text", "v1", ROWS[:2], VALUES[:2, :5])
+    files.write("text", "v1", ROWS[:2], VALUES[:2, :5], replace=True)
     assert files.stored("text", "v1", COUNT).sum() == 2
     files.write("text", "v2", ROWS[:2], VALUES[:2])
     assert files.versions() == {"text": ["v1", "v2"]}

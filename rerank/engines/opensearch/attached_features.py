@@ -52,6 +52,21 @@ class AttachedFeatures(FeatureStore):
         return self._rows
 
     def missing(self, name: str, version: str) -> int:
+        """Count the documents without a feature of their text.
+
+        Documents that were written since the last encoding are read.
+        """
+        rows = self.rows
+        if version not in rows.features.versions().get(name, ()):
+            return self._index.count()
+        count = 0
+        for shard in self._shards():
+            for hits, _ in self._pages(shard, rows.encoded(name, version, shard.uuid, shard.number)):
+                known = rows.of_texts([self._document(hit) for hit in hits])
+                count += int(rows.features.read(name, version, known)[1].sum())
+        return count
+
+    def changed(self, name: str, version: str) -> int:
         """Count the documents written since the last encoding. Every search reads those that it finds."""
         rows, count = self.rows, 0
         for shard in self._shards():
@@ -95,7 +110,7 @@ class AttachedFeatures(FeatureStore):
 
         The index itself is only written for rankers that retrieve.
         """
-        encoders = encoding.encoders
+        encoders, force = encoding.encoders, encoding.force
         self._index.check()
         encoded = {encoder.name: 0 for encoder in encoders}
         if not encoders:
@@ -105,15 +120,13 @@ class AttachedFeatures(FeatureStore):
         if some := [encoder for encoder in encoders if encoder.name in retrieving]:
             self._doc_values.write(Encoding(some, keep=encoding.keep))
         rows, shards = self.rows, self._shards()
-        for encoder in encoders if encoding.force else ():
-            rows.remove(encoder.name, encoder.version)
         self._index.refresh("reading documents")
         for shard in shards:
             place = shard.uuid, shard.number
-            last = [rows.encoded(one.name, one.version, *place) for one in encoders]
+            last = [-1 if force else rows.encoded(one.name, one.version, *place) for one in encoders]
             for hits, reached in self._pages(shard, min(last)):
                 some = [encoder for encoder, end in zip(encoders, last) if end < reached]
-                for name, count in self._store(rows, shard, hits, some).items():
+                for name, count in self._store(rows, shard, hits, some, force).items():
                     encoded[name] += count
                     encoding.advance(len(hits))
                 for encoder in some:
@@ -125,14 +138,16 @@ class AttachedFeatures(FeatureStore):
         rows.keep_indices(shard.uuid for shard in shards)
         return encoded
 
-    def _store(self, rows: TextRows, shard: Shard, hits: Hits, encoders: Sequence[Encoder]) -> dict[str, int]:
+    def _store(
+        self, rows: TextRows, shard: Shard, hits: Hits, encoders: Sequence[Encoder], force: bool
+    ) -> dict[str, int]:
         """Encode new texts; store all locations. Returns ranker -> number of encoded texts."""
         if not hits:
             return {}
         documents = [self._document(hit) for hit in hits]
         numbers, encoded = rows.add(documents), {}
         for encoder in encoders:
-            encoded[encoder.name] = rows.features.encode(encoder, numbers, documents)
+            encoded[encoder.name] = rows.features.encode(encoder, numbers, documents, force=force)
             rows.features.sync(encoder.name, encoder.version)
         locations = [
             DocumentLocation(shard.uuid, shard.number, hit["_seq_no"], hit["_primary_term"], hit["_id"])
