@@ -33,8 +33,9 @@ import numpy as np
 
 from rerank.formats import read_corpus
 from rerank.formats.jats import read_jats
-from rerank.rankers.dense.neighbors import TripletSampler
-from rerank.rankers.graphs.citations import LEVELS, Citations, CoCitations
+from rerank.rankers.dense.triplets import TripletSampler
+from rerank.rankers.graphs.citations import Citations
+from rerank.rankers.graphs.cocitation import LEVELS, CoCitations
 from rerank.records import Document
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from classify import classified, headings
 
-from rerank.rankers.graphs.citations import LEVELS, Citations, CoCitations
+from rerank.rankers.graphs.citations import Citations
+from rerank.rankers.graphs.cocitation import LEVELS, CoCitations
 from rerank.records import Document
 
 NEARER = (

@@ -19,7 +19,8 @@ from pathlib import Path
 import numpy as np
 
 from rerank.formats import read_corpus
-from rerank.rankers.graphs.links import LinkGraph, _pushed, top_pagerank
+from rerank.rankers.graphs.links import LinkGraph
+from rerank.rankers.graphs.pagerank import _pushed, top_pagerank
 
 ALPHA = 0.15
 

@@ -72,7 +72,7 @@ from rerank.rankers.dense.fit import DenseTask, HeldOut
 from rerank.rankers.dense.texts import Passages, Texts
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.graphs.links import LinkGraph
-from rerank.rankers.training.trainer import TrainingRun
+from rerank.rankers.training.checkpoint import TrainingRun
 from rerank.records import Document
 from rerank.text import words
 

@@ -14,18 +14,13 @@ from rerank.progress import Progress
 from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.fit import DenseTask
 from rerank.rankers.dense.losses import Contrastive, SemanticLoss, TripletLoss, make_loss
-from rerank.rankers.dense.neighbors import (
-    CitedNeighbors,
-    Neighbors,
-    StructuralPair,
-    Structure,
-    TripletSampler,
-    by_pagerank,
-)
+from rerank.rankers.dense.neighbors import CitedNeighbors, Neighbors, StructuralPair, Structure, by_pagerank
 from rerank.rankers.dense.texts import Texts
+from rerank.rankers.dense.triplets import TripletSampler
 from rerank.rankers.encoder.batching import Loss
 from rerank.rankers.encoder.transformer import TextEncoder
-from rerank.rankers.graphs.citations import Citations, CoCitations, Mention
+from rerank.rankers.graphs.citations import Citations
+from rerank.rankers.graphs.cocitation import CoCitations, Mention
 from rerank.rankers.graphs.links import LinkGraph
 
 RELATED, FARTHEST = 64, 3

@@ -14,7 +14,8 @@ from rerank.rankers.dense.config import PRESETS
 from rerank.rankers.dense.quintuplets import Vocabulary
 from rerank.rankers.dense.texts import Passages
 from rerank.rankers.encoder.transformer import TextEncoder, precision
-from rerank.rankers.training.trainer import Task, Trainer, TrainerOptions, TrainingRun
+from rerank.rankers.training.checkpoint import TrainingRun
+from rerank.rankers.training.trainer import Task, Trainer, TrainerOptions
 
 SHARE = 0.15
 """Share of tokens that are predicted. Of these, 80 % are masked, 10 % replaced and 10 % kept."""

@@ -80,7 +80,7 @@ def test_heavy_packages_are_imported_only_where_they_are_used():
         assert not roots(path, top_level=True) & lazy, path
 
 
-TORCH = {"batching", "fit", "losses", "network", "task", "trainer"}
+TORCH = {"batching", "checkpoint", "fit", "losses", "network", "task", "trainer"}
 """Modules of ``rerank/rankers`` that import torch at the top."""
 
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rerank.rankers.graphs.citations import LEVELS, CoCitations, Mention
+from rerank.rankers.graphs.cocitation import LEVELS, CoCitations, Mention
 
 
 def pairs(network, level):

@@ -12,12 +12,14 @@ import pytest
 from rerank.errors import TrainingError
 from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.losses import TripletLoss
-from rerank.rankers.dense.neighbors import EACH, CitedNeighbors, Structure
+from rerank.rankers.dense.neighbors import CitedNeighbors, Structure
 from rerank.rankers.dense.quintuplets import QuintupletSampler, Vocabulary
 from rerank.rankers.dense.ranker import DenseRanker
 from rerank.rankers.dense.texts import Passages, Texts
+from rerank.rankers.dense.triplets import EACH
 from rerank.rankers.encoder.transformer import TextEncoder
-from rerank.rankers.graphs.citations import Citations, Mention, held_out
+from rerank.rankers.graphs.citations import Citations, held_out
+from rerank.rankers.graphs.cocitation import Mention
 from rerank.records import Document
 from tests.dense import trainer, with_changes
 from tests.quintuplets import vectors

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from rerank.rankers.concept.graph import PairBatch
+from rerank.rankers.concept.batches import PairBatch
 from rerank.rankers.concept.losses import (
     ConceptLoss,
     GraphComponentLoss,

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from rerank.rankers.concept.batches import PairSampler
 from rerank.rankers.concept.config import ConceptConfig
 from rerank.rankers.concept.fit import Concepts, ConceptTask
-from rerank.rankers.concept.graph import ConceptGraph, PairSampler
+from rerank.rankers.concept.graph import ConceptGraph
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.records import LabeledPair
 from tests.watch import Watch

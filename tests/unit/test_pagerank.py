@@ -10,7 +10,8 @@ from scipy.sparse import csr_matrix
 from scipy.sparse import random as random_sparse
 
 from rerank.rankers.dense.neighbors import level_size, levels
-from rerank.rankers.graphs.links import LinkGraph, top_pagerank
+from rerank.rankers.graphs.links import LinkGraph
+from rerank.rankers.graphs.pagerank import top_pagerank
 from rerank.records import Document
 from tests.graphs import pagerank_matrix
 

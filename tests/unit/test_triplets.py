@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from rerank.rankers.dense.neighbors import EACH, TripletSampler
-from rerank.rankers.graphs.citations import CoCitations, Mention
+from rerank.rankers.dense.triplets import EACH, TripletSampler
+from rerank.rankers.graphs.cocitation import CoCitations, Mention
 
 
 @pytest.fixture(scope="module")

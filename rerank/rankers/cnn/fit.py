@@ -20,9 +20,10 @@ from rerank.rankers.cnn.embeddings import Inputs
 from rerank.rankers.cnn.network import TorchRanker, TorchTower
 from rerank.rankers.cnn.ranker import PARTS, CnnRanker
 from rerank.rankers.cnn.sampling import Batch, Sampler, batch_size
+from rerank.rankers.training.checkpoint import Checkpoint, Measurement
 from rerank.rankers.training.data import DevSet, TrainingData, weighted_ndcg
 from rerank.rankers.training.job import TrainingJob, TrainingResult
-from rerank.rankers.training.trainer import Checkpoint, Measurement, Task, Trainer, TrainerOptions
+from rerank.rankers.training.trainer import Task, Trainer, TrainerOptions
 
 EMBEDDING_RATE = 1e-2
 """Learning rate of word and category vectors."""

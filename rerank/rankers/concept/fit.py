@@ -14,8 +14,9 @@ from rerank.engines.base import Engine
 from rerank.errors import TrainingError
 from rerank.evaluation.pairs import accuracy, auc, best_threshold
 from rerank.progress import Progress
+from rerank.rankers.concept.batches import PairSampler
 from rerank.rankers.concept.config import ConceptConfig
-from rerank.rankers.concept.graph import ConceptGraph, PairSampler
+from rerank.rankers.concept.graph import ConceptGraph
 from rerank.rankers.concept.losses import ConceptLoss, GraphComponentLoss, MomentumLoss
 from rerank.rankers.concept.ranker import ConceptRanker, Head
 from rerank.rankers.encoder.task import EncoderTask

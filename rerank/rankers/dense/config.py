@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from rerank.config import Count, Natural, Positive, option
 from rerank.rankers.dense.ranker import BEST
 from rerank.rankers.encoder.config import EncoderConfig, Tokens
-from rerank.rankers.graphs.citations import Level
+from rerank.rankers.graphs.cocitation import Level
 
 Objective = Literal["contrastive", "quintuplet", "cocitation"]
 

@@ -27,8 +27,8 @@ from rerank.rankers.encoder.task import EncoderTask
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.graphs.citations import Citations
 from rerank.rankers.graphs.links import LinkGraph
+from rerank.rankers.training.checkpoint import Measurement
 from rerank.rankers.training.job import TrainingJob, TrainingResult
-from rerank.rankers.training.trainer import Measurement
 from rerank.text import plural
 
 ANCHORS = 500

@@ -18,8 +18,9 @@ from rerank.rankers.base import Ranker, content_hash
 from rerank.rankers.encoder.batching import BatchEncoder, Loss, with_vectors
 from rerank.rankers.encoder.config import EncoderConfig
 from rerank.rankers.encoder.transformer import TextEncoder
+from rerank.rankers.training.checkpoint import Checkpoint, TrainingRun
 from rerank.rankers.training.job import TrainingResult
-from rerank.rankers.training.trainer import Checkpoint, Task, Trainer, TrainerOptions, TrainingRun
+from rerank.rankers.training.trainer import Task, Trainer, TrainerOptions
 
 LEAST_STEPS, PARTS = 10, 2
 """The task is evaluated PARTS times an epoch, but not more often than every LEAST_STEPS steps."""
