@@ -19,7 +19,7 @@ def tiny_demo(small, tmp_path, monkeypatch):
     monkeypatch.setattr(rerank.demo, "COLLECTION", folder)
 
     def train(workspace, names, config, **options):
-        few = {} if names == rerank.demo.ENCODER else {"epochs": 3}
+        few = {} if names == rerank.demo.ENCODER else {"epochs": 3, "word_epochs": 1, "walks": 1}
         return rerank.train(workspace, names, config={**config, **few}, **options)
 
     monkeypatch.setattr(rerank.demo, "train", train)
