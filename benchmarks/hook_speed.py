@@ -39,7 +39,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -62,6 +62,7 @@ KEPT = Path(__file__).parent / "hook.json"
 WEIGHTS = "tfidf*0.40 + text*0.35 + meta*0.25"
 DEPTHS = (100, 1000)
 TARGETS = {100: 1.5, 1000: 2.5}
+ATTACHED_TARGET = 2.3
 NONE = "_none"
 THEIRS = "speed-theirs"
 
@@ -386,6 +387,49 @@ def attached(node: Node, folder: Path, rankers: Path, stack: ExitStack, weights:
     return [*pairs, Case(node, "attached, nothing", 10, "nothing", {}, index=THEIRS)]
 
 
+def ratios(plain: Mapping[int, Case], hooked: Mapping[int, Case], theirs: Sequence[Case]) -> None:
+    """Print the median of each reranked case divided by that of its plain case."""
+    for plainly, reranked in zip(theirs[::2], theirs[1::2]):
+        ratio = np.median(reranked.times) / np.median(plainly.times)
+        print(f"{reranked.name}: {ratio:.2f} times (target {ATTACHED_TARGET})")
+    if theirs:
+        ratio = np.median(theirs[-1].times) / np.median(theirs[0].times)
+        print(f"{theirs[-1].name}: {ratio:.2f} times, without any scoring")
+    for depth, case in hooked.items():
+        ratio = np.median(case.times) / np.median(plain[depth].times)
+        print(f"depth {depth}: {ratio:.2f} times (target {TARGETS[depth]})")
+
+
+def calls(node: Node, service: str, case: Case, queries: Sequence[str]) -> None:
+    """Print the mean time of fifty searches, of their calls, and of the stages of the service."""
+    before, earlier = stages(service), node.request("GET", "/_rerank/stats")["calls"]
+    begin = len(case.times)
+    alone([case], queries, 50, 0)
+    done = node.request("GET", "/_rerank/stats")["calls"]
+    call = (done["total_ms"] - earlier["total_ms"]) / (done["count"] - earlier["count"])
+    print(f"{case.name}, mean ms: {np.mean(case.times[begin:]):.2f}, of it the call {call:.2f}")
+    print(f"{case.name}, service, mean ms: {spent(before, stages(service))}")
+
+
+def throughput(
+    cases: Sequence[Case],
+    pairs: Sequence[tuple[Case, Case]],
+    queries: Sequence[str],
+    clients: int,
+    rounds: int,
+) -> None:
+    """Print the searches per second of each case, and how much of it a reranked case keeps."""
+    rates = {}
+    for case in cases:
+        begin = time.perf_counter()
+        times = together(case, queries, clients, rounds)
+        rate = rates[case.name] = len(times) / (time.perf_counter() - begin)
+        print(f"{clients} clients: {case.name:25} {percentiles(times)} ms, {rate:.0f} a second")
+    for plainly, reranked in pairs:
+        share = rates[reranked.name] / rates[plainly.name]
+        print(f"{clients} clients: {reranked.name} keeps {share:.2f} of what {plainly.name} has")
+
+
 def main() -> None:
     collection = rerank.demo.COLLECTION
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -444,41 +488,17 @@ def main() -> None:
             medians = {case.name: round(float(np.median(case.times)), 1) for case in cases}
             sizes = {name: len(feature) for name, feature in features_of(rankers)}
             KEPT.write_text(json.dumps({"p50 ms": medians, "bytes": sizes}, indent=1) + "\n", "utf-8")
-        for plainly, reranked in zip(theirs[::2], theirs[1::2]):
-            ratio = np.median(reranked.times) / np.median(plainly.times)
-            print(f"{reranked.name}: {ratio:.2f} times (target 2.0)")
-        if theirs:
-            ratio = np.median(theirs[-1].times) / np.median(theirs[0].times)
-            print(f"{theirs[-1].name}: {ratio:.2f} times, without any scoring")
+        ratios(plain, hooked, theirs)
         for depth in DEPTHS:
-            ratio = np.median(hooked[depth].times) / np.median(plain[depth].times)
-            print(f"depth {depth}: {ratio:.2f} times (target {TARGETS[depth]})")
-        for depth in DEPTHS:
-            before, calls = stages(service), node.request("GET", "/_rerank/stats")["calls"]
-            begin = len(hooked[depth].times)
-            alone([hooked[depth]], queries, 50, 0)
-            done = node.request("GET", "/_rerank/stats")["calls"]
-            call = (done["total_ms"] - calls["total_ms"]) / (done["count"] - calls["count"])
-            whole = np.mean(hooked[depth].times[begin:])
-            print(f"hook at depth {depth}, mean ms: {whole:.2f}, of it the call {call:.2f}")
-            print(f"service at depth {depth}, mean ms: {spent(before, stages(service))}")
+            calls(node, service, hooked[depth], queries)
             print(f"floor at depth {depth}: {percentiles(floor(depth, 400))} ms")
             if given.seen:
                 print(seen(node, queries[: given.seen], depth))
         if given.clients:
-            rates = {}
-            for case in (plain[10], plain[100], hooked[100], hooked[1000], *stock, *theirs):
-                begin = time.perf_counter()
-                times = together(case, queries, given.clients, given.rounds // 2)
-                rate = rates[case.name] = len(times) / (time.perf_counter() - begin)
-                print(f"{given.clients} clients: {case.name:25} {percentiles(times)} ms, {rate:.0f} a second")
             pairs = [(plain[100], hooked[100]), *zip(theirs[::2], theirs[1::2])]
             pairs += [(theirs[0], theirs[-1])] if theirs else []
-            for plainly, reranked in pairs:
-                share = rates[reranked.name] / rates[plainly.name]
-                print(
-                    f"{given.clients} clients: {reranked.name} keeps {share:.2f} of what {plainly.name} has"
-                )
+            alike = (plain[10], plain[100], hooked[100], hooked[1000], *stock, *theirs)
+            throughput(alike, pairs, queries, given.clients, given.rounds // 2)
         stats = node.request("GET", "/_rerank/stats")
         print({name: stats[name] for name in ("reranked", "passed", "failed")}, "load", os.getloadavg()[0])
         # A search without hits has nothing to rerank, and the service of *nothing* scores nothing.
