@@ -52,7 +52,7 @@ class PairSampler:
         self.graph, self.text, self.batch, self.seed = graph, text, batch, seed
         self.pairs = np.concatenate((graph.related, graph.unrelated))
         self._orders = _Orders(graph)
-        self._passes = max(1, len(graph.ids) // batch)
+        self._passes = max(1, len(graph.component) // batch)
         together = np.zeros(len(self.pairs))
         for trial in range(TRIALS):
             order = self._orders.draw(np.random.default_rng((seed, 3, trial)))[: self._passes * batch]
@@ -63,7 +63,7 @@ class PairSampler:
 
     def _places(self, texts: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return places of both ends of all pairs in an order, (2, P); -1: not in it."""
-        place = np.full(len(self.graph.ids), -1)
+        place = np.full(len(self.graph.component), -1)
         place[texts] = np.arange(len(texts))
         ends: NDArray[np.int64] = place[self.pairs.T]
         return ends
@@ -91,7 +91,7 @@ class PairSampler:
         related = pairs < len(self.graph.related)
         return PairBatch(
             texts,
-            self.graph.shared[texts],
+            self.graph.component[texts],
             [self.text(one) for one in texts.tolist()],
             ends,
             related.astype(np.float32),
@@ -100,20 +100,24 @@ class PairSampler:
 
 
 class _Orders:
-    """Random orders of all texts."""
+    """Random orders of all texts.
+
+    members: texts of each component, then of each text without one.
+    tied: components with an unrelated pair to each component, once for each pair.
+    """
 
     def __init__(self, graph: ConceptGraph) -> None:
-        group = graph.shared.copy()
-        group[group < 0] = graph.groups + np.arange(int((group < 0).sum()))
+        group, alone = graph.component.copy(), graph.component < 0
+        group[alone] = graph.components + np.arange(int(alone.sum()))
         self.count = int(group.max(initial=-1)) + 1
-        self.members = np.argsort(group, kind="stable")
-        self.starts = np.searchsorted(group[self.members], np.arange(self.count + 1))
+        self.members: list[list[int]] = [[] for _ in range(self.count)]
+        self.tied: list[list[int]] = [[] for _ in range(self.count)]
+        for text, one in enumerate(group.tolist()):
+            self.members[one].append(text)
         ends = group[graph.unrelated]
-        ends = ends[ends[:, 0] != ends[:, 1]]
-        ends = np.concatenate((ends, ends[:, ::-1]))
-        order = np.argsort(ends[:, 0], kind="stable")
-        self.tied = ends[order, 1]  # once for each pair
-        self.ties = np.searchsorted(ends[order, 0], np.arange(self.count + 1))
+        for one, other in np.concatenate((ends, ends[:, ::-1])).tolist():
+            if one != other:
+                self.tied[one].append(other)
 
     def draw(self, rng: np.random.Generator) -> NDArray[np.int64]:
         """Draw an order; unrelated pairs often connect consecutive components."""
@@ -122,12 +126,11 @@ class _Orders:
         found: list[NDArray[np.int64]] = []
         chosen = -1
         for tie, place in rng.random((self.count, 2)).tolist():
-            tied = self.tied[self.ties[chosen] : self.ties[chosen + 1]] if found and tie < TIED else rest[:0]
-            tied = [one for one in tied if left[one]]
+            tied = [one for one in self.tied[chosen] if left[one]] if found and tie < TIED else []
             if tied:
-                chosen = int(tied[int(place * len(tied))])
+                chosen = tied[int(place * len(tied))]
             else:
                 chosen = next(one for one in iter(rest.pop, None) if left[one])
             left[chosen] = False
-            found.append(rng.permutation(self.members[self.starts[chosen] : self.starts[chosen + 1]]))
+            found.append(rng.permutation(self.members[chosen]))
         return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
