@@ -19,6 +19,7 @@ import json
 import resource
 import tempfile
 import time
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -227,8 +228,7 @@ def significance(found: dict[str, np.ndarray]) -> None:
 
 def narrow(ranker: Projection, dim: int) -> Projection:
     """Return the ranker with only its first ``dim`` columns."""
-    matrices = ranker.query[:, :dim], ranker.document[:, :dim]
-    return Projection(ranker.name, ranker.terms, *matrices, ranker.trained)
+    return replace(ranker, query=ranker.query[:, :dim], document=ranker.document[:, :dim], version="")
 
 
 def curve(trainer: ProjectionTrainer, mates: Mates) -> list[float]:

@@ -13,15 +13,15 @@ from torch import Tensor, nn
 
 from rerank.rankers.cnn.config import CnnConfig
 from rerank.rankers.cnn.embeddings import Embedding
-from rerank.rankers.cnn.towers import Head, Ragged, Tower, Vocabulary
+from rerank.rankers.cnn.towers import Head, Ragged, Tower, ranges
 
 
 class TorchTower(nn.Module):
     """Torch version of :class:`rerank.rankers.cnn.towers.Tower`."""
 
-    def __init__(self, embedding: Embedding, config: CnnConfig, vocabulary: Vocabulary) -> None:
+    def __init__(self, embedding: Embedding, config: CnnConfig) -> None:
         super().__init__()
-        self.vocabulary, text = vocabulary, vocabulary.part == "text"
+        self.vocabulary, text = embedding.vocabulary, embedding.vocabulary.part == "text"
         self.width = config.width if text else 1
         size = embedding.vectors.shape[1]
         self.vectors = nn.Embedding.from_pretrained(  # type: ignore[no-untyped-call]
@@ -42,9 +42,7 @@ class TorchTower(nn.Module):
         h, size, m = self.width, self.vectors.embedding_dim, self.filters.out_features
         tokens = tokens.padded(h)
         windows = np.maximum(tokens.lengths - h + 1, 0)
-        begins = np.cumsum(windows) - windows
-        starts = np.repeat(tokens.offsets[:-1] - begins, windows) + np.arange(windows.sum())
-        places = starts[:, None] + np.arange(h)
+        places = ranges(tokens.offsets[:-1], windows)[:, None] + np.arange(h)
         # Each distinct word is multiplied once per place in a window, not once per occurrence.
         words, word = np.unique(tokens.flat, return_inverse=True)
         vectors = self.vectors(torch.from_numpy(words.astype(np.int64)))
