@@ -65,9 +65,11 @@ def random_ranker(name: str, preset: str, head: str | None, vocabularies: dict[s
         vectors = rng.normal(size=(len(names) + 1, sizes[part])).astype(np.float32) / 10
         counts = np.ones(len(names), dtype=np.int64)
         embeddings[part] = Embedding(Vocabulary(part, names, LONGEST[part]), vectors, counts)
-    towers = [[TorchTower(embeddings[part], config) for part in PARTS[name]] for _ in range(2)]
-    model = TorchRanker(towers[0], towers[1], config)
-    query, document = ([tower.numpy() for tower in side] for side in towers)
+    towers = {
+        side: [TorchTower(embeddings[part], config) for part in PARTS[name]] for side in ("query", "document")
+    }
+    model = TorchRanker(towers, config)
+    query, document = ([tower.numpy() for tower in side] for side in towers.values())
     return CnnRanker(
         name=name,
         version=f"{preset}-{head}-random",

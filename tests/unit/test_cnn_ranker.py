@@ -59,7 +59,7 @@ def make(name, head="cosine", shared=True):
             names = names[::-1][:-1] if other else names
             vocabulary = made.setdefault((part, other), Vocabulary(part, list(names), 40))
             sides[side].append(TorchTower(embedding(vocabulary, size, len(part) + other), config))
-    model = TorchRanker(sides["query"], sides["document"], config).eval()
+    model = TorchRanker(sides, config).eval()
     with torch.no_grad():
         for linear in (m for m in model.modules() if isinstance(m, torch.nn.Linear)):
             linear.weight *= 2  # so that the scores differ clearly

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -45,26 +46,14 @@ class Embedding:
 
 
 class Inputs:
-    """Inputs of the rankers, made on first use."""
+    """Inputs of the rankers, made on first use: side -> embedding, and tokens of its texts."""
 
     def __init__(self, data: TrainingData, config: CnnConfig, progress: Progress) -> None:
         self.data, self.config, self.progress = data, config, progress
-        self._made: dict[Part, dict[str, tuple[Embedding, Ragged]]] = {}
 
-    def of(self, part: Part) -> dict[str, tuple[Embedding, Ragged]]:
-        """Return side -> embedding, and the tokens of its texts. Both sides may share an embedding.
-
-        Raises TrainingError without words or categories.
-        """
-        if part not in self._made:
-            query, document = self._words() if part == "text" else self._categories()
-            self._made[part] = {
-                "query": (query, tokens_of(query.vocabulary, self.data.queries)),
-                "document": (document, tokens_of(document.vocabulary, self.data.documents)),
-            }
-        return self._made[part]
-
-    def _words(self) -> tuple[Embedding, Embedding]:
+    @cached_property
+    def text(self) -> dict[str, tuple[Embedding, Ragged]]:
+        """Words. Both sides of one language share an embedding. Raises TrainingError without words."""
         data, config = self.data, self.config
 
         def embedded(*corpora: Corpus) -> Embedding:
@@ -85,9 +74,11 @@ class Inputs:
         for one, side, texts in ((document, "documents", "titles or"), (query, "queries", "query")):
             if not one.vocabulary.names:
                 raise TrainingError(f"the {side} have no words; `text` and `joint` need {texts} texts")
-        return query, document
+        return self._sides(query, document)
 
-    def _categories(self) -> tuple[Embedding, Embedding]:
+    @cached_property
+    def meta(self) -> dict[str, tuple[Embedding, Ragged]]:
+        """Categories. Raises TrainingError if no document has any."""
         data, config = self.data, self.config
         if not any(data.documents.categories):
             raise TrainingError(
@@ -101,7 +92,13 @@ class Inputs:
             per_node=config.walks,
             progress=self.progress,
         )
-        return shared, shared
+        return self._sides(shared, shared)
+
+    def _sides(self, query: Embedding, document: Embedding) -> dict[str, tuple[Embedding, Ragged]]:
+        return {
+            "query": (query, tokens_of(query.vocabulary, self.data.queries)),
+            "document": (document, tokens_of(document.vocabulary, self.data.documents)),
+        }
 
 
 def tokens_of(vocabulary: Vocabulary, corpus: Corpus) -> Ragged:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -82,19 +82,18 @@ def _weighted_mean(rows: Tensor, weights: Tensor, counts: NDArray[np.int64]) -> 
 
 
 class TorchRanker(nn.Module):
-    """Torch version of :class:`rerank.rankers.cnn.ranker.CnnRanker`."""
+    """Torch version of :class:`rerank.rankers.cnn.ranker.CnnRanker`. towers: of each side."""
 
-    def __init__(
-        self, query: Sequence[TorchTower], document: Sequence[TorchTower], config: CnnConfig
-    ) -> None:
+    def __init__(self, towers: Mapping[str, Sequence[TorchTower]], config: CnnConfig) -> None:
         super().__init__()
-        self.towers = {"query": query, "document": document}
-        self.sides = nn.ModuleDict({side: nn.ModuleList(own) for side, own in self.towers.items()})
+        self.towers = towers
+        self.sides = nn.ModuleDict({side: nn.ModuleList(own) for side, own in towers.items()})
         self.drop = nn.Dropout(config.dropout)
-        widths, cosine = (sum(t.out for t in query), sum(t.out for t in document)), config.head == "cosine"
+        widths = {side: sum(tower.out for tower in own) for side, own in towers.items()}
+        cosine = config.head == "cosine"
         first = config.vector_size if cosine else config.hidden[0]
-        self.from_query = nn.Linear(widths[0], first)
-        self.from_document = nn.Linear(widths[1], first, bias=cosine)
+        self.from_query = nn.Linear(widths["query"], first)
+        self.from_document = nn.Linear(widths["document"], first, bias=cosine)
         sizes = () if cosine else config.hidden
         self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
         self.output = nn.Linear(sizes[-1], 1) if sizes else None
