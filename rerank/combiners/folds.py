@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -74,12 +74,12 @@ def cross_validate(
                 stack=str(tuned.combiner),
                 normalization=tuned.combiner.normalization,
                 value=tuned.value,
-                held_out=math.fsum(found.values()) / len(inside),
+                held_out=fmean(found.values()),
                 queries=len(inside),
             )
         )
     return CrossValidated(
-        value=math.fsum(per_query.values()) / n,
+        value=fmean(per_query.values()),
         first_stage_value=final.first_stage_value,
         folds=tuple(results),
         per_query=per_query,

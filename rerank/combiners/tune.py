@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -122,25 +123,17 @@ def tune(
     >>> str(tuned.combiner), tuned.value, round(tuned.first_stage_value, 3)
     ('bm25*0.60 + text*0.40', 1.0, 0.631)
     """
-    for name in normalizations:
-        if name not in PER_QUERY:
-            raise UsageError(f"unknown normalization {name!r}; choose one of {', '.join(PER_QUERY)}")
     by, chosen = RankMeasure.parse(measure, cut), table.only(signals or table.signals)
     judged, none_relevant = judge(chosen, qrels, by)
-    grids = {
-        name: np.round(_settings(chosen, judged, name, by, parts) / parts, DECIMALS)
-        for name in normalizations
-    }
+    grids = {name: _settings(chosen, judged, name, by, parts) for name in normalizations}
     first = 0.0
     if first_stage not in chosen.signals:
         alone, _ = judge(table.only([first_stage]), qrels, by)
-        values = values_by_query(alone, Linear((first_stage,), (1.0,), "none"), by)
-        first = math.fsum(values.values()) / len(values)
+        first = fmean(values_by_query(alone, Linear((first_stage,), (1.0,), "none"), by).values())
     means = grid_means(judged, grids, by, progress)
-    main = next(iter(grids))
-    single = dict(zip(chosen.signals, _single_signals(grids[main], means[main])))
+    single, ablation = _by_signal(grids, means, chosen.signals)
     lowest = max(first, *single.values())
-    best, (combiner, value) = _choose(grids, means, chosen.signals, first_stage, len(judged), lowest)
+    best, combiner, value = _choose(grids, means, chosen.signals, first_stage, len(judged), lowest)
     return TuningResult(
         combiner=combiner,
         measure=str(by),
@@ -152,18 +145,23 @@ def tune(
         settings=sum(map(len, grids.values())),
         best=best,
         single_signal=single,
-        ablation={
-            name: max(float(means[one][weights[:, signal] == 0].max()) for one, weights in grids.items())
-            for signal, name in enumerate(single)
-            if len(single) > 1
-        },
+        ablation=ablation,
         per_query=values_by_query(judged, combiner, by),
     )
 
 
-def _single_signals(weights: Array, means: Array) -> Iterator[float]:
-    for column in weights.T:
-        yield float(means[column == 1][0])
+def _by_signal(
+    grids: Mapping[str, Array], means: Mapping[str, Array], signals: Sequence[str]
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return signal -> value without the others, and -> best value without it, if there are several."""
+    weights, values = next(iter(grids.values())), next(iter(means.values()))
+    single = {name: float(values[weights[:, i] == 1][0]) for i, name in enumerate(signals)}
+    ablation = {
+        name: max(float(means[one][weights[:, i] == 0].max()) for one, weights in grids.items())
+        for i, name in enumerate(signals)
+        if len(signals) > 1
+    }
+    return single, ablation
 
 
 def _choose(
@@ -173,7 +171,7 @@ def _choose(
     first_stage: str,
     queries: int,
     lowest: float,
-) -> tuple[dict[str, BestSetting], tuple[Linear, float]]:
+) -> tuple[dict[str, BestSetting], Linear, float]:
     """Return the best setting of each normalization, and the chosen one with its value.
 
     Ties: the first normalization. Few queries get an average that is not below ``lowest``.
@@ -191,7 +189,7 @@ def _choose(
     if queries < FEW and highest > lowest + SAME:
         middle = _middle_setting(grids[name], means[name], NOISE / math.sqrt(queries))
         setting = middle if means[name][middle] >= lowest else setting
-    return best, (combiner(name, setting), float(means[name][setting]))
+    return best, combiner(name, setting), float(means[name][setting])
 
 
 def _best_setting(weights: Array, values: Array, first: int | None) -> int:
@@ -215,15 +213,20 @@ def _middle_setting(weights: Array, values: Array, within: float) -> int:
 
 def _settings(
     table: ScoreTable, judged: Sequence[Judged], normalization: str, measure: RankMeasure, parts: int
-) -> Integers:
-    """Return all settings, or a shortlist from some queries: (G, S), each with the sum ``parts``."""
+) -> Array:
+    """Return all settings, or a shortlist from some queries: (G, S), each with the sum 1.
+
+    Raises UsageError for an unknown normalization.
+    """
+    if normalization not in PER_QUERY:
+        raise UsageError(f"unknown normalization {normalization!r}; choose one of {', '.join(PER_QUERY)}")
     count, candidates = len(table.signals), sum(len(row.ids) for row in table.rows)
     settings = math.comb(parts + count - 1, count - 1)
     if settings <= FULL or (settings <= MOST and settings * candidates <= WORK):
-        return compositions(count, parts)
+        return np.round(compositions(count, parts) / parts, DECIMALS)
     queries = [query for query in judged if len(query.positions)]
     if not queries:
-        return np.eye(count, dtype=np.int64) * parts
+        return np.eye(count)
     kept = KEPT if len(queries) <= SAMPLE else KEPT_OF_SAMPLE
     if len(queries) > SAMPLE:
         chosen = np.random.default_rng(0).choice(len(queries), SAMPLE, replace=False)
@@ -235,4 +238,4 @@ def _settings(
     def measured(settings: Integers) -> Array:
         return estimated_means(queries, columns, settings / parts, measure)
 
-    return shortlist(count, parts, measured, kept)
+    return np.round(shortlist(count, parts, measured, kept) / parts, DECIMALS)
