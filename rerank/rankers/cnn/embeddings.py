@@ -71,9 +71,10 @@ class Inputs:
             query = document = embedded(data.documents, of_queries)
         else:
             document, query = embedded(data.documents), embedded(of_queries)
-        for one, side, texts in ((document, "documents", "titles or"), (query, "queries", "query")):
-            if not one.vocabulary.names:
-                raise TrainingError(f"the {side} have no words; `text` and `joint` need {texts} texts")
+        if not document.vocabulary.names:
+            raise TrainingError("the documents have no words; `text` and `joint` need titles or texts")
+        if not query.vocabulary.names:
+            raise TrainingError("the queries have no words; `text` and `joint` need query texts")
         return self._sides(query, document)
 
     @cached_property
