@@ -148,7 +148,7 @@ def cold(workspace: Workspace, queries: list[Query]) -> None:
 
 
 def tuning() -> None:
-    """Time the weight search at 1,000 queries x 1,000 candidates x 3 signals x 2 normalizations."""
+    """Time the weight search at 1,000 queries x 1,000 candidates x 3 signals x 3 normalizations."""
     rng = np.random.default_rng(0)
     ids = [f"d{i:04}" for i in range(1000)]
     rows = [(f"q{q:04}", ids, rng.random((1000, 3))) for q in range(1000)]
