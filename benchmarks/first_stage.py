@@ -234,6 +234,7 @@ def main() -> None:
             )
             print(json.dumps([found[part] for part in ("results", "comparisons", "candidate_recall")]))
             return
+        raw = tuned("bm25-raw", lexical, "--normalization", "none")
         tuned("bm25", lexical)
         judged = ("--measure", "nDCG@10", "--ignore-categories", "-w", workspace)
         judged += ("--queries", queries, "--qrels", test, "--protocol", "retrieved:100")
@@ -243,7 +244,7 @@ def main() -> None:
         for name, path in files.items():
             kind = name.partition(",")[0]  # variants with a boost use the weights without it
             best = [tuned(f"on-{kind}", own, "--first-stage", f"template:{files[kind]}")]
-            labels = {"tuned on it": best[0], "bm25, per query": kept / "bm25.json"}
+            labels = {"tuned on it": best[0], "bm25, per query": kept / "bm25.json", "bm25, raw": raw}
             if kind == "popular":
                 best.append(tuned("on-popular-clause", clause, "--first-stage", f"template:{files[kind]}"))
                 labels["tuned on it, with its clause"] = best[1]

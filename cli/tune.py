@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     options.measure,
     option(
         "--normalization NAME...",
-        "min-max, z-score or rank. Repeatable. Default: all that fit.",
+        "min-max, z-score, rank or none. Repeatable. Default: all that fit.",
         dest="normalizations",
     ),
     option("--cv N", "Also cross-validate with N folds.", dest="folds", type=options.Whole(2)),

@@ -1,23 +1,31 @@
-"""Weight settings to measure: all, or a coarse-to-fine search if these are too many."""
+"""Weight settings to choose from."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.combiners.linear import DECIMALS, Linear
+
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
-Setting = tuple[int, ...]
 
 PARTS = 20
 """By default, weights are twentieths."""
 
-COARSE = 300  # most settings of the first grid of a search
-BEAM = 6  # settings whose neighbors are measured
+RAW_PARTS = 1000
+RAW_LEVELS = (0, 1, 3, 10, 30, 100, 300, 1000)
+"""The logarithmic grid for raw scores, in thousandths; see :func:`weight_grid`."""
+
+SAME = 1e-12
+"""Means this close are equal: only the order of additions differs."""
+
+MOST = 250_000
+"""Most settings of a complete grid."""
 
 
 def compositions(n_signals: int, parts: int = PARTS) -> Integers:
@@ -34,58 +42,62 @@ def compositions(n_signals: int, parts: int = PARTS) -> Integers:
     return descending
 
 
-def shortlist(n_signals: int, parts: int, measure: Callable[[Integers], Array], kept: int) -> Integers:
-    """Return settings to measure on all queries: (K, n_signals), rows sum to ``parts``.
+def weight_grid(normalization: str, n_signals: int, parts: int = PARTS) -> Array:
+    """Return settings for a normalization, (G, S): first :func:`compositions`.
 
-    measure: (G, n_signals) integer weights -> (G,) values.
-
-    Starts with a coarse grid, then moves parts between signals in smaller steps. Keeps the ``kept`` best
-    settings, the best without each signal, and single signals.
+    ``none`` adds a logarithmic grid of :data:`RAW_LEVELS`, because raw scores differ by orders of magnitude.
     """
-    values: dict[Setting, float] = {}
-
-    def measured(settings: Iterable[Setting]) -> None:
-        new = [one for one in dict.fromkeys(settings) if one not in values]
-        if new:
-            values.update(zip(new, measure(np.array(new, dtype=np.int64)).tolist()))
-
-    def best(count: int, absent: int | None = None) -> list[Setting]:
-        allowed = (one for one in values if absent is None or not one[absent])
-        return sorted(allowed, key=lambda one: (-values[one], one))[:count]
-
-    def climb(width: int, step: int, absent: int | None = None) -> None:
-        beam: list[Setting] = []
-        while (found := best(width, absent)) != beam:
-            beam = found
-            measured(one for setting in beam for one in _neighbors(setting, step, absent))
-
-    # The finest even grid of at most COARSE settings.
-    steps = next((n for n in (5, 4, 3, 2) if math.comb(n + n_signals - 1, n) <= COARSE), 1)
-    measured(_rounded(one, parts) for one in compositions(n_signals, steps).tolist())
-    singles = [tuple(parts * (i == signal) for i in range(n_signals)) for signal in range(n_signals)]
-    measured(singles)
-    for step in sorted({max(parts // 10, 1), max(parts // 20, 1), 1}, reverse=True):
-        climb(BEAM, step)
-        for signal in range(n_signals):
-            climb(2, step, signal)
-    without = [one for signal in range(n_signals) for one in best(1, signal)]
-    return np.array(list(dict.fromkeys((*best(kept), *without, *singles))), dtype=np.int64)
+    even = compositions(n_signals, parts)
+    if normalization != "none":
+        return even / parts
+    levels = RAW_LEVELS if len(RAW_LEVELS) ** n_signals <= MOST else RAW_LEVELS[::2] + RAW_LEVELS[-1:]
+    seen = {_direction(row) for row in even.tolist()}
+    raw = []
+    for row in sorted(itertools.product(levels, repeat=n_signals), reverse=True):
+        if max(row) == RAW_PARTS and _direction(row) not in seen:
+            seen.add(_direction(row))
+            raw.append(row)
+    return np.concatenate([even / parts, np.reshape(raw, (-1, n_signals)) / RAW_PARTS])
 
 
-def _rounded(setting: Setting, parts: int) -> Setting:
-    """Scale to ``parts``; the largest weight gets the remainder."""
-    total = sum(setting)
-    scaled = [weight * parts // total for weight in setting]
-    scaled[scaled.index(max(scaled))] += parts - sum(scaled)
-    return tuple(scaled)
+def _direction(row: Sequence[int]) -> tuple[int, ...]:
+    divisor = math.gcd(*row)
+    return tuple(weight // divisor for weight in row)
 
 
-def _neighbors(setting: Sequence[int], step: int, absent: int | None) -> Iterable[Setting]:
-    for giver, weight in enumerate(setting):
-        for taker in range(len(setting)):
-            if weight and taker not in (giver, absent):
-                moved = list(setting)
-                amount = min(step, weight)
-                moved[giver] -= amount
-                moved[taker] += amount
-                yield tuple(moved)
+class Grid:
+    """Weight settings for one normalization.
+
+    weights: (G, S), rounded as in Linear.
+    spread:  (S,) standard deviations of the normalized scores, to compare weights of raw scores.
+    """
+
+    def __init__(self, normalization: str, weights: Array, spread: Array | float = 1.0) -> None:
+        self.spread = spread
+        self.normalization, self.weights = normalization, weights.round(DECIMALS) + 0.0  # never -0.0
+
+    def __len__(self) -> int:
+        return len(self.weights)
+
+    def middle(self, values: Array, within: float) -> int:
+        """Return the setting closest to the mean of all settings at most ``within`` below the best."""
+        effects = self.weights * self.spread
+        effects /= effects.sum(axis=1, keepdims=True)
+        mean = effects[values >= values.max() - within].mean(axis=0)
+        return int(np.abs(effects - mean).sum(axis=1).round(DECIMALS).argmin())
+
+    def choose(self, values: Array, first: int | None) -> int:
+        """Return the best setting. first: column of the first stage, or None.
+
+        Ties: most weight on the first stage, then closest to equal weights, then earlier signals.
+        """
+        tied = np.flatnonzero(values >= values.max() - SAME)
+        shares = self.weights[tied] / self.weights[tied].sum(axis=1, keepdims=True)
+        uneven = ((shares - 1 / shares.shape[1]) ** 2).sum(axis=1)
+        lead = np.zeros(len(tied)) if first is None else shares[:, first]
+        preferences = np.column_stack([lead, -uneven, shares]).round(DECIMALS).tolist()
+        return int(tied[preferences.index(max(preferences))])
+
+    def linear(self, setting: int, signals: Sequence[str]) -> Linear:
+        """Return a setting as a combiner."""
+        return Linear(tuple(signals), tuple(self.weights[setting].tolist()), self.normalization)

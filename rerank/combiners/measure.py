@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.combiners.grid import Grid
 from rerank.combiners.linear import Linear
 from rerank.combiners.normalize import normalize
 from rerank.combiners.score_table import ScoreRow, ScoreTable
@@ -73,16 +74,16 @@ def judge(table: ScoreTable, qrels: Qrels, measure: RankMeasure) -> tuple[list[J
     return judged, len(qrels) - len(judged)
 
 
-def query_values(query: Judged, normalization: str, weights: Array, measure: RankMeasure) -> Array:
-    """Return one query's measure per setting, (G, S) -> (G,). Ties keep the order of ids."""
-    result = np.zeros(len(weights))
+def query_values(query: Judged, grid: Grid, measure: RankMeasure) -> Array:
+    """Return one query's measure per setting, (G,). Ties keep the order of ids."""
+    result = np.zeros(len(grid))
     if not len(query.positions):
         return result
-    columns = normalize(query.scores, normalization).T  # (S, n)
-    for start in range(0, len(weights), _HEIGHT):
-        some = weights[start : start + _HEIGHT].T[:, :, None]  # (S, settings, 1)
-        scores = columns[0] * some[0]
-        for column, weight in zip(columns[1:], some[1:]):  # in the order of Linear.combine
+    columns = normalize(query.scores, grid.normalization).T  # (S, n)
+    for start in range(0, len(grid), _HEIGHT):
+        weights = grid.weights[start : start + _HEIGHT].T[:, :, None]  # (S, settings, 1)
+        scores = columns[0] * weights[0]
+        for column, weight in zip(columns[1:], weights[1:]):  # in the order of Linear.combine
             scores += column * weight
         ranks = ranks_of(scores, query.positions)
         result[start : start + _HEIGHT] = query.values(ranks, measure)
@@ -124,23 +125,21 @@ def ranks_of(scores: NDArray[Any], positions: Integers) -> Integers:
 
 def grid_means(
     judged: Sequence[Judged],
-    grids: Mapping[str, Array],
+    grids: Sequence[Grid],
     measure: RankMeasure,
     progress: Callable[[int], object] | None = None,
-) -> dict[str, Array]:
-    """Return the mean of each setting over the queries: normalization -> (G, S) weights -> (G,)."""
-    totals = {name: np.zeros(len(weights)) for name, weights in grids.items()}
+) -> list[Array]:
+    """Return the mean of each setting over the queries, one (G,) array per grid."""
+    totals = [np.zeros(len(grid)) for grid in grids]
     for query in judged:
-        for name, weights in grids.items():
-            totals[name] += query_values(query, name, weights, measure)
+        for total, grid in zip(totals, grids):
+            total += query_values(query, grid, measure)
         if progress is not None:
             progress(1)
-    return {name: total / len(judged) for name, total in totals.items()}
+    return [total / len(judged) for total in totals]
 
 
 def values_by_query(judged: Sequence[Judged], linear: Linear, measure: RankMeasure) -> dict[str, float]:
     """Return query id -> the measure with these weights of the scored signals."""
-    weights = np.array([linear.weights])
-    return {
-        query.query: float(query_values(query, linear.normalization, weights, measure)[0]) for query in judged
-    }
+    grid = Grid(linear.normalization, np.array([linear.weights]))
+    return {query.query: float(query_values(query, grid, measure)[0]) for query in judged}

@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.errors import UsageError
+
 Array = NDArray[np.float64]
 
-TRIED = ("min-max", "z-score")
+TRIED = ("min-max", "z-score", "none")
 """Methods to try if the first stages of rerank find all candidates."""
 
-PER_QUERY = (*TRIED, "rank")
+PER_QUERY = ("min-max", "z-score", "rank")
 """Methods that ignore the scale of scores, to try if other searches can find candidates."""
 
 NORMALIZATIONS = (*PER_QUERY, "none")
@@ -33,9 +35,12 @@ def normalize(scores: NDArray[Any], method: str) -> Array:
 
     Columns are constant if max - min is at most ``NOISE`` times the largest magnitude. Scores must be finite.
     Candidate order does not change the result.
+    Raises UsageError for an unknown method.
     """
     # A copy with one row per signal: the caller's memory layout must not change the result.
     columns: Array = np.array(np.asarray(scores).T, dtype=np.float64, order="C")  # (S, n)
+    if method not in NORMALIZATIONS:
+        raise UsageError(f"unknown normalization {method!r}; choose one of {', '.join(NORMALIZATIONS)}")
     if method == "none" or columns.size == 0:
         return np.transpose(columns)
     low, high = columns.min(axis=1), columns.max(axis=1)

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.combiners.grid import PARTS, compositions, shortlist
-from rerank.combiners.linear import DECIMALS, Linear
+from rerank.combiners.grid import MOST, PARTS, RAW_PARTS, SAME, Grid, weight_grid
+from rerank.combiners.linear import Linear
 from rerank.combiners.measure import Judged, estimated_means, grid_means, judge, values_by_query
-from rerank.combiners.normalize import PER_QUERY, TRIED, normalize
+from rerank.combiners.normalize import TRIED, normalize
 from rerank.combiners.score_table import ScoreTable
-from rerank.errors import UsageError
+from rerank.combiners.shortlist import shortlist
 from rerank.evaluation.ranks import RankMeasure
 from rerank.records import Qrels
 from rerank.results import plain
@@ -28,11 +28,8 @@ from rerank.results import plain
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-SAME = 1e-12
-"""Means this close are equal: only the order of additions differs."""
-
-FULL, MOST = 250, 250_000
-"""Grids up to FULL, three signals in twentieths, are always measured completely; above MOST never."""
+FULL = 250
+"""Grids up to this size are always measured completely: three signals in twentieths."""
 WORK = 300_000_000
 """Most settings times candidates of a complete larger grid: a second."""
 SAMPLE = 200
@@ -125,15 +122,16 @@ def tune(
     """
     by, chosen = RankMeasure.parse(measure, cut), table.only(signals or table.signals)
     judged, none_relevant = judge(chosen, qrels, by)
-    grids = {name: _settings(chosen, judged, name, by, parts) for name in normalizations}
+    grids = [_grid(chosen, judged, method, by, parts) for method in dict.fromkeys(normalizations)]
     first = 0.0
     if first_stage not in chosen.signals:
         alone, _ = judge(table.only([first_stage]), qrels, by)
-        first = fmean(values_by_query(alone, Linear((first_stage,), (1.0,), "none"), by).values())
-    means = grid_means(judged, grids, by, progress)
-    single, ablation = _by_signal(grids, means, chosen.signals)
+        values = values_by_query(alone, Linear((first_stage,), (1.0,), "none"), by)
+        first = math.fsum(values.values()) / len(values)
+    measured = list(zip(grids, grid_means(judged, grids, by, progress)))
+    single = dict(zip(chosen.signals, _single_signals(*measured[0])))
     lowest = max(first, *single.values())
-    best, combiner, value = _choose(grids, means, chosen.signals, first_stage, len(judged), lowest)
+    best, (combiner, value) = _choose(measured, chosen.signals, first_stage, len(judged), lowest)
     return TuningResult(
         combiner=combiner,
         measure=str(by),
@@ -142,31 +140,26 @@ def tune(
         queries=len(judged),
         without_candidates=sum(not len(query.scores) for query in judged),
         none_relevant=none_relevant,
-        settings=sum(map(len, grids.values())),
+        settings=sum(map(len, grids)),
         best=best,
         single_signal=single,
-        ablation=ablation,
+        ablation={
+            name: max(float(means[one.weights[:, signal] == 0].max()) for one, means in measured)
+            for signal, name in enumerate(single)
+            if len(single) > 1
+        },
         per_query=values_by_query(judged, combiner, by),
     )
 
 
-def _by_signal(
-    grids: Mapping[str, Array], means: Mapping[str, Array], signals: Sequence[str]
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Return signal -> value without the others, and -> best value without it, if there are several."""
-    weights, values = next(iter(grids.values())), next(iter(means.values()))
-    single = {name: float(values[weights[:, i] == 1][0]) for i, name in enumerate(signals)}
-    ablation = {
-        name: max(float(means[one][weights[:, i] == 0].max()) for one, weights in grids.items())
-        for i, name in enumerate(signals)
-        if len(signals) > 1
-    }
-    return single, ablation
+def _single_signals(grid: Grid, means: Array) -> Iterator[float]:
+    for signal in range(grid.weights.shape[1]):
+        others = np.delete(grid.weights, signal, axis=1)
+        yield float(means[np.flatnonzero(~others.any(axis=1))[0]])
 
 
 def _choose(
-    grids: Mapping[str, Array],
-    means: Mapping[str, Array],
+    measured: Sequence[tuple[Grid, Array]],
     signals: tuple[str, ...],
     first_stage: str,
     queries: int,
@@ -176,66 +169,47 @@ def _choose(
 
     Ties: the first normalization. Few queries get an average that is not below ``lowest``.
     """
-
-    def combiner(name: str, setting: int) -> Linear:
-        return Linear(signals, tuple(grids[name][setting].tolist()), name)
-
     column = signals.index(first_stage) if first_stage in signals else None
-    chosen = {name: _best_setting(weights, means[name], column) for name, weights in grids.items()}
-    best = {name: BestSetting(str(combiner(name, n)), float(means[name][n])) for name, n in chosen.items()}
-    highest = max(one.value for one in best.values())
-    name = next(name for name, one in best.items() if one.value >= highest - SAME)
-    setting = chosen[name]
+    best, which, highest = {}, (0, 0), -math.inf
+    for index, (grid, means) in enumerate(measured):
+        setting = grid.choose(means, column)
+        reached = float(means[setting])
+        best[grid.normalization] = BestSetting(str(grid.linear(setting, signals)), reached)
+        if reached > highest + SAME:
+            which, highest = (index, setting), reached
+    (grid, means), setting = measured[which[0]], which[1]
     if queries < FEW and highest > lowest + SAME:
-        middle = _middle_setting(grids[name], means[name], NOISE / math.sqrt(queries))
-        setting = middle if means[name][middle] >= lowest else setting
-    return best, combiner(name, setting), float(means[name][setting])
+        middle = grid.middle(means, NOISE / math.sqrt(queries))
+        setting = middle if means[middle] >= lowest else setting
+    return best, (grid.linear(setting, signals), float(means[setting]))
 
 
-def _best_setting(weights: Array, values: Array, first: int | None) -> int:
-    """Return the number of the best setting. values: (G,). first: column of the first stage, or None.
-
-    Ties: most weight on the first stage, then closest to equal weights, then earlier signals.
-    """
-    tied = np.flatnonzero(values >= values.max() - SAME)
-    shares = weights[tied]
-    uneven = ((shares - 1 / shares.shape[1]) ** 2).sum(axis=1)
-    lead = np.zeros(len(tied)) if first is None else shares[:, first]
-    preferences = np.column_stack([lead, -uneven, shares]).round(DECIMALS).tolist()
-    return int(tied[preferences.index(max(preferences))])
-
-
-def _middle_setting(weights: Array, values: Array, within: float) -> int:
-    """Return the number of the setting closest to the mean of all at most ``within`` below the best."""
-    mean = weights[values >= values.max() - within].mean(axis=0)
-    return int(np.abs(weights - mean).sum(axis=1).round(DECIMALS).argmin())
-
-
-def _settings(
+def _grid(
     table: ScoreTable, judged: Sequence[Judged], normalization: str, measure: RankMeasure, parts: int
-) -> Array:
-    """Return all settings, or a shortlist from some queries: (G, S), each with the sum 1.
-
-    Raises UsageError for an unknown normalization.
-    """
-    if normalization not in PER_QUERY:
-        raise UsageError(f"unknown normalization {normalization!r}; choose one of {', '.join(PER_QUERY)}")
-    count, candidates = len(table.signals), sum(len(row.ids) for row in table.rows)
-    settings = math.comb(parts + count - 1, count - 1)
-    if settings <= FULL or (settings <= MOST and settings * candidates <= WORK):
-        return np.round(compositions(count, parts) / parts, DECIMALS)
+) -> Grid:
+    """Return all settings, or a shortlist from some queries."""
+    count = len(table.signals)
     queries = [query for query in judged if len(query.positions)]
-    if not queries:
-        return np.eye(count)
     kept = KEPT if len(queries) <= SAMPLE else KEPT_OF_SAMPLE
     if len(queries) > SAMPLE:
         chosen = np.random.default_rng(0).choice(len(queries), SAMPLE, replace=False)
         queries = [queries[index] for index in sorted(chosen.tolist())]
-    columns = [
-        np.ascontiguousarray(normalize(query.scores, normalization).T, np.float32) for query in queries
-    ]
+    rows = [normalize(query.scores, normalization) for query in queries]
+    spread = np.ones(count)
+    if normalization == "none" and rows:  # raw scores differ by orders of magnitude
+        spread = np.maximum(np.mean([row.std(axis=0) for row in rows], axis=0), 1e-9)
+    settings = math.comb(parts + count - 1, count - 1)
+    if settings <= FULL or (settings <= MOST and settings * sum(len(row.ids) for row in table.rows) <= WORK):
+        return Grid(normalization, weight_grid(normalization, count, parts), spread)
+    if not queries:
+        return Grid(normalization, np.eye(count))
+    columns = [np.ascontiguousarray((row / spread).T, np.float32) for row in rows]
 
     def measured(settings: Integers) -> Array:
         return estimated_means(queries, columns, settings / parts, measure)
 
-    return np.round(shortlist(count, parts, measured, kept) / parts, DECIMALS)
+    weights = shortlist(count, parts, measured, kept) / spread
+    if normalization != "none":
+        return Grid(normalization, weights / parts)
+    thousandths = np.ceil(weights * (RAW_PARTS / weights.max(axis=1, keepdims=True)) - 1e-9)
+    return Grid("none", thousandths / RAW_PARTS, spread)

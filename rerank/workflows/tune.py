@@ -116,7 +116,7 @@ def tune(
         ``retrieved:DEPTH``.
     filter: see :meth:`Workspace.search`. folds: also cross-validate.
     then: ``cross-encoder:FOLDER`` orders the best ``top`` documents again. Default: 20.
-    normalizations: Default: min-max and z-score; for shared engines also rank.
+    normalizations: Default: min-max, z-score and none; for shared engines rank, not none.
 
     Raises UsageError for a stack that cannot be tuned or an unknown measure, InputError if no judged query
     has a text and a relevant document.

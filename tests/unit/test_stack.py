@@ -171,6 +171,8 @@ def test_normalize_matches_values_by_hand():
     assert raw[0, 0] == 1.0
     for method in ("min-max", "z-score", "none"):
         assert normalize(np.empty((0, 2)), method).shape == (0, 2)
+    with pytest.raises(UsageError, match="unknown normalization 'robust'"):
+        normalize(raw, "robust")
 
 
 def is_constant(column):

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from rerank.combiners import measure as measuring
 from rerank.combiners import tune as tuning
 from rerank.combiners.folds import cross_validate
-from rerank.combiners.grid import compositions, shortlist
-from rerank.combiners.linear import Linear
-from rerank.combiners.normalize import NORMALIZATIONS
+from rerank.combiners.grid import Grid, compositions, weight_grid
 from rerank.combiners.score_table import ScoreTable
+from rerank.combiners.shortlist import shortlist
 from rerank.combiners.tune import tune
 from rerank.errors import InputError, TrainingError, UsageError
 from rerank.evaluation.measures import evaluate_runs
@@ -83,6 +82,20 @@ def test_compositions_are_complete(n_signals, parts):
     assert sorted(everything, reverse=True) == rows
 
 
+@pytest.mark.parametrize("n_signals", [1, 2, 4])
+def test_the_raw_grid_reaches_near_zero_without_duplicates(n_signals):
+    weights = weight_grid("none", n_signals)
+    even = compositions(n_signals)
+    assert weights[: len(even)].tolist() == (even / 20).tolist()
+    thousandths = (weights * 1000).round().astype(int)
+    directions = {tuple(w // math.gcd(*row) for w in row) for row in thousandths.tolist()}
+    assert len(directions) == len(weights)
+    if n_signals > 1:
+        assert (1000, 1) in {tuple(row[:2]) for row in thousandths.tolist()}
+    assert weights.max() == 1
+    assert (weights >= 0).all()
+
+
 def test_many_signals_of_few_candidates_are_tuned():
     """The complete grid has 888,030 settings."""
     table, qrels, _ = random_case(0, queries=3, candidates=4, signals=[f"s{n}" for n in range(8)])
@@ -110,7 +123,8 @@ def test_the_search_of_a_large_grid_finds_nearly_the_best_setting(monkeypatch):
     assert found.single_signal == pytest.approx(full.single_signal)
     for name, value in full.ablation.items():
         assert found.ablation[name] >= value - 0.002
-    assert parse_stack(str(found.combiner)) == (found.combiner.signals, found.combiner.weights)
+    raw = tune(table, qrels, **{**settings, "normalizations": ["none"]}).combiner
+    assert parse_stack(str(raw)) == (raw.signals, raw.weights)
 
 
 @settings(max_examples=30)
@@ -155,11 +169,11 @@ def test_every_setting_equals_ir_measures(monkeypatch, seed, signals, measure, s
     table, qrels, rows = random_case(seed, signals=signals)
     by = RankMeasure.parse(measure)
     judged, _ = measuring.judge(table, qrels, by)
-    for normalization in NORMALIZATIONS:
-        weights = compositions(len(signals), 5) / 5
-        means = measuring.grid_means(judged, {normalization: weights}, by)[normalization]
-        for setting in range(0, len(weights), 7):
-            stack = Linear(signals, tuple(weights[setting].tolist()), normalization)
+    for normalization in ("min-max", "z-score", "none"):
+        grid = Grid(normalization, weight_grid(normalization, len(signals), 5))
+        (means,) = measuring.grid_means(judged, [grid], by)
+        for setting in range(0, len(grid), 7):
+            stack = grid.linear(setting, signals)
             expected = by_ir_measures(stack, rows, qrels, measure)
             assert by_tuner(stack, table, qrels, measure) == pytest.approx(expected, abs=1e-12)
             assert means[setting] == pytest.approx(np.mean(list(expected.values())), abs=1e-12)
@@ -267,8 +281,22 @@ def test_few_queries_get_the_mean_of_all_good_settings(monkeypatch):
 
 def test_the_order_of_normalizations_decides_ties():
     table, qrels, _ = random_case(2, signals=SIGNALS[:1])
-    for names in (["z-score", "min-max"], ["rank", "z-score"]):
+    for names in (["z-score", "min-max"], ["none", "z-score"]):
         assert tune(table, qrels, first_stage="bm25", normalizations=names).combiner.normalization == names[0]
+
+
+def test_raw_scores_of_different_scales_need_the_fine_grid():
+    """bm25 is in the hundreds and text in the hundredths. Even steps cannot balance them, but 0.001 can."""
+    random = np.random.default_rng(3)
+    rows, judgments = [], []
+    for q in range(30):
+        words, meaning = random.random(20), random.random(20)
+        rows.append((f"q{q}", [f"d{n}" for n in range(20)], np.stack([300 * words, meaning], axis=1)))
+        judgments.append((f"q{q}", f"d{int((words + meaning).argmax())}", 1))
+    table, qrels = ScoreTable.build(["bm25", "text"], rows), Qrels(judgments)
+    tuned = tune(table, qrels, first_stage="bm25", normalizations=["none"])
+    assert str(tuned.combiner) == "bm25*0.003 + text*1.000"
+    assert tuned.value == 1.0
 
 
 def test_tuning_is_reproducible_and_its_result_is_saved(tmp_path):
@@ -291,9 +319,8 @@ def test_impossible_tunings_are_refused():
     table, qrels, _ = random_case(0)
     with pytest.raises(UsageError, match="signal tfidf was not scored; there are bm25, text, meta"):
         tune(table, qrels, first_stage="tfidf")
-    for name in ("robust", "none"):
-        with pytest.raises(UsageError, match=f"unknown normalization '{name}'; choose one of min-max"):
-            tune(table, qrels, first_stage="bm25", normalizations=[name])
+    with pytest.raises(UsageError, match="unknown normalization 'robust'"):
+        tune(table, qrels, first_stage="bm25", normalizations=["robust"])
     for measure in ("ndcg", "P@5", "nDCG@0", "RR@", "AP@1.5"):
         with pytest.raises(UsageError, match=f"'{measure}'; use nDCG"):
             tune(table, qrels, first_stage="bm25", measure=measure)
