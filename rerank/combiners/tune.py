@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
@@ -126,12 +126,11 @@ def tune(
     first = 0.0
     if first_stage not in chosen.signals:
         alone, _ = judge(table.only([first_stage]), qrels, by)
-        values = values_by_query(alone, Linear((first_stage,), (1.0,), "none"), by)
-        first = math.fsum(values.values()) / len(values)
+        first = fmean(values_by_query(alone, Linear((first_stage,), (1.0,), "none"), by).values())
     measured = list(zip(grids, grid_means(judged, grids, by, progress)))
     single = dict(zip(chosen.signals, _single_signals(*measured[0])))
     lowest = max(first, *single.values())
-    best, (combiner, value) = _choose(measured, chosen.signals, first_stage, len(judged), lowest)
+    best, combiner, value = _choose(measured, chosen.signals, first_stage, len(judged), lowest)
     return TuningResult(
         combiner=combiner,
         measure=str(by),
@@ -181,7 +180,7 @@ def _choose(
     if queries < FEW and highest > lowest + SAME:
         middle = grid.middle(means, NOISE / math.sqrt(queries))
         setting = middle if means[middle] >= lowest else setting
-    return best, (grid.linear(setting, signals), float(means[setting]))
+    return best, grid.linear(setting, signals), float(means[setting])
 
 
 def _grid(
