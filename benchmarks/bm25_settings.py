@@ -81,10 +81,10 @@ def added(
 ) -> ScoreTable:
     """Return the table with one more signal for each of the weights."""
     rows = []
-    for i, (query, ids) in enumerate(zip(table.query_ids, table.document_ids)):
-        places = [fields.place[id] for id in ids]
-        more = [fields.scores(one, texts[query])[places] for one in weights.values()]
-        rows.append((query, ids, np.column_stack((table.scores[i, : len(ids)], *more))))
+    for row in table.rows:
+        places = [fields.place[id] for id in row.ids]
+        more = [fields.scores(one, texts[row.query])[places] for one in weights.values()]
+        rows.append((row.query, row.ids, np.column_stack((row.scores, *more))))
     return ScoreTable.build([*table.signals, *weights], rows)
 
 
@@ -135,10 +135,8 @@ def main() -> None:
     for signals in stacks:
         found = tune(tables[0], dev, first_stage=signals[0], signals=signals, measure=MEASURE)
         stack, table = Stack(found.combiner, signals[0]), tables[1].only(signals)
-        ranked = [
-            stack.rank(ids, table.scores[i, : len(ids)]).ids for i, ids in enumerate(table.document_ids)
-        ]
-        runs[",".join(signals)] = dict(zip(table.query_ids, ranked))
+        ranked = [stack.rank(row.ids, row.scores).ids for row in table.rows]
+        runs[",".join(signals)] = dict(zip((row.query for row in table.rows), ranked))
         print(f"{stack}, dev {found.value:.4f}")
     measured = evaluate_runs(runs, judged[1], [MEASURE])
     labels = [",".join(signals) for signals in stacks]

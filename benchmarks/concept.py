@@ -121,7 +121,7 @@ def cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def trained(data: Data, how: str, seed: int, args: argparse.Namespace) -> dict[str, Any]:
     """Train with one objective and one seed. Return the scores of dev and test pairs, and costs."""
     from rerank.rankers.concept.config import ConceptConfig
-    from rerank.rankers.concept.fit import Concepts, ConceptTask
+    from rerank.rankers.concept.fit import ConceptTask
     from rerank.rankers.concept.graph import ConceptGraph
     from rerank.rankers.concept.losses import ConceptLoss
 
@@ -134,13 +134,12 @@ def trained(data: Data, how: str, seed: int, args: argparse.Namespace) -> dict[s
     dropped = {name for name in ("gc_nce", "moco") if settings.pop(name, "true") == "false"}
     config = ConceptConfig.of(preset, objective=objective, seed=seed, **settings)
     encoder = config.load()
-    kept = data.pairs["dev"]
-    never = [*kept, *data.pairs["test"]]
-    graph = given = ConceptGraph.of(data.thinned(args.keep, seed), never)
+    dev, test = data.pairs["dev"], {pair.key for pair in data.pairs["test"]}
+    train = [pair for pair in data.thinned(args.keep, seed) if pair.key not in test]
+    graph = given = ConceptGraph.of(train, dev)
     if hops > 1:
-        graph = expand(given, never, hops, ratio, seed)
-    ids = Concepts.ids_of(graph, kept)
-    tokens = encoder.tokens([data.documents[one].content for one in ids])
+        graph = expand(given, [*dev, *data.pairs["test"]], hops, ratio, seed)
+    tokens = encoder.tokens([data.documents[one].content for one in graph.ids])
     texts = [np.array(one[: encoder.room], dtype=np.int32) for one in tokens]
     begin, cpu = time.time(), time.process_time()
 
@@ -151,7 +150,7 @@ def trained(data: Data, how: str, seed: int, args: argparse.Namespace) -> dict[s
             both = zip(("gc_nce", "moco"), super().make_loss().contrasts)
             return ConceptLoss(self.encoder.width, [one for name, one in both if name not in dropped])
 
-    trainer = Variant(Concepts(graph, ids, texts, kept), encoder, config, Say())
+    trainer = Variant(graph, texts, encoder, config, Say())
     fit = trainer.fit()
     seconds, cpu = time.time() - begin, time.process_time() - cpu
     encoded = Encoded(data, encoder)

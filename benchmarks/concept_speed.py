@@ -29,7 +29,7 @@ from rerank.evaluation.pairs import auc
 from rerank.formats import read_corpus, read_labeled_pairs
 from rerank.progress import Progress
 from rerank.rankers.concept.config import ConceptConfig
-from rerank.rankers.concept.fit import Concepts, ConceptTask
+from rerank.rankers.concept.fit import ConceptTask
 from rerank.rankers.concept.graph import ConceptGraph
 from rerank.rankers.concept.ranker import ConceptRanker, Head
 from rerank.rankers.dense.ranker import SCALE, quantized
@@ -61,13 +61,12 @@ def scoring(repeats: int, count: int = 1000, width: int = 384) -> None:
     print(f"{count} candidates: {seconds * 1e3:.2f} ms, {2 * width} bytes each")
 
 
-def concepts(data: Path, encoder: TextEncoder) -> Concepts:
+def concepts(data: Path, encoder: TextEncoder) -> tuple[ConceptGraph, list[np.ndarray]]:
     documents = {one.id: one for one in read_corpus(data / "corpus.jsonl.gz")}
     train, dev = (read_labeled_pairs(data / f"pairs.{part}.tsv") for part in ("train", "dev"))
     graph = ConceptGraph.of(train, dev)
-    ids = Concepts.ids_of(graph, dev)
-    tokens = encoder.tokens([documents[one].content for one in ids])
-    return Concepts(graph, ids, [np.array(one[: encoder.room], dtype=np.int32) for one in tokens], dev)
+    tokens = encoder.tokens([documents[one].content for one in graph.ids])
+    return graph, [np.array(one[: encoder.room], dtype=np.int32) for one in tokens]
 
 
 def training(data: Path, repeats: int, tokens: int) -> None:
@@ -76,9 +75,9 @@ def training(data: Path, repeats: int, tokens: int) -> None:
     for changes in ways:
         config = ConceptConfig.of(passage_tokens=tokens, **changes)
         encoder = config.load()
-        trainers.append(ConceptTask(concepts(data, encoder), encoder, config, Progress()))
+        trainers.append(ConceptTask(*concepts(data, encoder), encoder, config, Progress()))
     drawn = next(trainers[0].sampler.epoch(0))
-    steps, texts = trainers[0].sampler.steps(), len(trainers[0].concepts.graph.ids)
+    steps, texts = trainers[0].sampler.steps(), len(trainers[0].graph.component)
     for one in trainers:
         one.encoding.fill(drawn.anchor)
     loops = [Trainer(one, TrainerOptions(steps=repeats)) for one in trainers]
@@ -102,21 +101,19 @@ def training(data: Path, repeats: int, tokens: int) -> None:
 
 def storage(data: Path, tokens: int) -> None:
     encoder = TextEncoder.load("minilm", longest=tokens)
-    found = concepts(data, encoder)
-    raw = np.zeros((len(found.ids), encoder.width), np.float32)
+    graph, found = concepts(data, encoder)
+    raw = np.zeros((len(found), encoder.width), np.float32)
     with torch.inference_mode():
         for at in range(0, len(raw), 32):
-            block = [one.tolist() for one in found.tokens[at : at + 32]]
+            block = [one.tolist() for one in found[at : at + 32]]
             raw[at : at + 32] = encoder.forward(*encoder.batch(block)).numpy()
     lengths = np.linalg.norm(raw, axis=1)
     print(f"lengths of vectors: mean {lengths.mean():.3f}, standard deviation {lengths.std():.3f}")
     unit = raw / lengths[:, None]
     whole = quantized(unit).astype(np.float32) / SCALE
-    graph, place = found.graph, {one: i for i, one in enumerate(found.ids)}
     train = np.concatenate((graph.related, graph.unrelated))
     train_labels = np.repeat([True, False], [len(graph.related), len(graph.unrelated)])
-    dev = np.array([(place[one.a], place[one.b]) for one in found.kept])
-    labels = np.array([one.related for one in found.kept])
+    dev, labels = graph.dev, graph.dev_labels
 
     def features(vectors: np.ndarray, pairs: np.ndarray) -> np.ndarray:
         u, v = vectors[pairs[:, 0]], vectors[pairs[:, 1]]

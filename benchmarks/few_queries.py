@@ -45,7 +45,7 @@ def compare(dev: Judged, test: Judged, first_stage: str) -> None:
                 chosen = tuning.tune(table, sample, **options).combiner
                 key = str(chosen), chosen.normalization
                 if key not in known:
-                    values = values_by_query(test[0], judged, chosen, measure)
+                    values = values_by_query(judged, chosen, measure)
                     known[key] = float(np.mean([*values.values()]))
                 found.append(known[key])
         best, average = (np.mean(found) for found in reached.values())

@@ -19,6 +19,7 @@ import json
 import resource
 import tempfile
 import time
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -34,7 +35,7 @@ from rerank.rankers.projection.config import ProjectionConfig
 from rerank.rankers.projection.fit import ProjectionTrainer
 from rerank.rankers.projection.pairs import Vectors, unit_rows
 from rerank.rankers.projection.ranker import Projection, Terms, term_matrix
-from rerank.rankers.projection.s2net import Comparisons, S2Net, minimize
+from rerank.rankers.projection.s2net import Comparisons, S2Net, entries, minimize
 from rerank.rankers.projection.spectral import opca
 from rerank.rankers.training.data import Corpus, Judged, TrainingData
 from rerank.rankers.training.job import TrainingJob
@@ -227,8 +228,7 @@ def significance(found: dict[str, np.ndarray]) -> None:
 
 def narrow(ranker: Projection, dim: int) -> Projection:
     """Return the ranker with only its first ``dim`` columns."""
-    matrices = ranker.query[:, :dim], ranker.document[:, :dim]
-    return Projection(ranker.name, ranker.terms, *matrices, ranker.trained)
+    return replace(ranker, query=ranker.query[:, :dim], document=ranker.document[:, :dim], version="")
 
 
 def curve(trainer: ProjectionTrainer, mates: Mates) -> list[float]:
@@ -303,7 +303,8 @@ def speed(count: int, terms: int, dim: int, iterations: int, with_opca: bool) ->
         return middle - begin, time.perf_counter() - middle
 
     own = [[i] for i in range(count)]
-    others = Comparisons.of(np.arange(count), own, np.ones(count), [[]] * count, 0.0, count)
+    left_out, worse = entries(own, count), entries([[]] * count, count)
+    others = Comparisons(np.arange(count), left_out, np.full(count, 1 / count), worse)
     objective = S2Net(X, Y, others)
     objective.compare_within(parts)
     evaluated: list[float] = []

@@ -63,12 +63,20 @@ def random_ranker(name: str, preset: str, head: str | None, vocabularies: dict[s
     for part in PARTS[name]:
         names = vocabularies[part]
         vectors = rng.normal(size=(len(names) + 1, sizes[part])).astype(np.float32) / 10
-        embeddings[part] = Embedding(names, vectors, np.ones(len(names), dtype=np.int64))
-    known = {part: Vocabulary(part, embeddings[part].names, LONGEST[part]) for part in PARTS[name]}
-    towers = [[TorchTower(embeddings[part], config, known[part]) for part in PARTS[name]] for _ in range(2)]
-    model = TorchRanker(towers[0], towers[1], config)
-    query, document = ([tower.numpy() for tower in side] for side in towers)
-    return CnnRanker(name, f"{preset}-{head}-random", query, document, model.head(), {})
+        counts = np.ones(len(names), dtype=np.int64)
+        embeddings[part] = Embedding(Vocabulary(part, names, LONGEST[part]), vectors, counts)
+    towers = {
+        side: [TorchTower(embeddings[part], config) for part in PARTS[name]] for side in ("query", "document")
+    }
+    model = TorchRanker(towers, config)
+    query, document = ([tower.numpy() for tower in side] for side in towers.values())
+    return CnnRanker(
+        name=name,
+        version=f"{preset}-{head}-random",
+        query=query,
+        document=document,
+        head=model.head(),
+    )
 
 
 def scoring(workspace: Workspace, queries: list[Query], vocabularies: dict[str, list[str]]) -> None:

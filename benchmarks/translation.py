@@ -60,9 +60,9 @@ class Translation:
     def added(self, table: ScoreTable, texts: dict[str, str]) -> ScoreTable:
         """Return the table with the signal ``model1``."""
         rows = []
-        for i, (query, ids) in enumerate(zip(table.query_ids, table.document_ids)):
-            scores = self.score(texts[query])[[self.place[d] for d in ids]]
-            rows.append((query, ids, np.column_stack((table.scores[i, : len(ids)], scores))))
+        for row in table.rows:
+            scores = self.score(texts[row.query])[[self.place[d] for d in row.ids]]
+            rows.append((row.query, row.ids, np.column_stack((row.scores, scores))))
         return ScoreTable.build([*table.signals, "model1"], rows)
 
 
@@ -97,10 +97,8 @@ def main() -> None:
     for signals in (names, [*names, "model1"], [names[0], "model1"]):
         tuned = tune(tables[0], dev, first_stage=names[0], signals=signals, measure=MEASURES[0])
         stack, table = Stack(tuned.combiner, names[0]), tables[1].only(signals)
-        ranked = [
-            stack.rank(ids, table.scores[i, : len(ids)]).ids for i, ids in enumerate(table.document_ids)
-        ]
-        runs[",".join(signals)] = dict(zip(table.query_ids, ranked))
+        ranked = [stack.rank(row.ids, row.scores).ids for row in table.rows]
+        runs[",".join(signals)] = dict(zip((row.query for row in table.rows), ranked))
         print(f"{stack}, dev {tuned.value:.4f}")
     found = evaluate_runs(runs, test, MEASURES)
     for measure in MEASURES:

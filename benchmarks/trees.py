@@ -26,7 +26,7 @@ from rerank.combiners.folds import cross_validate
 from rerank.combiners.linear import Linear
 from rerank.combiners.measure import judge, ranks_of
 from rerank.combiners.normalize import normalize
-from rerank.combiners.score_table import ScoreTable
+from rerank.combiners.score_table import ScoreRow, ScoreTable
 from rerank.combiners.tune import tune
 from rerank.evaluation.protocols import Protocol
 from rerank.evaluation.ranks import RankMeasure
@@ -56,17 +56,16 @@ def features(raw: NDArray[Any]) -> NDArray[Any]:
     return np.concatenate([normalize(raw, method) for method in METHODS], axis=1)
 
 
-def fit(table: ScoreTable, qrels: Qrels, rows: Sequence[int], linear: Linear) -> tuple[Any, float]:
+def fit(rows: Sequence[ScoreRow], qrels: Qrels, linear: Linear) -> tuple[Any, float]:
     """Return a booster and the factor that brings its output to the scale of the linear stack."""
     blocks, labels, starts = [], [], []
     for row in rows:
-        grades = qrels.relevant(table.query_ids[row])
-        label = [min(grades.get(id, 0), 30) for id in table.document_ids[row]]
+        grades = qrels.relevant(row.query)
+        label = [min(grades.get(id, 0), 30) for id in row.ids]
         if any(label):
-            raw = table.scores[row, : table.counts[row]]
-            blocks.append(features(raw))
+            blocks.append(features(row.scores))
             labels.append(label)
-            starts.append(linear.combine(raw)[0])
+            starts.append(linear.combine(row.scores)[0])
     scale = float(np.mean([start.std() for start in starts]))
     data = lightgbm.Dataset(
         np.concatenate(blocks),
@@ -77,27 +76,26 @@ def fit(table: ScoreTable, qrels: Qrels, rows: Sequence[int], linear: Linear) ->
     return lightgbm.train(SETTINGS, data, ROUNDS), scale
 
 
-def scores(table: ScoreTable, rows: Sequence[int], linear: Linear, trees: Any = None) -> dict[int, Any]:
-    """Map each row to its final scores. ``trees``: booster and scale, or None."""
+def scores(rows: Sequence[ScoreRow], linear: Linear, trees: Any = None) -> dict[str, Any]:
+    """Map each query to its final scores. ``trees``: booster and scale, or None."""
     found = {}
     for row in rows:
-        raw = table.scores[row, : table.counts[row]]
-        found[row] = linear.combine(raw)[0] if len(raw) else np.zeros(0)
+        raw = row.scores
+        found[row.query] = linear.combine(raw)[0] if len(raw) else np.zeros(0)
         if trees is not None and len(raw):
-            found[row] = found[row] + trees[0].predict(features(raw), num_threads=1) * trees[1]
+            found[row.query] += trees[0].predict(features(raw), num_threads=1) * trees[1]
     return found
 
 
-def values(table: ScoreTable, qrels: Qrels, final: dict[int, Any], measure: str) -> dict[str, float]:
+def values(table: ScoreTable, qrels: Qrels, final: dict[str, Any], measure: str) -> dict[str, float]:
     """Map each query to its value of the measure."""
     by = RankMeasure.parse(measure)
     result = {}
     for query in judge(table, qrels, by)[0]:
         result[query.query] = 0.0
         if len(query.positions):
-            ranks = ranks_of(final[query.row][None, :], query.positions)
-            reached = by.values(ranks, query.grades, ideal=query.ideal, depth=query.count)
-            result[query.query] = float(reached[0])
+            ranks = ranks_of(final[query.query][None, :], query.positions)
+            result[query.query] = float(query.values(ranks, by)[0])
     return result
 
 
@@ -167,7 +165,7 @@ def cost(table: ScoreTable, trees: Any) -> None:
     every = [Tree(one["tree_structure"]) for one in trees.dump_model()["tree_info"]]
     tables = [tree.contributions(n_signals) for tree in every]
     loaded = time.process_time() - begin
-    raw = table.scores[0, : table.counts[0]]
+    raw = table.rows[0].scores
     begin = time.process_time()
     rows, bits = features(raw), 1 << np.arange(LEAVES - 1)
     parts = np.zeros((len(rows), n_signals))
@@ -204,20 +202,20 @@ def main() -> None:
     how = {"first_stage": signals[0], "measure": given.measure}
     linear = tune(dev, qrels, **how)
     tuned = cross_validate(dev, qrels, linear, folds=FOLDS, **how)
-    ids, rows = list(tuned.per_query), {query: row for row, query in enumerate(dev.query_ids)}
+    ids, rows = list(tuned.per_query), {row.query: row for row in dev.rows}
     dealt = np.random.default_rng(0).permutation(len(ids)).tolist()  # the same folds as cross_validate
     final = {}
     for number, fold in enumerate(tuned.folds):
         inside = {ids[index] for place, index in enumerate(dealt) if place % FOLDS == number}
         weights = Stack.parse(fold.stack, normalization=fold.normalization).combiner
-        trees = fit(dev, qrels, [rows[q] for q in ids if q in rows and q not in inside], weights)
-        final |= scores(dev, [rows[q] for q in ids if q in rows and q in inside], weights, trees)
+        trees = fit([rows[q] for q in ids if q in rows and q not in inside], qrels, weights)
+        final |= scores([rows[q] for q in ids if q in rows and q in inside], weights, trees)
     name = f"dev {given.measure}, {len(ids)} queries, cross-validated"
     compared(name, dict(tuned.per_query), values(dev, qrels, final, given.measure))
-    trees = fit(dev, qrels, [rows[q] for q in ids if q in rows], linear.combiner)
+    trees = fit([rows[q] for q in ids if q in rows], qrels, linear.combiner)
     table, qrels = tables[1]
     for measure in MEASURES:
-        both = [scores(table, range(len(table)), linear.combiner, one) for one in (None, trees)]
+        both = [scores(table.rows, linear.combiner, one) for one in (None, trees)]
         compared(f"test {measure}", *(values(table, qrels, one, measure) for one in both))
     cost(table, trees[0])
 

@@ -75,10 +75,11 @@ def main() -> None:
         every_case=True,
     )
     table, _ = score_table(Workspace.open(given.workspace).pipeline(signals), request)
-    for case in dict.fromkeys(table.cases):
+    for case in dict.fromkeys(row.case for row in table.rows):
         rows = table.of(case)
         asked = {"signals": signals, "first_stage": signals[0], "measure": given.measure, "cut": 1000}
-        print(f"{case}: {len(rows)} queries, {rows.counts.mean():.0f} candidates, {len(signals)} signals")
+        candidates = np.mean([len(row.ids) for row in rows.rows])
+        print(f"{case}: {len(rows.rows)} queries, {candidates:.0f} candidates, {len(signals)} signals")
         for name, work in (("search", 0), ("complete", 10**15)):
             tuning.FULL, tuning.WORK = 0, work
             begin = time.perf_counter()

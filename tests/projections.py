@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.sparse import csr_matrix, hstack
 
-from rerank.rankers.projection.s2net import Comparisons
+from rerank.rankers.projection.s2net import Comparisons, entries
 
 
 def texts(rows, columns, seed, density=0.4, dtype=np.float64):
@@ -30,7 +30,8 @@ def comparisons(target, left_out=None, weight=None, worse=None, judged=0.0, colu
     rows, columns = len(target), columns or len(target)
     left_out = [sorted({*some, own}) for some, own in zip(left_out or [[]] * rows, target)]
     weight = np.ones(rows) if weight is None else weight
-    return Comparisons.of(np.array(target), left_out, weight, worse or [[]] * rows, judged, columns)
+    excluded, below = entries(left_out, columns), entries(worse or [[]] * rows, columns)
+    return Comparisons(np.array(target), excluded, weight / weight.sum(), below, judged)
 
 
 def identity(count):

@@ -59,7 +59,7 @@ def cnn(name: str = "text", version: str = "v1", seed: int = 0, head: str = "cos
     else:
         shapes |= {"hidden.0": (7, 7), "hidden.0_bias": (7,), "output": (7, 1), "output_bias": (1,)}
     arrays = {key: numbers(*shape) for key, shape in shapes.items()}
-    return CnnRanker(name, version, query, document, Head(arrays), {})
+    return CnnRanker(name=name, version=version, query=query, document=document, head=Head(arrays))
 
 
 def projection(name: str = "lsi", seed: int = 0) -> Projection:
@@ -67,4 +67,4 @@ def projection(name: str = "lsi", seed: int = 0) -> Projection:
     rng = np.random.default_rng(seed)
     terms = Terms(WORDS, np.ones(len(WORDS), np.float32), 0, 400)
     query, document = (rng.normal(size=(len(WORDS), 3)).astype(np.float16) for _ in range(2))
-    return Projection(name, terms, query, document if name == "cca" else query)
+    return Projection(name=name, terms=terms, query=query, document=document if name == "cca" else query)

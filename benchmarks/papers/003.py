@@ -179,10 +179,7 @@ def trained(collection: Collection, work: Path, label: str, setting: str, seed: 
 def ranked(table: ScoreTable, stack: Stack) -> dict[str, list[str]]:
     """Return query -> document ids, best first."""
     columns = [table.signals.index(name) for name in stack.signals]
-    return {
-        query: stack.rank(table.document_ids[i], table.scores[i, : table.counts[i]][:, columns]).ids
-        for i, query in enumerate(table.query_ids)
-    }
+    return {row.query: stack.rank(row.ids, row.scores[:, columns]).ids for row in table.rows}
 
 
 def measured(
@@ -248,9 +245,9 @@ def cut(table: ScoreTable, qrels: Qrels, kind: str, count: int, seed: int) -> Sc
     """
     column = table.signals.index(FIRST)
 
-    def rows() -> Iterator[tuple[str, list[str], Any]]:
-        for i, query in enumerate(table.query_ids):
-            ids, scores = table.document_ids[i], table.scores[i, : table.counts[i]]
+    def rows() -> Iterator[tuple[str, list[str], Any, str]]:
+        for i, row in enumerate(table.rows):
+            query, ids, scores = row.query, row.ids, row.scores
             # Documents are in id order, so a stable sort breaks ties by id.
             order = np.argsort(-scores[:, column], kind="stable")
             if kind == "retrieved":
@@ -261,9 +258,9 @@ def cut(table: ScoreTable, qrels: Qrels, kind: str, count: int, seed: int) -> Sc
                 relevant = np.array([id in qrels.relevant(query) for id in ids], np.bool_)
                 kept = np.concatenate((np.flatnonzero(relevant), order[~relevant[order]][:count]))
             kept = np.sort(kept)
-            yield query, [ids[d] for d in kept.tolist()], scores[kept]
+            yield query, [ids[d] for d in kept.tolist()], scores[kept], row.case
 
-    return ScoreTable.build(table.signals, rows(), cases=table.cases)
+    return ScoreTable.build(table.signals, rows())
 
 
 def protocols(

@@ -43,7 +43,7 @@ def expand(
 
 def within(graph: ConceptGraph, hops: int) -> NDArray[np.int64]:
     """Return pairs of documents that are at most ``hops`` related pairs apart. Shape: (n, 2)."""
-    size = len(graph.ids)
+    size = len(graph.component)
     ends = np.concatenate((graph.related, graph.related[:, ::-1]))
     edges = sparse.csr_matrix((np.ones(len(ends), np.int32), (*ends.T,)), shape=(size, size))
     reach = edges
@@ -58,8 +58,9 @@ def _between(graph: ConceptGraph, count: int, known: set[int], rng: np.random.Ge
     found: list[int] = []
     misses = 0
     while len(found) < count and misses < MISSES:
-        pairs = rng.integers(len(graph.ids), size=(max(64, count - len(found)), 2))
-        pairs = pairs[graph.component[pairs[:, 0]] != graph.component[pairs[:, 1]]]
+        pairs = rng.integers(len(graph.component), size=(max(64, count - len(found)), 2))
+        first, second = graph.component[pairs.T]
+        pairs = pairs[(pairs[:, 0] != pairs[:, 1]) & ((first != second) | (first < 0))]
         keys = dict.fromkeys(_keys(graph, np.sort(pairs, axis=1)).tolist())
         fresh = [key for key in keys if key not in known][: count - len(found)]
         known.update(fresh)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -60,26 +60,26 @@ def cross_validate(
             f"{plural(n, 'judged quer[y|ies]')} cannot be dealt to {plural(folds, 'fold[|s]')}; take 2 to {n}"
         )
     measure = RankMeasure.parse(final.measure, options.get("cut"))
-    judged, _ = judge(table, qrels, measure)
+    judged, _ = judge(table.only(final.combiner.signals), qrels, measure)
     dealt = [judged[index] for index in np.random.default_rng(seed).permutation(n).tolist()]
     results, per_query = [], dict.fromkeys(final.per_query, 0.0)
     for fold in range(folds):
         inside = dealt[fold::folds]
         held_out = {query.query for query in inside}
         tuned = tune(table, Qrels({q: qrels[q] for q in qrels if q not in held_out}), **options)
-        found = values_by_query(table, inside, tuned.combiner, measure)
+        found = values_by_query(inside, tuned.combiner, measure)
         per_query |= found
         results.append(
             Fold(
                 stack=str(tuned.combiner),
                 normalization=tuned.combiner.normalization,
                 value=tuned.value,
-                held_out=math.fsum(found.values()) / len(inside),
+                held_out=fmean(found.values()),
                 queries=len(inside),
             )
         )
     return CrossValidated(
-        value=math.fsum(per_query.values()) / n,
+        value=fmean(per_query.values()),
         first_stage_value=final.first_stage_value,
         folds=tuple(results),
         per_query=per_query,

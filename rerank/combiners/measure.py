@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rerank.combiners.grid import Grid
 from rerank.combiners.linear import Linear
 from rerank.combiners.normalize import normalize
-from rerank.combiners.score_table import ScoreTable
+from rerank.combiners.score_table import ScoreRow, ScoreTable
 from rerank.errors import InputError
 from rerank.evaluation.ranks import RankMeasure
 from rerank.records import Qrels
@@ -26,14 +26,22 @@ _SORT_FROM = 96  # number of relevant candidates above which sorting is faster t
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A query with relevant documents."""
+    """A query with relevant documents.
+
+    scores:            (n, S) raw scores of its candidates.
+    positions, grades: (R,) of the relevant candidates.
+    ideal:             of all relevant documents; see RankMeasure.
+    """
 
     query: str
-    row: int  # in the table; -1: not in the table
-    count: int  # candidates
-    positions: Integers  # (R,) of relevant candidates
-    grades: Array  # (R,) of relevant candidates
-    ideal: float  # of all relevant documents; see RankMeasure
+    scores: Array
+    positions: Integers
+    grades: Array
+    ideal: float
+
+    def values(self, ranks: Integers, measure: RankMeasure) -> Array:
+        """Return the measure per setting, (G,), from the ranks of the relevant candidates, (R, G)."""
+        return measure.values(ranks, self.grades, ideal=self.ideal, depth=len(self.scores))
 
 
 def judge(table: ScoreTable, qrels: Qrels, measure: RankMeasure) -> tuple[list[Judged], int]:
@@ -41,22 +49,19 @@ def judge(table: ScoreTable, qrels: Qrels, measure: RankMeasure) -> tuple[list[J
 
     Raises InputError if none has a relevant document, or none was scored.
     """
-    rows = {query: row for row, query in enumerate(table.query_ids)}
+    rows = {row.query: row for row in table.rows}
+    missing = ScoreRow("", (), np.zeros((0, len(table.signals))))
     judged: list[Judged] = []
-    none_relevant = 0
     for query in sorted(qrels):
         grades = qrels.relevant(query)
         if not grades:
-            none_relevant += 1
             continue
-        row = rows.get(query, -1)
-        candidates = table.document_ids[row] if row >= 0 else ()
-        found = [(position, grades[id]) for position, id in enumerate(candidates) if id in grades]
+        row = rows.get(query, missing)
+        found = [(position, grades[id]) for position, id in enumerate(row.ids) if id in grades]
         judged.append(
             Judged(
                 query=query,
-                row=row,
-                count=len(candidates),
+                scores=row.scores,
                 positions=np.array([position for position, _ in found], dtype=np.int64),
                 grades=np.array([grade for _, grade in found], dtype=np.float64),
                 ideal=measure.ideal(np.array(list(grades.values()), dtype=np.float64)),
@@ -64,26 +69,24 @@ def judge(table: ScoreTable, qrels: Qrels, measure: RankMeasure) -> tuple[list[J
         )
     if not judged:
         raise InputError("none of the judged queries has a relevant document; check the qrels")
-    if all(query.row < 0 for query in judged):
+    if rows.keys().isdisjoint(query.query for query in judged):
         raise InputError("no judged query was scored; check that the queries and the qrels belong together")
-    return judged, none_relevant
+    return judged, len(qrels) - len(judged)
 
 
-def query_values(table: ScoreTable, query: Judged, grid: Grid, measure: RankMeasure) -> Array:
+def query_values(query: Judged, grid: Grid, measure: RankMeasure) -> Array:
     """Return one query's measure per setting, (G,). Ties keep the order of ids."""
     result = np.zeros(len(grid))
     if not len(query.positions):
         return result
-    columns = normalize(table.scores[query.row, : query.count], grid.normalization).T  # (S, n)
+    columns = normalize(query.scores, grid.normalization).T  # (S, n)
     for start in range(0, len(grid), _HEIGHT):
         weights = grid.weights[start : start + _HEIGHT].T[:, :, None]  # (S, settings, 1)
         scores = columns[0] * weights[0]
         for column, weight in zip(columns[1:], weights[1:]):  # in the order of Linear.combine
             scores += column * weight
         ranks = ranks_of(scores, query.positions)
-        result[start : start + _HEIGHT] = measure.values(
-            ranks, query.grades, ideal=query.ideal, depth=query.count
-        )
+        result[start : start + _HEIGHT] = query.values(ranks, measure)
     return result
 
 
@@ -98,7 +101,7 @@ def estimated_means(
 
     def values(query: Judged, scores: NDArray[np.float32]) -> Array:
         ranks = np.concatenate([ranks_of(block @ scores, query.positions) for block in blocks], axis=1)
-        return measure.values(ranks, query.grades, ideal=query.ideal, depth=query.count)
+        return query.values(ranks, measure)
 
     return np.asarray(sum(map(values, queries, columns)) / len(queries))
 
@@ -121,7 +124,6 @@ def ranks_of(scores: NDArray[Any], positions: Integers) -> Integers:
 
 
 def grid_means(
-    table: ScoreTable,
     judged: Sequence[Judged],
     grids: Sequence[Grid],
     measure: RankMeasure,
@@ -131,15 +133,13 @@ def grid_means(
     totals = [np.zeros(len(grid)) for grid in grids]
     for query in judged:
         for total, grid in zip(totals, grids):
-            total += query_values(table, query, grid, measure)
+            total += query_values(query, grid, measure)
         if progress is not None:
             progress(1)
     return [total / len(judged) for total in totals]
 
 
-def values_by_query(
-    table: ScoreTable, judged: Sequence[Judged], linear: Linear, measure: RankMeasure
-) -> dict[str, float]:
-    """Return query id -> the measure with these weights."""
-    table, grid = table.only(linear.signals), Grid(linear.normalization, np.array([linear.weights]))
-    return {query.query: float(query_values(table, query, grid, measure)[0]) for query in judged}
+def values_by_query(judged: Sequence[Judged], linear: Linear, measure: RankMeasure) -> dict[str, float]:
+    """Return query id -> the measure with these weights of the scored signals."""
+    grid = Grid(linear.normalization, np.array([linear.weights]))
+    return {query.query: float(query_values(query, grid, measure)[0]) for query in judged}

@@ -44,16 +44,15 @@ def normalize(scores: NDArray[Any], method: str) -> Array:
     if method == "none" or columns.size == 0:
         return np.transpose(columns)
     low, high = columns.min(axis=1), columns.max(axis=1)
-    span = high - low
-    constant = span <= NOISE * np.maximum(np.abs(low), np.abs(high))
+    constant = high - low <= NOISE * np.maximum(np.abs(low), np.abs(high))
     columns[constant] = 0.0
-    if method != "min-max":
-        each = _z_score if method == "z-score" else _rank
-        return np.transpose(np.array([each(column) for column in columns]))
-    low[constant], span[constant] = 0.0, 1.0
-    columns -= low[:, None]
-    columns /= span[:, None]
-    return np.transpose(columns)
+    each = {"min-max": _min_max, "z-score": _z_score, "rank": _rank}[method]
+    return np.transpose(np.array([each(column) for column in columns]))
+
+
+def _min_max(column: Array) -> Array:
+    low, high = column.min(), column.max()
+    return (column - low) / (high - low) if high > low else np.zeros_like(column)
 
 
 def _z_score(column: Array) -> Array:

@@ -12,75 +12,50 @@ from numpy.typing import NDArray
 from rerank.errors import TrainingError, UsageError
 
 Array = NDArray[np.float64]
-Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreRow:
+    """Candidates of a query.
+
+    ids:    n document ids, ascending.
+    scores: (n, S) float64 raw scores.
+    case:   source of the query's categories (``rerank.combiners.linear.CASES``).
+    """
+
+    query: str
+    ids: tuple[str, ...]
+    scores: Array
+    case: str = ""
 
 
 @dataclass(frozen=True, eq=False)
 class ScoreTable:
-    """Scores of Q queries' candidates by S signals.
-
-    signals:      S names.
-    query_ids:    Q ids.
-    document_ids: ascending ids per query.
-    scores:       (Q, C, S) float64 raw scores, padded with NaN.
-    counts:       (Q,) candidates, can be 0.
-    cases:        (Q,) category cases (``rerank.combiners.linear.CASES``); a query can have several.
-    """
+    """Scores of candidates by S signals. rows: of queries; a query can have several cases."""
 
     signals: tuple[str, ...]
-    query_ids: tuple[str, ...]
-    document_ids: tuple[tuple[str, ...], ...]
-    scores: Array
-    counts: Integers
-    cases: tuple[str, ...] = ()
+    rows: tuple[ScoreRow, ...]
 
     @classmethod
-    def build(
-        cls,
-        signals: Sequence[str],
-        rows: Iterable[tuple[str, Sequence[str], NDArray[Any]]],
-        *,
-        cases: Sequence[str] = (),
-    ) -> ScoreTable:
-        """Build from (query id, n document ids, (n, S) raw scores), documents in any order.
-
-        cases: one per row.
+    def build(cls, signals: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> ScoreTable:
+        """Build from (query id, n document ids in any order, (n, S) raw scores), with or without a case.
 
         Raises ValueError for wrong shapes, TrainingError for non-finite scores.
         """
-        queries: list[str] = []
-        ids: list[tuple[str, ...]] = []
-        blocks: list[Array] = []
-        for query, documents, raw in rows:
-            block = np.asarray(raw, dtype=np.float64).reshape(len(documents), len(signals))
-            wrong = ~np.isfinite(block)
+        built = []
+        for query, documents, raw, *case in rows:
+            scores = np.asarray(raw, dtype=np.float64).reshape(len(documents), len(signals))
+            wrong = ~np.isfinite(scores)
             if wrong.any():
                 name = signals[int(wrong.any(axis=0).argmax())]
                 raise TrainingError(f"query {query!r}: a score of {name} is not finite; train {name} again")
             order = sorted(range(len(documents)), key=documents.__getitem__)
-            queries.append(query)
-            ids.append(tuple(documents[position] for position in order))
-            blocks.append(block[order])
-        counts = np.array([len(block) for block in blocks], dtype=np.int64)
-        scores = np.full((len(blocks), int(counts.max(initial=0)), len(signals)), np.nan)
-        for query_index, block in enumerate(blocks):
-            scores[query_index, : len(block)] = block
-        return cls(tuple(signals), tuple(queries), tuple(ids), scores, counts, tuple(cases))
-
-    def __len__(self) -> int:
-        return len(self.query_ids)
+            built.append(ScoreRow(query, tuple(documents[i] for i in order), scores[order], *case))
+        return cls(tuple(signals), tuple(built))
 
     def of(self, case: str) -> ScoreTable:
         """Return the rows of one case."""
-        rows = [row for row, found in enumerate(self.cases) if found == case]
-        return replace(
-            self,
-            query_ids=tuple(self.query_ids[row] for row in rows),
-            document_ids=tuple(self.document_ids[row] for row in rows),
-            scores=self.scores[rows],
-            counts=self.counts[rows],
-            cases=(case,) * len(rows),
-        )
+        return replace(self, rows=tuple(row for row in self.rows if row.case == case))
 
     def only(self, signals: Sequence[str]) -> ScoreTable:
         """Return the table with these signals, in this order. Raises UsageError for an unknown one."""
@@ -88,4 +63,5 @@ class ScoreTable:
             if name not in self.signals:
                 raise UsageError(f"signal {name} was not scored; there are {', '.join(self.signals)}")
         columns = [self.signals.index(name) for name in signals]
-        return replace(self, signals=tuple(signals), scores=self.scores[:, :, columns])
+        rows = (replace(row, scores=row.scores[:, columns]) for row in self.rows)
+        return ScoreTable(tuple(signals), tuple(rows))

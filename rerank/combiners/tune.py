@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -124,19 +125,19 @@ def tune(
     grids = [_grid(chosen, judged, method, by, parts) for method in dict.fromkeys(normalizations)]
     first = 0.0
     if first_stage not in chosen.signals:
-        values = values_by_query(table, judged, Linear((first_stage,), (1.0,), "none"), by)
-        first = math.fsum(values.values()) / len(values)
-    measured = list(zip(grids, grid_means(chosen, judged, grids, by, progress)))
+        alone, _ = judge(table.only([first_stage]), qrels, by)
+        first = fmean(values_by_query(alone, Linear((first_stage,), (1.0,), "none"), by).values())
+    measured = list(zip(grids, grid_means(judged, grids, by, progress)))
     single = dict(zip(chosen.signals, _single_signals(*measured[0])))
     lowest = max(first, *single.values())
-    best, (combiner, value) = _choose(measured, chosen.signals, first_stage, len(judged), lowest)
+    best, combiner, value = _choose(measured, chosen.signals, first_stage, len(judged), lowest)
     return TuningResult(
         combiner=combiner,
         measure=str(by),
         value=value,
         first_stage_value=single.get(first_stage, first),
         queries=len(judged),
-        without_candidates=sum(query.count == 0 for query in judged),
+        without_candidates=sum(not len(query.scores) for query in judged),
         none_relevant=none_relevant,
         settings=sum(map(len, grids)),
         best=best,
@@ -146,7 +147,7 @@ def tune(
             for signal, name in enumerate(single)
             if len(single) > 1
         },
-        per_query=values_by_query(table, judged, combiner, by),
+        per_query=values_by_query(judged, combiner, by),
     )
 
 
@@ -162,7 +163,7 @@ def _choose(
     first_stage: str,
     queries: int,
     lowest: float,
-) -> tuple[dict[str, BestSetting], tuple[Linear, float]]:
+) -> tuple[dict[str, BestSetting], Linear, float]:
     """Return the best setting of each normalization, and the chosen one with its value.
 
     Ties: the first normalization. Few queries get an average that is not below ``lowest``.
@@ -179,7 +180,7 @@ def _choose(
     if queries < FEW and highest > lowest + SAME:
         middle = grid.middle(means, NOISE / math.sqrt(queries))
         setting = middle if means[middle] >= lowest else setting
-    return best, (grid.linear(setting, signals), float(means[setting]))
+    return best, grid.linear(setting, signals), float(means[setting])
 
 
 def _grid(
@@ -192,12 +193,12 @@ def _grid(
     if len(queries) > SAMPLE:
         chosen = np.random.default_rng(0).choice(len(queries), SAMPLE, replace=False)
         queries = [queries[index] for index in sorted(chosen.tolist())]
-    rows = [normalize(table.scores[query.row, : query.count], normalization) for query in queries]
+    rows = [normalize(query.scores, normalization) for query in queries]
     spread = np.ones(count)
     if normalization == "none" and rows:  # raw scores differ by orders of magnitude
         spread = np.maximum(np.mean([row.std(axis=0) for row in rows], axis=0), 1e-9)
     settings = math.comb(parts + count - 1, count - 1)
-    if settings <= FULL or (settings <= MOST and settings * int(table.counts.sum()) <= WORK):
+    if settings <= FULL or (settings <= MOST and settings * sum(len(row.ids) for row in table.rows) <= WORK):
         return Grid(normalization, weight_grid(normalization, count, parts), spread)
     if not queries:
         return Grid(normalization, np.eye(count))

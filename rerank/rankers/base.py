@@ -6,6 +6,7 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -118,13 +119,24 @@ def content_hash(settings: Any, arrays: Iterable[NDArray[Any]]) -> str:
     return digest.hexdigest()[:16]
 
 
+@dataclass(kw_only=True, repr=False)
 class ArrayRanker(Ranker):
     """A ranker whose files are arrays, vocabularies and a record of its other values.
 
+    version: default: a hash of everything that decides its output.
     trained: how it was fitted.
     """
 
-    trained: Mapping[str, Any]
+    name: str
+    version: str = ""
+    variant: str = ""
+    trained: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.variant = self.variant or self.name
+        if not self.version:
+            arrays, *others = self.content()
+            self.version = content_hash([self.variant, *others, list(arrays)], arrays.values())
 
     @abstractmethod
     def content(self) -> tuple[dict[str, NDArray[Any]], dict[str, list[str] | str], dict[str, Any]]:
@@ -132,15 +144,10 @@ class ArrayRanker(Ranker):
 
     @classmethod
     @abstractmethod
-    def of_content(
+    def fields_of(
         cls, arrays: Mapping[str, NDArray[Any]], vocabularies: dict[str, Any], record: dict[str, Any]
-    ) -> ArrayRanker:
-        """Inverse of :meth:`content`; the record also has the fields of ``ranker.json``."""
-
-    def content_version(self) -> str:
-        """Hash of everything that decides its output."""
-        arrays, *others = self.content()
-        return content_hash([self.variant, *others, list(arrays)], arrays.values())
+    ) -> dict[str, Any]:
+        """Fields of the class from its :meth:`content`; the record is ``ranker.json``."""
 
     def save(self, folder: Path) -> None:
         """Write ``ranker.json``, ``vocabularies.json`` and ``model.safetensors``."""
@@ -158,7 +165,8 @@ class ArrayRanker(Ranker):
         """Memory-map a saved ranker."""
         files = ("ranker.json", "vocabularies.json")
         record, vocabularies = (parse_json((folder / name).read_text("utf-8")) for name in files)
-        return cls.of_content(map_arrays(folder / "model.safetensors"), vocabularies, record)
+        own = cls.fields_of(map_arrays(folder / "model.safetensors"), vocabularies, record)
+        return cls(**{name: record[name] for name in ("name", "version", "variant", "trained")}, **own)
 
 
 def within(arrays: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:

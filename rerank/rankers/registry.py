@@ -12,7 +12,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from rerank.config import Options, build, check, options_of, unknown_option
+from rerank.config import Options, build, check, options_of
 from rerank.errors import UsageError, WorkspaceError, option_name
 from rerank.files import parse_json, trouble
 from rerank.rankers.base import Ranker
@@ -194,12 +194,10 @@ def configuration(
         check(config)
         return config
     for option in config or {}:
-        if not any(family.reads(option, name) for name in names):
-            others = [name for name, one in trainable().items() if one.reads(option, name)]
-            if not others:
-                raise unknown_option(option, {one.name for one in options_of(options)})
+        readers = [name for name, one in trainable().items() if one.reads(option, name)]
+        if readers and not set(readers) & set(names):
             raise UsageError(
                 f"{option_name(option)} has no effect with {', '.join(names)}; it is a setting of"
-                f" {', '.join(others)}"
+                f" {', '.join(readers)}"
             )
     return build(options, config or {}, preset or "default")

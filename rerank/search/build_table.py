@@ -124,8 +124,7 @@ def score_table(
     )
     for name in learned(retriever_depths(request.retrieve)):
         report.not_found[name] = pipeline.engine.prepared(name, pipeline.rankers[name].version) or 0
-    rows: list[tuple[str, Sequence[str], np.ndarray]] = []
-    cases: list[str] = []
+    rows: list[tuple[str, Sequence[str], np.ndarray, str]] = []
     recall: dict[str, list[float]] = {}
     candidates = _candidates(pipeline, request, known)
     candidates = (progress or Progress()).over(candidates, "score candidates", len(request.queries), "query")
@@ -136,10 +135,9 @@ def score_table(
                 recall.setdefault(name, []).append(share)
         scored = _by_case(request, scorer, query, found)
         report.note(next(iter(scored.values())))
-        cases += scored
-        rows += [(query.id, found.ids, one.raw) for one in scored.values()]
+        rows += [(query.id, found.ids, one.raw, case) for case, one in scored.items()]
     report.candidate_recall = {name: math.fsum(shares) / len(shares) for name, shares in recall.items()}
-    return ScoreTable.build(request.signals, rows, cases=cases), report
+    return ScoreTable.build(request.signals, rows), report
 
 
 def _by_case(

@@ -81,12 +81,12 @@ def _rank(
     ranked: Ranked = {}
     kept: dict[str, list[Hit]] = {}
     queries = {query.id: query for query in experiment.queries}
-    for i, query in enumerate(table.query_ids):
-        ids, scores = table.document_ids[i], table.scores[i, : table.counts[i]]
+    for row in table.rows:
+        query, ids, scores = row.query, row.ids, row.scores
         if keep:  # in the order of the first stage, for the ranks of the hits
             order = rank(ids, scores[:, lead])
             ids, scores = tuple(ids[place] for place in order.tolist()), scores[order]
-        ranking = stack.for_case(table.cases[i]).rank(ids, scores[:, columns])
+        ranking = stack.for_case(row.case).rank(ids, scores[:, columns])
         if stack.then is not None:
             ranking = rescore(ranking, queries[query], stack.then, experiment.pipeline.engine.get)
         ranked[query] = ranking.ids[:cut], ranking.scores[:cut]

@@ -280,12 +280,10 @@ class _Weights:
         main, qrels = next(iter(self.tables.values()))
         table, queries = main.only(self.signals), {query.id: query for query in self.experiment.queries}
         rows: list[tuple[str, list[str], Any]] = []
-        for i, id in self.progress.over(
-            enumerate(table.query_ids), "second phase", len(table.query_ids), "query"
-        ):
-            ranking = stack.rank(table.document_ids[i], table.scores[i, : table.counts[i]])
-            found = rescore(ranking, queries[id], then, self.experiment.pipeline.engine.get).then
-            rows.append((id, ranking.ids[: then.top], () if found is None else found.raw))
+        for row in self.progress.over(table.rows, "second phase", len(table.rows), "query"):
+            ranking = stack.rank(row.ids, row.scores)
+            found = rescore(ranking, queries[row.query], then, self.experiment.pipeline.engine.get).then
+            rows.append((row.query, ranking.ids[: then.top], () if found is None else found.raw))
         options = {**self.options, "first_stage": STACK}
         tuned = tune_table(ScoreTable.build((STACK, MODEL), rows), qrels, **options)
         if not tuned.combiner.shares()[MODEL]:
@@ -319,11 +317,12 @@ class _Weights:
 def _cases(table: ScoreTable, qrels: Qrels, reads: bool) -> dict[str, Judged]:
     if not reads:
         # The rows of all queries as if they had no categories.
-        return {"": (table.of("none") if len(set(table.query_ids)) < len(table) else table, qrels)}
+        several = len({row.query for row in table.rows}) < len(table.rows)
+        return {"": (table.of("none") if several else table, qrels)}
     cases = {}
     for case in CASES:
-        rows = table.of(case)
-        judged = Qrels((q, d, grade) for q in rows.query_ids for d, grade in qrels[q].items())
+        part = table.of(case)
+        judged = Qrels((row.query, d, grade) for row in part.rows for d, grade in qrels[row.query].items())
         if any(judged.relevant(query) for query in judged):
-            cases[case] = rows, judged
+            cases[case] = part, judged
     return cases or {"": (table, qrels)}

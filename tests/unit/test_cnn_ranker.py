@@ -37,12 +37,12 @@ QUERIES = [
 ]
 
 
-def embedding(names, size, seed):
-    random = np.random.default_rng(seed)
+def embedding(vocabulary, size, seed):
+    random, names = np.random.default_rng(seed), vocabulary.names
     # fp16 represents these numbers exactly, so torch and NumPy compute with the same values.
     vectors = random.normal(size=(len(names) + 1, size)).astype(np.float16).astype(np.float32)
     vectors[0] = 0
-    return Embedding(list(names), vectors, random.integers(1, 50, len(names)))
+    return Embedding(vocabulary, vectors, random.integers(1, 50, len(names)))
 
 
 def make(name, head="cosine", shared=True):
@@ -58,13 +58,20 @@ def make(name, head="cosine", shared=True):
             other = not shared and side == "query"
             names = names[::-1][:-1] if other else names
             vocabulary = made.setdefault((part, other), Vocabulary(part, list(names), 40))
-            sides[side].append(TorchTower(embedding(names, size, len(part) + other), config, vocabulary))
-    model = TorchRanker(sides["query"], sides["document"], config).eval()
+            sides[side].append(TorchTower(embedding(vocabulary, size, len(part) + other), config))
+    model = TorchRanker(sides, config).eval()
     with torch.no_grad():
         for linear in (m for m in model.modules() if isinstance(m, torch.nn.Linear)):
             linear.weight *= 2  # so that the scores differ clearly
     query, document = ([tower.numpy() for tower in sides[side]] for side in sides)
-    ranker = CnnRanker(name, "v1", query, document, model.head(), {"epoch": 3, "config": {"seed": 0}})
+    ranker = CnnRanker(
+        name=name,
+        version="v1",
+        query=query,
+        document=document,
+        head=model.head(),
+        trained={"epoch": 3, "config": {"seed": 0}},
+    )
     return ranker, model
 
 

@@ -11,7 +11,7 @@ import torch
 
 from rerank.rankers.concept.batches import PairSampler
 from rerank.rankers.concept.config import ConceptConfig
-from rerank.rankers.concept.fit import Concepts, ConceptTask
+from rerank.rankers.concept.fit import ConceptTask
 from rerank.rankers.concept.graph import ConceptGraph
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.records import LabeledPair
@@ -37,17 +37,15 @@ TRAIN, DEV = pairs(), pairs(first=6)
 
 
 def concepts(encoder, train=TRAIN, dev=DEV):
-    """Return texts in which half of the words belong to their topic."""
+    """Return a graph, and texts in which half of the words belong to their topic."""
     graph = ConceptGraph.of(train, dev)
-    ids = Concepts.ids_of(graph, dev)
     texts = []
-    for name in ids:
+    for name in graph.ids:
         topic, number = name[1:].split("-")
         rng = np.random.default_rng((int(topic), int(number)))
         words = [int(topic) * 4 + w for w in rng.integers(4, size=4)] + list(rng.integers(32, 40, size=4))
         texts.append(" ".join(f"w{w}" for w in words))
-    tokens = [np.array(one, dtype=np.int32) for one in encoder.tokens(texts)]
-    return Concepts(graph, ids, tokens, dev)
+    return graph, [np.array(one, dtype=np.int32) for one in encoder.tokens(texts)]
 
 
 SMALL = {"batch": 15, "rate": 2e-3, "queue": 12, "precision": "fp32", "average": False}
@@ -58,7 +56,7 @@ def trainer(tiny, checkpoint=None, progress=None, train=TRAIN, dev=DEV, **change
         changes = {"queue": None, **changes}
     config = ConceptConfig.of(**{**SMALL, "model": tiny, **changes})
     encoder = TextEncoder.load(tiny, longest=16)
-    return ConceptTask(concepts(encoder, train, dev), encoder, config, progress, checkpoint)
+    return ConceptTask(*concepts(encoder, train, dev), encoder, config, progress, checkpoint)
 
 
 def state_of(one):
@@ -71,7 +69,7 @@ def labeled_pairs(related="", unrelated=""):
 
 
 EXAMPLE_PAIRS = labeled_pairs("AB BC CD EF", "AE FG")
-COMPONENT = [0, 0, 0, 0, 1, 1, 2]
+COMPONENT = [0, 0, 0, 0, 1, 1, -1]
 
 
 def pair_names(graph, found):
@@ -82,8 +80,7 @@ def test_the_graph_does_not_depend_on_order_or_orientation():
     turned = [LabeledPair(b, a, related) for a, b, related in EXAMPLE_PAIRS]
     random.Random(1).shuffle(turned)
     for graph in (ConceptGraph.of(EXAMPLE_PAIRS), ConceptGraph.of(turned)):
-        assert (graph.component.tolist(), graph.groups, graph.sizes.tolist()) == (COMPONENT, 2, [4, 2, 1])
-        assert graph.shared.tolist() == [*COMPONENT[:-1], -1]
+        assert (graph.component.tolist(), graph.components) == (COMPONENT, 2)
         assert (pair_names(graph, graph.related), pair_names(graph, graph.unrelated)) == (
             "AB BC CD EF",
             "AE FG",
@@ -105,7 +102,7 @@ def test_dev_pairs_are_removed_from_the_graph():
 
 @pytest.mark.parametrize("labels", [("", "AB"), ("AB", ""), ("", "")])
 def test_graphs_without_edges_or_labels_are_valid(labels):
-    assert ConceptGraph.of(labeled_pairs(*labels)).groups == (labels[0] == "AB")
+    assert ConceptGraph.of(labeled_pairs(*labels)).components == (labels[0] == "AB")
 
 
 def sampler(batch=15, seed=0):
@@ -170,10 +167,10 @@ def test_without_dev_pairs_the_last_step_is_kept(tiny):
 
 def test_dev_pairs_are_not_in_batches(tiny):
     one = trainer(tiny, train=[*TRAIN, *DEV[:9]])
-    graph, kept = one.concepts.graph, {pair.key for pair in DEV}
+    graph, kept = one.graph, {pair.key for pair in DEV}
     assert graph.withheld == 9
     for drawn in one.sampler.epoch(0):
-        assert drawn.documents.max() < len(graph.ids)
+        assert drawn.documents.max() < len(graph.component)
         assert not {(graph.ids[a], graph.ids[b]) for a, b in ends_of(drawn)} & kept
 
 

@@ -18,6 +18,7 @@ from rerank.categories import (
 )
 from rerank.progress import Progress
 from rerank.rankers.cnn.embeddings import Embedding, deepwalk, random_walks, word2vec
+from rerank.rankers.cnn.towers import Vocabulary
 
 names = st.sampled_from(["a", "b", "c", "d", "a.b", "a.b.c", "x::y", "x", "E. coli"])
 category_sets = st.lists(st.lists(names, max_size=5).map(tuple), max_size=6)
@@ -129,10 +130,10 @@ def embed(sets, edges=None, **options):
 def test_every_category_gets_a_vector(size):
     """This includes isolated categories, and graphs with fewer categories than dimensions."""
     none = embed([()])
-    assert (none.names, none.vectors.tolist()) == ([], [[0] * 8])
+    assert (none.vocabulary.names, none.vectors.tolist()) == ([], [[0] * 8])
     sets = [("a", "lonely"), ("b", "c"), ("d.e",), ()]
     found = embed(sets, [("a", "b"), ("b", "c"), ("c", "c"), ("d", "a")], size=size)
-    assert found.names == ["a", "b", "c", "d", "d.e", "lonely"]
+    assert found.vocabulary.names == ["a", "b", "c", "d", "d.e", "lonely"]
     assert found.vectors.shape == (7, size)
     assert found.vectors.dtype == np.float32
     assert np.isfinite(found.vectors).all()
@@ -170,8 +171,8 @@ def test_word_vectors_are_trained_and_reproducible():
         return word2vec(lambda: [*SENTENCES, ["once"]], 16, size=6, seed=seed, epochs=2)
 
     found = trained(1)
-    assert set(found.names) == {"red", "apple", "pie", "green", "pear", "rare"}
-    assert dict(zip(found.names, found.counts.tolist()))["pie"] == 6
+    assert set(found.vocabulary.names) == {"red", "apple", "pie", "green", "pear", "rare"}
+    assert dict(zip(found.vocabulary.names, found.counts.tolist()))["pie"] == 6
     assert found.vectors.shape == (7, 6)
     assert not found.vectors[0].any()
     assert np.linalg.norm(found.vectors[1:], axis=1).mean() == pytest.approx(1, abs=1e-5)
@@ -200,13 +201,14 @@ def test_progress_counts_the_texts_of_gensim():
 
 def test_if_no_word_occurs_twice_all_words_are_kept():
     found = word2vec(lambda: [["once", "upon"], ["a", "time"]], 2, size=4, seed=1)
-    assert set(found.names) == {"once", "upon", "a", "time"}
+    assert set(found.vocabulary.names) == {"once", "upon", "a", "time"}
     nothing = word2vec(lambda: [[], []], 2, size=4, seed=1)
-    assert (nothing.names, nothing.vectors.tolist()) == ([], [[0] * 4])
+    assert (nothing.vocabulary.names, nothing.vectors.tolist()) == ([], [[0] * 4])
 
 
 def test_rare_words_have_a_higher_weight():
-    embedding = Embedding(["often", "rare"], np.zeros((3, 2), np.float32), np.array([999, 1]))
+    vocabulary = Vocabulary("text", ["often", "rare"], 9)
+    embedding = Embedding(vocabulary, np.zeros((3, 2), np.float32), np.array([999, 1]))
     padding, often, rare = embedding.importance().tolist()
     assert padding == 0
     assert 0 < often < rare <= 1

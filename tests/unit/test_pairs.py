@@ -88,7 +88,7 @@ def folder(tmp_path_factory, write_lines):
     terms = Terms(names, np.ones(len(names), dtype=np.float32), letters=0, longest=400)
     for name, weights in (("lsi", [[1, 0], [0, 1], [0, 1]]), ("s2net", [[1, 0]] * 3)):
         matrix = np.array([*weights, *[[0, 0.1]] * 4], dtype=np.float16)
-        workspace.install(Projection(name, terms, matrix, matrix))
+        workspace.install(Projection(name=name, terms=terms, query=matrix, document=matrix))
     lines = "".join(f"{a}\t{b}\t{int(label)}\n" for a, b, label in TEST)
     (folder / "test.tsv").write_text(lines)
     (folder / "dev.tsv").write_text("".join(f"{a}\t{b}\t{int(label)}\n" for a, b, label in DEV))

@@ -131,7 +131,7 @@ def test_candidates_of_a_protocol_are_part_of_the_deepest_pool(scripts: Any) -> 
     cut = scripts("003").cut
 
     def ids(kind: str, count: int, seed: int = 0) -> str:
-        return "".join(cut(table, qrels, kind, count, seed).document_ids[0])
+        return "".join(cut(table, qrels, kind, count, seed).rows[0].ids)
 
     assert [ids("retrieved", n) for n in (1, 3, 9)] == ["a", "abr", "abcdr"]
     assert [ids("pool-first", n) for n in (1, 2, 9)] == ["ars", "abrs", "abcdrs"]

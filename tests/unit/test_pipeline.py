@@ -209,15 +209,15 @@ def table_of(engine, protocol, *, signals=("tfidf", "count"), queries=QUERIES, *
 
 def test_a_table_contains_the_answers_of_the_pipeline(engine):
     table, report = table_of(engine, ("retrieved", 1000))
-    assert table.query_ids == ("q1", "q2", "q3", "q4")
-    assert table.counts.tolist() == [30, 20, 0, 27]
+    assert [row.query for row in table.rows] == ["q1", "q2", "q3", "q4"]
+    assert [len(row.ids) for row in table.rows] == [30, 20, 0, 27]
     pipeline = Pipeline(engine, {"count": Counting()})
-    for i, query in enumerate(QUERIES):
+    for row, query in zip(table.rows, QUERIES):
         answer = pipeline.answer(query, STACK)
-        assert sorted(answer.ranking.ids) == list(table.document_ids[i])
+        assert sorted(answer.ranking.ids) == list(row.ids)
         for hit in answer.ranking:
-            row = table.scores[i, table.document_ids[i].index(hit.id)]
-            assert row.tolist() == [hit.signals["tfidf"].raw, hit.signals["count"].raw]
+            scores = row.scores[row.ids.index(hit.id)].tolist()
+            assert scores == [hit.signals["tfidf"].raw, hit.signals["count"].raw]
     assert (report.queries, report.unknown_documents) == (4, 1)
     assert (report.without_hits, report.inferred_categories) == (1, 1)
     assert report.recomputed == {"count": 77}
@@ -226,9 +226,9 @@ def test_a_table_contains_the_answers_of_the_pipeline(engine):
 def test_pools_contain_relevant_and_other_documents(engine):
     for kind in ("pool-random", "pool-first"):
         table, report = table_of(engine, (kind, 5))
-        for i, query in enumerate(QUERIES):
+        for row, query in zip(table.rows, QUERIES):
             relevant = {d for d in QRELS.relevant(query.id) if d != "nowhere"}
-            pool = set(table.document_ids[i])
+            pool = set(row.ids)
             assert relevant <= pool
             irrelevant = pool - relevant
             if kind == "pool-random":
@@ -236,22 +236,21 @@ def test_pools_contain_relevant_and_other_documents(engine):
             else:
                 ranked = engine.find(SearchRequest(query.text, first_stage="tfidf", depth=1000)).ids
                 assert irrelevant == set([d for d in ranked if d not in relevant][:5])
-            scores = dict(zip(table.document_ids[i], table.scores[i, :, 0].tolist()))
+            scores = dict(zip(row.ids, row.scores[:, 0].tolist()))
             exact = engine.find(SearchRequest(query.text, ids=sorted(pool), first_stage="tfidf"))
             assert scores == dict(zip(exact.ids, exact.scores.tolist()))
         assert report.unknown_documents == 1
 
 
 def test_random_pools_depend_only_on_the_seed(engine):
-    one, _ = table_of(engine, ("pool-random", 5))
-    again, _ = table_of(engine, ("pool-random", 5))
-    assert one.document_ids == again.document_ids
-    fewer, _ = table_of(engine, ("pool-random", 5), queries=QUERIES[1:3])
-    assert fewer.document_ids == one.document_ids[1:3]
-    other, _ = table_of(engine, ("pool-random", 5), seed=1)
-    assert other.document_ids != one.document_ids
-    everything, _ = table_of(engine, ("pool-random", 5000))
-    assert all(list(ids) == engine.ids() for ids in everything.document_ids)
+    def pools(count=5, **options):
+        table, _ = table_of(engine, ("pool-random", count), **options)
+        return [list(row.ids) for row in table.rows]
+
+    assert pools() == pools()
+    assert pools(queries=QUERIES[1:3]) == pools()[1:3]
+    assert pools(seed=1) != pools()
+    assert all(ids == engine.ids() for ids in pools(5000))
 
 
 def test_a_pool_infers_the_same_categories_as_its_first_stage(engine):
@@ -260,9 +259,8 @@ def test_a_pool_infers_the_same_categories_as_its_first_stage(engine):
     retrieved, _ = table_of(engine, ("retrieved", 1000), signals=("tfidf", "count"))
     for kind in ("pool-random", "pool-first"):
         pool, report = table_of(engine, (kind, 3))
-        for i, ids in enumerate(retrieved.document_ids):
-            values = dict(zip(ids, retrieved.scores[i, :, 1].tolist()))
-            found = dict(zip(pool.document_ids[i], pool.scores[i, :, 1].tolist()))
+        for one, other in zip(retrieved.rows, pool.rows):
+            values, found = (dict(zip(row.ids, row.scores[:, 1].tolist())) for row in (one, other))
             assert {d: values[d] for d in found if d in values} == {
                 d: value for d, value in found.items() if d in values
             }

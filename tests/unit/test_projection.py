@@ -33,7 +33,7 @@ def ranker(two=False):
     terms = Terms(["katze", "cat", "dog", "hund"], np.array([1, 1, 2, 2], dtype=np.float32), 0, 400)
     query = rng.normal(size=(4, 3)).astype(np.float16)
     document = rng.normal(size=(4, 3)).astype(np.float16) if two else query
-    return Projection("s2net", terms, query, document, {"init": "random"})
+    return Projection(name="s2net", terms=terms, query=query, document=document, trained={"init": "random"})
 
 
 def test_the_version_depends_on_both_sides():

@@ -37,9 +37,8 @@ def ranker(version: str, knows: int) -> Projection:
         return np.array([rows.get(name, [0.0, 0.0]) for name in names], np.float16)
 
     query = {word: [1.0, 0.0] if i < knows else [0.0, 1.0] for i, word in enumerate(WORDS)}
-    return Projection(
-        "lsi", terms, side(query), side({"wanted": [1.0, 0.0], "other": [0.0, 1.0]}), version=version
-    )
+    document = side({"wanted": [1.0, 0.0], "other": [0.0, 1.0]})
+    return Projection(name="lsi", version=version, terms=terms, query=side(query), document=document)
 
 
 def train_version(workspace: Workspace, version: str, knows: int) -> None:

@@ -34,8 +34,8 @@ def twins(h=4, importance=True, mean=True, part="text", longest=100):
     vectors[0] = 0
     torch.manual_seed(1)
     config = CnnConfig.of(width=h, filters=6, importance=importance, mean=mean)
-    embedding = Embedding(NAMES, vectors, random.integers(1, 100, len(NAMES)))
-    twin = TorchTower(embedding, config, Vocabulary(part, NAMES, longest))
+    vocabulary, counts = Vocabulary(part, NAMES, longest), random.integers(1, 100, len(NAMES))
+    twin = TorchTower(Embedding(vocabulary, vectors, counts), config)
     return twin, twin.numpy()
 
 

@@ -272,11 +272,11 @@ def test_training_and_ranking_read_the_same_tokens():
     made = trainer(data, small())
     ranker = made.fit("joint").ranker
     for tower in ranker.document:
-        found = made.inputs.of(tower.vocabulary.part)["document"].tokens
+        found = getattr(made.inputs, tower.vocabulary.part)["document"][1]
         for i, record in enumerate(records):
             begin, end = found.offsets[i : i + 2]
             assert found.flat[begin:end].tolist() == tower.vocabulary.tokens(record)
-    words = made.inputs.of("text")["document"].tokens
+    words = made.inputs.text["document"][1]
     assert words.lengths[0] <= LONGEST_TEXT
 
 

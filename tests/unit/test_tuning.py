@@ -64,7 +64,8 @@ def by_ir_measures(stack, rows, qrels, measure="nDCG"):
 def by_tuner(stack, table, qrels, measure="nDCG"):
     """Return the tuner's value of one setting by query."""
     by = RankMeasure.parse(measure)
-    return measuring.values_by_query(table, measuring.judge(table, qrels, by)[0], stack, by)
+    judged, _ = measuring.judge(table.only(stack.signals), qrels, by)
+    return measuring.values_by_query(judged, stack, by)
 
 
 def test_the_grid_has_the_known_sizes():
@@ -170,7 +171,7 @@ def test_every_setting_equals_ir_measures(monkeypatch, seed, signals, measure, s
     judged, _ = measuring.judge(table, qrels, by)
     for normalization in ("min-max", "z-score", "none"):
         grid = Grid(normalization, weight_grid(normalization, len(signals), 5))
-        (means,) = measuring.grid_means(table, judged, [grid], by)
+        (means,) = measuring.grid_means(judged, [grid], by)
         for setting in range(0, len(grid), 7):
             stack = grid.linear(setting, signals)
             expected = by_ir_measures(stack, rows, qrels, measure)
@@ -358,11 +359,9 @@ def test_the_score_table_is_sorted_by_id():
         ("q3", ["x"], np.array([[4.0, 0.4]])),
     ]
     table = ScoreTable.build(["bm25", "text"], rows)
-    assert table.document_ids == (("d10", "d2", "é"), (), ("x",))
-    assert table.scores[0].tolist() == [[2.0, 0.2], [1.0, 0.1], [3.0, 0.3]]
-    assert table.counts.tolist() == [3, 0, 1]
-    assert np.isnan(table.scores[2, 1:]).all()
-    assert table.only(["text"]).scores[2, 0].tolist() == [0.4]
+    assert [row.ids for row in table.rows] == [("d10", "d2", "é"), (), ("x",)]
+    assert table.rows[0].scores.tolist() == [[2.0, 0.2], [1.0, 0.1], [3.0, 0.3]]
+    assert table.only(["text"]).rows[2].scores.tolist() == [[0.4]]
     with pytest.raises(UsageError, match="signal meta was not scored; there are bm25, text"):
         table.only(["meta"])
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,9 +33,9 @@ _SKIP_GRAM: dict[str, Any] = {"window": 5, "sg": 1, "negative": 5, "workers": 1}
 
 @dataclass(frozen=True)
 class Embedding:
-    """names: n tokens; vectors: (n + 1, k), row 0 zero; counts: (n,) occurrences."""
+    """Vectors of a vocabulary of n tokens: (n + 1, k), row 0 zero. counts: (n,) occurrences."""
 
-    names: list[str]
+    vocabulary: Vocabulary
     vectors: NDArray[np.float32]
     counts: NDArray[np.int64]
 
@@ -44,34 +45,15 @@ class Embedding:
         return np.concatenate(([0.0], 1e-3 / (1e-3 + share))).astype(np.float32)
 
 
-class Input(NamedTuple):
-    """One part of a side. tokens: of its texts."""
-
-    embedding: Embedding
-    vocabulary: Vocabulary
-    tokens: Ragged
-
-
 class Inputs:
-    """Inputs of the rankers, made on first use. Both sides may share an embedding and its vocabulary."""
+    """Inputs of the rankers, made on first use: side -> embedding, and tokens of its texts."""
 
     def __init__(self, data: TrainingData, config: CnnConfig, progress: Progress) -> None:
         self.data, self.config, self.progress = data, config, progress
-        self._made: dict[Part, dict[str, Input]] = {}
 
-    def of(self, part: Part) -> dict[str, Input]:
-        """Return side -> input. Raises TrainingError without words or categories."""
-        if part not in self._made:
-            document, query = self._words() if part == "text" else self._categories()
-            vocabulary = Vocabulary(part, document.names, LONGEST[part])
-            other = vocabulary if query is document else Vocabulary(part, query.names, LONGEST[part])
-            self._made[part] = {
-                "query": Input(query, other, tokens_of(other, self.data.queries)),
-                "document": Input(document, vocabulary, tokens_of(vocabulary, self.data.documents)),
-            }
-        return self._made[part]
-
-    def _words(self) -> tuple[Embedding, Embedding]:
+    @cached_property
+    def text(self) -> dict[str, tuple[Embedding, Ragged]]:
+        """Words. Both sides of one language share an embedding. Raises TrainingError without words."""
         data, config = self.data, self.config
 
         def embedded(*corpora: Corpus) -> Embedding:
@@ -86,16 +68,18 @@ class Inputs:
 
         of_queries = data.query_text or data.queries
         if data.same_language:
-            document = query = embedded(data.documents, of_queries)
+            query = document = embedded(data.documents, of_queries)
         else:
             document, query = embedded(data.documents), embedded(of_queries)
-        if not document.names:
+        if not document.vocabulary.names:
             raise TrainingError("the documents have no words; `text` and `joint` need titles or texts")
-        if not query.names:
+        if not query.vocabulary.names:
             raise TrainingError("the queries have no words; `text` and `joint` need query texts")
-        return document, query
+        return self._sides(query, document)
 
-    def _categories(self) -> tuple[Embedding, Embedding]:
+    @cached_property
+    def meta(self) -> dict[str, tuple[Embedding, Ragged]]:
+        """Categories. Raises TrainingError if no document has any."""
         data, config = self.data, self.config
         if not any(data.documents.categories):
             raise TrainingError(
@@ -109,7 +93,13 @@ class Inputs:
             per_node=config.walks,
             progress=self.progress,
         )
-        return shared, shared
+        return self._sides(shared, shared)
+
+    def _sides(self, query: Embedding, document: Embedding) -> dict[str, tuple[Embedding, Ragged]]:
+        return {
+            "query": (query, tokens_of(query.vocabulary, self.data.queries)),
+            "document": (document, tokens_of(document.vocabulary, self.data.documents)),
+        }
 
 
 def tokens_of(vocabulary: Vocabulary, corpus: Corpus) -> Ragged:
@@ -155,7 +145,8 @@ def word2vec(
             model.train(_Counted(texts, advance), total_examples=model.corpus_count, epochs=epochs)
     names = list(model.wv.index_to_key)
     counts = np.array([model.wv.get_vecattr(name, "count") for name in names], dtype=np.int64)
-    return Embedding(names, _unit_mean(model.wv.vectors if names else np.zeros((0, size))), counts)
+    vocabulary = Vocabulary("text", names, LONGEST["text"])
+    return Embedding(vocabulary, _unit_mean(model.wv.vectors if names else np.zeros((0, size))), counts)
 
 
 def deepwalk(
@@ -170,9 +161,10 @@ def deepwalk(
     epochs = min(WALK_EPOCHS, max(1, round(WORDS_READ / max(walks.size, 1))))
     fixed = {"size": size, "seed": seed, "epochs": epochs, "least": 1, "title": "DeepWalk"}
     found = word2vec(lambda: sentences, len(sentences), progress=progress, **fixed)  # type: ignore[arg-type]
-    order = 1 + np.argsort([int(name) for name in found.names]).astype(np.int64)
-    vectors = whitened(found.vectors[order].astype(np.float64))
-    return Embedding(list(graph.names), _unit_mean(vectors), np.ones(len(order), dtype=np.int64))
+    rows = [found.vocabulary.index[str(node)] for node in range(len(graph.names))]
+    vectors = whitened(found.vectors[rows].astype(np.float64))
+    vocabulary = Vocabulary("meta", list(graph.names), LONGEST["meta"])
+    return Embedding(vocabulary, _unit_mean(vectors), np.ones(len(rows), dtype=np.int64))
 
 
 def random_walks(adjacency: csr_matrix, *, length: int, per_node: int, seed: int) -> NDArray[np.int64]:

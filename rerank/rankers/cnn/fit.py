@@ -44,14 +44,12 @@ class CnnTask(Task):
 
     def __init__(self, variant: str, name: str, inputs: Inputs) -> None:
         self.name, self.data, self.config = name, inputs.data, inputs.config
-        data, config, parts = inputs.data, inputs.config, [inputs.of(part) for part in PARTS[variant]]
+        data, config, parts = inputs.data, inputs.config, [getattr(inputs, part) for part in PARTS[variant]]
+        sides = {side: [part[side] for part in parts] for side in SIDES}
         torch.manual_seed(config.seed)
-        towers = {
-            side: [TorchTower(part[side].embedding, config, part[side].vocabulary) for part in parts]
-            for side in SIDES
-        }
-        self.model: TorchRanker = TorchRanker(towers["query"], towers["document"], config)
-        self.tokens = {side: [part[side].tokens for part in parts] for side in SIDES}
+        towers = {side: [TorchTower(one, config) for one, _ in own] for side, own in sides.items()}
+        self.model: TorchRanker = TorchRanker(towers, config)
+        self.tokens = {side: [tokens for _, tokens in own] for side, own in sides.items()}
         batch, graded = config.batch or batch_size(data.train), config.head == "mlp"
         self.sampler = Sampler(
             data.train, len(data.document_ids), batch, config.negatives, config.sampling, graded
@@ -159,7 +157,14 @@ class CnnTrainer:
         record["first_stage"] = self.data.first_stage
         query, document = ([tower.numpy() for tower in task.model.towers[side]] for side in SIDES)
         return TrainingResult(
-            CnnRanker(name, "", query, document, task.model.head(), record, variant),
+            CnnRanker(
+                name=name,
+                variant=variant,
+                query=query,
+                document=document,
+                head=task.model.head(),
+                trained=record,
+            ),
             epoch,
             -(-run.steps // each),
             value,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -13,15 +13,15 @@ from torch import Tensor, nn
 
 from rerank.rankers.cnn.config import CnnConfig
 from rerank.rankers.cnn.embeddings import Embedding
-from rerank.rankers.cnn.towers import Head, Ragged, Tower, Vocabulary
+from rerank.rankers.cnn.towers import Head, Ragged, Tower, ranges
 
 
 class TorchTower(nn.Module):
     """Torch version of :class:`rerank.rankers.cnn.towers.Tower`."""
 
-    def __init__(self, embedding: Embedding, config: CnnConfig, vocabulary: Vocabulary) -> None:
+    def __init__(self, embedding: Embedding, config: CnnConfig) -> None:
         super().__init__()
-        self.vocabulary, text = vocabulary, vocabulary.part == "text"
+        self.vocabulary, text = embedding.vocabulary, embedding.vocabulary.part == "text"
         self.width = config.width if text else 1
         size = embedding.vectors.shape[1]
         self.vectors = nn.Embedding.from_pretrained(  # type: ignore[no-untyped-call]
@@ -42,9 +42,7 @@ class TorchTower(nn.Module):
         h, size, m = self.width, self.vectors.embedding_dim, self.filters.out_features
         tokens = tokens.padded(h)
         windows = np.maximum(tokens.lengths - h + 1, 0)
-        begins = np.cumsum(windows) - windows
-        starts = np.repeat(tokens.offsets[:-1] - begins, windows) + np.arange(windows.sum())
-        places = starts[:, None] + np.arange(h)
+        places = ranges(tokens.offsets[:-1], windows)[:, None] + np.arange(h)
         # Each distinct word is multiplied once per place in a window, not once per occurrence.
         words, word = np.unique(tokens.flat, return_inverse=True)
         vectors = self.vectors(torch.from_numpy(words.astype(np.int64)))
@@ -84,19 +82,18 @@ def _weighted_mean(rows: Tensor, weights: Tensor, counts: NDArray[np.int64]) -> 
 
 
 class TorchRanker(nn.Module):
-    """Torch version of :class:`rerank.rankers.cnn.ranker.CnnRanker`."""
+    """Torch version of :class:`rerank.rankers.cnn.ranker.CnnRanker`. towers: of each side."""
 
-    def __init__(
-        self, query: Sequence[TorchTower], document: Sequence[TorchTower], config: CnnConfig
-    ) -> None:
+    def __init__(self, towers: Mapping[str, Sequence[TorchTower]], config: CnnConfig) -> None:
         super().__init__()
-        self.towers = {"query": query, "document": document}
-        self.sides = nn.ModuleDict({side: nn.ModuleList(own) for side, own in self.towers.items()})
+        self.towers = towers
+        self.sides = nn.ModuleDict({side: nn.ModuleList(own) for side, own in towers.items()})
         self.drop = nn.Dropout(config.dropout)
-        widths, cosine = (sum(t.out for t in query), sum(t.out for t in document)), config.head == "cosine"
+        widths = {side: sum(tower.out for tower in own) for side, own in towers.items()}
+        cosine = config.head == "cosine"
         first = config.vector_size if cosine else config.hidden[0]
-        self.from_query = nn.Linear(widths[0], first)
-        self.from_document = nn.Linear(widths[1], first, bias=cosine)
+        self.from_query = nn.Linear(widths["query"], first)
+        self.from_document = nn.Linear(widths["document"], first, bias=cosine)
         sizes = () if cosine else config.hidden
         self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
         self.output = nn.Linear(sizes[-1], 1) if sizes else None

@@ -19,31 +19,22 @@ PARTS: dict[str, tuple[Part, ...]] = {"text": ("text",), "meta": ("meta",), "joi
 """Variant -> inputs of its towers."""
 
 
-@dataclass(repr=False)
+@dataclass(kw_only=True, repr=False)
 class CnnRanker(ArrayRanker):
-    """A CNN ranker with fp16 features.
-
-    version: default: a hash of its content.
-    query, document: one tower per part of ``PARTS[variant]``.
-    """
+    """A CNN ranker with fp16 features. query, document: one tower per part of ``PARTS[variant]``."""
 
     family: ClassVar[str] = "cnn"
     bounds: ClassVar[tuple[float, float]] = (-1.0, 1.0)  # type: ignore[misc]
 
-    name: str
-    version: str
     query: list[Tower]
     document: list[Tower]
     head: Head
-    trained: Mapping[str, Any]
-    variant: str = ""
 
     def __post_init__(self) -> None:
-        self.variant = self.variant or self.name
+        super().__post_init__()
         self.uses_text, self.uses_categories = "text" in PARTS[self.variant], "meta" in PARTS[self.variant]
         names = [tower.vocabulary.names for tower in self.query if tower.vocabulary.part == "meta"]
         self.categories = CategoryNames(names[0]) if names else None
-        self.version = self.version or self.content_version()
         self.retrieves = self.head.cosine  # the MLP's score is no inner product
 
     def encode_documents(self, documents: Sequence[Document]) -> NDArray[np.float16]:
@@ -74,10 +65,10 @@ class CnnRanker(ArrayRanker):
         return arrays, vocabularies, {"towers": towers}
 
     @classmethod
-    def of_content(
+    def fields_of(
         cls, arrays: Mapping[str, NDArray[Any]], vocabularies: dict[str, Any], record: dict[str, Any]
-    ) -> CnnRanker:
-        """Inverse of :meth:`content`."""
+    ) -> dict[str, Any]:
+        """Towers and head."""
         made: dict[str, Vocabulary] = {}
         sides: dict[str, list[Tower]] = {"document": [], "query": []}
         for side, part in product(sides, PARTS[record["variant"]]):
@@ -86,9 +77,7 @@ class CnnRanker(ArrayRanker):
             made[name] = made[names] if isinstance(names, str) else Vocabulary(part, names, about["longest"])
             parts: dict[str, Any] = {"importance": None, **within(arrays, f"{name}.")}
             sides[side].append(Tower(made[name], mean=about["mean"], **parts))
-        head = Head(within(arrays, "head."))
-        about = record["name"], record["version"], sides["query"], sides["document"], head
-        return cls(*about, record["trained"], record["variant"])
+        return {**sides, "head": Head(within(arrays, "head."))}
 
 
 def _pooled(towers: Sequence[Tower], records: Sequence[Document] | Sequence[Query]) -> NDArray[np.float32]:

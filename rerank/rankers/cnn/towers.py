@@ -44,9 +44,7 @@ class Ragged:
     def take(self, which: NDArray[np.integer]) -> Ragged:
         """Select sequences by number, in order."""
         lengths = self.lengths[which]
-        offsets = _offsets(lengths)
-        source = np.repeat(self.offsets[which] - offsets[:-1], lengths) + np.arange(offsets[-1])
-        return Ragged(self.flat[source], offsets)
+        return Ragged(self.flat[ranges(self.offsets[which], lengths)], _offsets(lengths))
 
     def padded(self, least: int) -> Ragged:
         """Pad non-empty sequences with zeros to ``least``."""
@@ -56,12 +54,22 @@ class Ragged:
             return self
         offsets = _offsets(np.where(short, least, lengths))
         flat = np.zeros(offsets[-1], dtype=np.int32)
-        flat[np.repeat(offsets[:-1] - self.offsets[:-1], lengths) + np.arange(len(self.flat))] = self.flat
+        flat[ranges(offsets[:-1], lengths)] = self.flat
         return Ragged(flat, offsets)
 
 
 def _offsets(lengths: ArrayLike) -> NDArray[np.int64]:
     return np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
+
+
+def ranges(begins: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Concatenate the ranges of these lengths from these beginnings: (sum of lengths,).
+
+    >>> ranges(np.array([5, 0]), np.array([2, 3])).tolist()
+    [5, 6, 0, 1, 2]
+    """
+    ends = np.cumsum(lengths)
+    return np.repeat(begins - (ends - lengths), lengths) + np.arange(lengths.sum())
 
 
 @dataclass
@@ -142,8 +150,7 @@ class Tower:
     def _pool_filled(self, tokens: Ragged) -> NDArray[np.float32]:
         h = len(self.filters)
         windows = tokens.lengths - h + 1  # (n,) per sequence, at least 1
-        begins = np.concatenate(([0], np.cumsum(windows)[:-1]))  # (n,) first window of each sequence
-        starts = np.repeat(tokens.offsets[:-1] - begins, windows) + np.arange(windows.sum())
+        starts = ranges(tokens.offsets[:-1], windows)
         vectors = self.vectors[tokens.flat].astype(np.float32, copy=False)  # (T, k)
         hidden = vectors[starts] @ self.filters[0]  # (windows, m)
         for j in range(1, h):
@@ -157,7 +164,7 @@ class Tower:
         of_window = of_token[starts].copy()
         for j in range(1, h):
             of_window += of_token[starts + j]
-        pooled = _weighted_mean(hidden, of_window, begins)
+        pooled = _weighted_mean(hidden, of_window, np.cumsum(windows) - windows)
         if not self.mean:
             return pooled
         return np.concatenate((pooled, _weighted_mean(vectors, of_token, tokens.offsets[:-1])), axis=1)

@@ -51,19 +51,36 @@ class PairSampler:
     ) -> None:
         self.graph, self.text, self.batch, self.seed = graph, text, batch, seed
         self.pairs = np.concatenate((graph.related, graph.unrelated))
-        self._orders = _Orders(graph)
-        self._passes = max(1, len(graph.ids) // batch)
+        self._members, self._tied = _groups(graph)
+        self._passes = max(1, len(graph.component) // batch)
         together = np.zeros(len(self.pairs))
         for trial in range(TRIALS):
-            order = self._orders.draw(np.random.default_rng((seed, 3, trial)))[: self._passes * batch]
+            order = self._order(np.random.default_rng((seed, 3, trial)))[: self._passes * batch]
             first, second = self._places(order)
             together += (first // batch == second // batch) & (first >= 0) & (second >= 0)
         weights = TRIALS / np.maximum(together, 1)
         self.weights: NDArray[np.float32] = (weights / weights.mean()).astype(np.float32)
 
+    def _order(self, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Draw an order of all texts; unrelated pairs often connect consecutive components."""
+        count = len(self._members)
+        rest = rng.permutation(count).tolist()
+        left = np.ones(count, dtype=bool)
+        found: list[NDArray[np.int64]] = []
+        chosen = -1
+        for tie, place in rng.random((count, 2)).tolist():
+            tied = [one for one in self._tied[chosen] if left[one]] if found and tie < TIED else []
+            if tied:
+                chosen = tied[int(place * len(tied))]
+            else:
+                chosen = next(one for one in iter(rest.pop, None) if left[one])
+            left[chosen] = False
+            found.append(rng.permutation(self._members[chosen]))
+        return np.concatenate(found)
+
     def _places(self, texts: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return places of both ends of all pairs in an order, (2, P); -1: not in it."""
-        place = np.full(len(self.graph.ids), -1)
+        place = np.full(len(self.graph.component), -1)
         place[texts] = np.arange(len(texts))
         ends: NDArray[np.int64] = place[self.pairs.T]
         return ends
@@ -77,7 +94,7 @@ class PairSampler:
         for step in range(first, self.steps()):
             turn, place = divmod(step, self._passes)
             if step == first or not place:
-                order = self._orders.draw(np.random.default_rng((self.seed, number, turn)))
+                order = self._order(np.random.default_rng((self.seed, number, turn)))
             texts = order[place * self.batch : (place + 1) * self.batch]
             yield self._batch(texts, np.random.default_rng((self.seed, 4, number, step)))
 
@@ -91,7 +108,7 @@ class PairSampler:
         related = pairs < len(self.graph.related)
         return PairBatch(
             texts,
-            self.graph.shared[texts],
+            self.graph.component[texts],
             [self.text(one) for one in texts.tolist()],
             ends,
             related.astype(np.float32),
@@ -99,35 +116,17 @@ class PairSampler:
         )
 
 
-class _Orders:
-    """Random orders of all texts."""
-
-    def __init__(self, graph: ConceptGraph) -> None:
-        group = graph.shared.copy()
-        group[group < 0] = graph.groups + np.arange(int((group < 0).sum()))
-        self.count = int(group.max(initial=-1)) + 1
-        self.members = np.argsort(group, kind="stable")
-        self.starts = np.searchsorted(group[self.members], np.arange(self.count + 1))
-        ends = group[graph.unrelated]
-        ends = ends[ends[:, 0] != ends[:, 1]]
-        ends = np.concatenate((ends, ends[:, ::-1]))
-        order = np.argsort(ends[:, 0], kind="stable")
-        self.tied = ends[order, 1]  # once for each pair
-        self.ties = np.searchsorted(ends[order, 0], np.arange(self.count + 1))
-
-    def draw(self, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Draw an order; unrelated pairs often connect consecutive components."""
-        rest = rng.permutation(self.count).tolist()
-        left = np.ones(self.count, dtype=bool)
-        found: list[NDArray[np.int64]] = []
-        chosen = -1
-        for tie, place in rng.random((self.count, 2)).tolist():
-            tied = self.tied[self.ties[chosen] : self.ties[chosen + 1]] if found and tie < TIED else rest[:0]
-            tied = [one for one in tied if left[one]]
-            if tied:
-                chosen = int(tied[int(place * len(tied))])
-            else:
-                chosen = next(one for one in iter(rest.pop, None) if left[one])
-            left[chosen] = False
-            found.append(rng.permutation(self.members[self.starts[chosen] : self.starts[chosen + 1]]))
-        return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
+def _groups(graph: ConceptGraph) -> tuple[list[list[int]], list[list[int]]]:
+    """Return the texts of each group, a component or a single text, and the groups of its unrelated pairs."""
+    group, alone = graph.component.copy(), np.flatnonzero(graph.component < 0)
+    count = graph.components + len(alone)
+    group[alone] = np.arange(graph.components, count)
+    members: list[list[int]] = [[] for _ in range(count)]
+    tied: list[list[int]] = [[] for _ in range(count)]
+    for text, one in enumerate(group.tolist()):
+        members[one].append(text)
+    ends = group[graph.unrelated]
+    for one, other in np.concatenate((ends, ends[:, ::-1])).tolist():
+        if one != other:
+            tied[one].append(other)
+    return members, tied

@@ -22,33 +22,14 @@ from rerank.rankers.concept.ranker import ConceptRanker, Head
 from rerank.rankers.encoder.task import EncoderTask
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.training.job import TrainingJob, TrainingResult
-from rerank.records import LabeledPair
 from rerank.text import plural
 
 
-@dataclass(frozen=True)
-class Concepts:
-    """Training data.
-
-    ids: graph documents, then other dev documents.
-    tokens: truncated, without special tokens.
-    kept: dev pairs.
-    """
-
-    graph: ConceptGraph
-    ids: Sequence[str]
-    tokens: Sequence[NDArray[np.int32]]
-    kept: Sequence[LabeledPair]
-
-    @classmethod
-    def ids_of(cls, graph: ConceptGraph, kept: Sequence[LabeledPair]) -> list[str]:
-        """Return all ids in order."""
-        rest = sorted({one for pair in kept for one in (pair.a, pair.b)} - {*graph.ids})
-        return [*graph.ids, *rest]
-
-
 class ConceptTask(EncoderTask):
-    """Trains an encoder on labeled pairs."""
+    """Trains an encoder on labeled pairs.
+
+    tokens: of the documents of the graph, truncated, without special tokens.
+    """
 
     name = "concept"
     config: ConceptConfig
@@ -56,28 +37,29 @@ class ConceptTask(EncoderTask):
 
     def __init__(
         self,
-        concepts: Concepts,
+        graph: ConceptGraph,
+        tokens: Sequence[NDArray[np.int32]],
         encoder: TextEncoder,
         config: ConceptConfig,
         progress: Progress | None = None,
         checkpoint: Path | None = None,
     ) -> None:
-        self.concepts, graph, self.text = concepts, concepts.graph, concepts.tokens.__getitem__
-        sampler = PairSampler(graph, self.text, min(config.batch, len(graph.ids)), config.seed)
-        if config.objective == "graph-component" and graph.groups < 2:
+        self.graph, self.tokens, self.text = graph, tokens, tokens.__getitem__
+        if config.objective == "graph-component" and graph.components < 2:
             raise TrainingError(
-                f"the related pairs make {plural(graph.groups, 'component[|s]')}, and two are needed for"
+                f"the related pairs make {plural(graph.components, 'component[|s]')}, and two are needed for"
                 " contrasts; give pairs of more groups, or --objective classifier"
             )
+        sampler = PairSampler(graph, self.text, min(config.batch, len(graph.component)), config.seed)
         super().__init__(encoder, config, sampler, progress, checkpoint)
 
     def make_loss(self) -> ConceptLoss:
         """Return the classifier with contrastive losses."""
-        graph, config, width = self.concepts.graph, self.config, self.encoder.width
+        graph, config, width = self.graph, self.config, self.encoder.width
         if config.objective == "classifier":
             return ConceptLoss(width)
-        moco = MomentumLoss(self.encoding, min(config.queue, len(graph.ids)), config.momentum)
-        return ConceptLoss(width, [GraphComponentLoss(graph.shared, width), moco])
+        moco = MomentumLoss(self.encoding, min(config.queue, len(graph.component)), config.momentum)
+        return ConceptLoss(width, [GraphComponentLoss(graph.component, width), moco])
 
     def head(self) -> Head:
         """Return the current head."""
@@ -85,25 +67,25 @@ class ConceptTask(EncoderTask):
 
     def evaluate(self) -> dict[str, float]:
         """Return the AUC of dev pairs, which decides, and the threshold with its accuracy."""
-        kept, place = self.concepts.kept, {one: i for i, one in enumerate(self.concepts.ids)}
-        if not kept:
+        graph = self.graph
+        if not len(graph.dev):
             return {}
-        ends = np.array([(place[pair.a], place[pair.b]) for pair in kept], dtype=np.int64)
-        documents, at = np.unique(ends, return_inverse=True)
+        documents, at = np.unique(graph.dev, return_inverse=True)
         first, second = self.vectors(documents)[at.reshape(-1, 2).T]
-        related, scores = np.array([pair.related for pair in kept]), self.head().relatedness(first, second)
+        related, scores = graph.dev_labels, self.head().relatedness(first, second)
         threshold = best_threshold(scores, related)
         right = accuracy(scores, related, threshold)
         return {"AUC": auc(scores, related), "threshold": threshold, "accuracy": right}
 
     def identity(self) -> tuple[Any, Iterable[NDArray[Any]]]:
-        """Return ids and dev pairs; texts and pairs."""
-        concepts, graph = self.concepts, self.concepts.graph
-        return [concepts.ids, sorted(concepts.kept)], [*concepts.tokens, graph.related, graph.unrelated]
+        """Return ids; texts and pairs."""
+        graph = self.graph
+        pairs = graph.related, graph.unrelated, graph.dev, graph.dev_labels
+        return graph.ids, [*self.tokens, *pairs]
 
     def passages(self) -> Iterable[NDArray[np.int32]]:
         """Yield all texts."""
-        return iter(self.concepts.tokens)
+        return iter(self.tokens)
 
 
 BLOCK = 256
@@ -121,34 +103,34 @@ class ConceptFitter:
         """Fine-tune the encoder and train the head."""
         job, config, progress = self.job, self.config, self.job.progress
         assert job.labeled is not None
-        pairs, kept = job.labeled
-        encoder = config.load()
-        concepts = read_concepts(job.engine, encoder, pairs, kept, progress)
-        task = ConceptTask(concepts, encoder, config, progress, job.checkpoint(name))
-        graph, largest = concepts.graph, int(concepts.graph.sizes.max())
-        remark = (
-            f"{len(graph.related):,} related and {plural(len(graph.unrelated), 'unrelated pair[|s]')} of"
-            f" {plural(len(graph.ids), 'document[|s]')} to learn from;"
-            f" {plural(graph.groups, 'component[|s]')}, the largest of {largest:,};"
-            f" {plural(len(kept), 'dev pair[|s]')}"
-        )
-        excluded = plural(graph.withheld, "dev pair[|s]"), plural(graph.disagreeing, "pair[|s]")
-        progress.say(f"{remark}; left out: {excluded[0]}, {excluded[1]} with both labels")
-        if 2 * largest > len(graph.ids):
-            progress.say(
-                "one component has more than half of the texts: contrasts of components have little effect"
-            )
-        run = task.fit()
+        graph, encoder = ConceptGraph.of(*job.labeled), config.load()
+        tokens = read_tokens(job.engine, graph, encoder, progress)
+        task = ConceptTask(graph, tokens, encoder, config, progress, job.checkpoint(name))
         counts = {
-            "texts": len(graph.ids),
-            "components": graph.groups,
-            "largest_component": largest,
+            "texts": len(graph.component),
+            "components": graph.components,
+            "largest_component": int(np.bincount(graph.component + 1)[1:].max()),
             "related": len(graph.related),
             "unrelated": len(graph.unrelated),
             "withheld": graph.withheld,
             "disagreeing": graph.disagreeing,
-            "kept_pairs": len(kept),
+            "kept_pairs": len(graph.dev),
         }
+        remark = (
+            f"{len(graph.related):,} related and {plural(len(graph.unrelated), 'unrelated pair[|s]')} of"
+            f" {plural(len(graph.component), 'document[|s]')} to learn from;"
+            f" {plural(graph.components, 'component[|s]')}, the largest of"
+            f" {counts['largest_component']:,}; {plural(len(graph.dev), 'dev pair[|s]')}"
+        )
+        progress.say(
+            f"{remark}; left out: {plural(graph.withheld, 'dev pair[|s]')},"
+            f" {plural(graph.disagreeing, 'pair[|s]')} with both labels"
+        )
+        if 2 * counts["largest_component"] > counts["texts"]:
+            progress.say(
+                "one component has more than half of the texts: contrasts of components have little effect"
+            )
+        run = task.fit()
         threshold = run.kept.measures.get("threshold", 0.5)
         trained = {**task.record(run), **counts}
         ranker = ConceptRanker(
@@ -157,29 +139,23 @@ class ConceptFitter:
         return task.result(run, ranker, "dev pairs", remark, {**counts, "threshold": threshold})
 
 
-def read_concepts(
-    engine: Engine,
-    encoder: TextEncoder,
-    pairs: Sequence[LabeledPair],
-    kept: Sequence[LabeledPair],
-    progress: Progress,
-) -> Concepts:
-    """Build the graph and tokenize documents. kept: dev pairs.
+def read_tokens(
+    engine: Engine, graph: ConceptGraph, encoder: TextEncoder, progress: Progress
+) -> list[NDArray[np.int32]]:
+    """Tokenize the documents of a graph.
 
     Raises TrainingError for unknown ids, missing text, or a single label.
     """
-    graph = ConceptGraph.of(pairs, kept)
     for label, found in (("related", graph.related), ("unrelated", graph.unrelated)):
         if not len(found):
             raise TrainingError(
                 f"no pair to learn from is {label} ({graph.withheld} are dev pairs, {graph.disagreeing} have"
                 " both labels); give --labeled-pairs with related and unrelated pairs"
             )
-    ids = Concepts.ids_of(graph, kept)
     tokens: list[NDArray[np.int32]] = []
-    with progress.step("read documents", len(ids), "doc") as advance:
-        for begin in range(0, len(ids), BLOCK):
-            block = ids[begin : begin + BLOCK]
+    with progress.step("read documents", len(graph.ids), "doc") as advance:
+        for begin in range(0, len(graph.ids), BLOCK):
+            block = graph.ids[begin : begin + BLOCK]
             documents = engine.get(block)
             if None in documents:
                 raise TrainingError(
@@ -191,4 +167,4 @@ def read_concepts(
                     raise TrainingError(f"document {id!r} of a pair has no text; add one, or remove the pair")
                 tokens.append(np.array(text[: encoder.room], dtype=np.int32))
             advance(len(block))
-    return Concepts(graph, ids, tokens, kept)
+    return tokens

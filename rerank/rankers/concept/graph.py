@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,15 +11,17 @@ from numpy.typing import NDArray
 from rerank.records import LabeledPair
 
 Pairs = NDArray[np.int64]
-"""(n, 2) positions of documents, the smaller one first, in ascending order, each pair once."""
+"""(n, 2) positions of documents."""
 
 
 @dataclass(frozen=True)
 class ConceptGraph:
-    """N documents, ordered by id.
+    """N documents to learn from, and dev pairs.
 
-    related, unrelated: labeled pairs.
-    component: (N,) by first document.
+    ids: the N documents, by id, then the other documents of dev pairs.
+    related, unrelated: labeled pairs, each once, the smaller position first, in ascending order.
+    component: (N,) from 0, by first document; -1: without related documents.
+    dev, dev_labels: dev pairs, and whether they are related.
     withheld, disagreeing: number of excluded pairs: dev pairs, pairs with both labels.
     """
 
@@ -28,47 +29,50 @@ class ConceptGraph:
     related: Pairs
     unrelated: Pairs
     component: NDArray[np.int64]
-    withheld: int = 0
-    disagreeing: int = 0
+    dev: Pairs
+    dev_labels: NDArray[np.bool_]
+    withheld: int
+    disagreeing: int
 
     @classmethod
-    def of(cls, pairs: Iterable[LabeledPair], kept: Iterable[LabeledPair] = ()) -> ConceptGraph:
-        """Return the graph without dev pairs ``kept``."""
+    def of(cls, pairs: Iterable[LabeledPair], dev: Iterable[LabeledPair] = ()) -> ConceptGraph:
+        """Return the graph of ``pairs`` without the dev pairs."""
         from scipy.sparse import csr_matrix
         from scipy.sparse.csgraph import connected_components
 
-        labels: dict[tuple[str, str], set[bool]] = {}
+        dev, labels = sorted(dev), dict[tuple[str, str], set[bool]]()
         for pair in pairs:
             if pair.a != pair.b:
                 labels.setdefault(pair.key, set()).add(pair.related)
-        withheld = labels.keys() & {pair.key for pair in kept}
+        withheld = labels.keys() & {pair.key for pair in dev}
         disagreeing = {key for key in labels.keys() - withheld if len(labels[key]) > 1}
         for key in withheld | disagreeing:
             del labels[key]
-        ids = tuple(sorted({one for key in labels for one in key}))
-        place = {one: i for i, one in enumerate(ids)}
+        ids = sorted({one for key in labels for one in key})
+        others = sorted({one for pair in dev for one in pair[:2]}.difference(ids))
+        place = {one: i for i, one in enumerate((*ids, *others))}
 
-        def positions(label: bool) -> Pairs:
-            found = sorted((place[a], place[b]) for (a, b), known in labels.items() if known == {label})
-            return np.array(found, dtype=np.int64).reshape(-1, 2)
+        def positions(found: Iterable[tuple[str, str]]) -> Pairs:
+            return np.array([(place[a], place[b]) for a, b in found], dtype=np.int64).reshape(-1, 2)
 
-        related = positions(True)
+        related, unrelated = (
+            positions(sorted(key for key in labels if labels[key] == {label})) for label in (True, False)
+        )
         edges = csr_matrix((np.ones(len(related), np.int8), (*related.T,)), shape=(len(ids), len(ids)))
-        component = connected_components(edges, directed=False)[1].astype(np.int64)
-        return cls(ids, related, positions(False), component, len(withheld), len(disagreeing))
-
-    @cached_property
-    def sizes(self) -> NDArray[np.int64]:
-        """Documents per component."""
-        return np.bincount(self.component)
+        group = connected_components(edges, directed=False)[1]
+        several = np.bincount(group) > 1
+        return cls(
+            tuple(place),
+            related,
+            unrelated,
+            np.where(several, np.cumsum(several) - 1, -1)[group],
+            positions(pair[:2] for pair in dev),
+            np.array([pair.related for pair in dev], dtype=np.bool_),
+            len(withheld),
+            len(disagreeing),
+        )
 
     @property
-    def groups(self) -> int:
-        """Number of components with several documents."""
-        return int((self.sizes > 1).sum())
-
-    @cached_property
-    def shared(self) -> NDArray[np.int64]:
-        """Components with several documents, (N,) from 0; -1: others."""
-        several = self.sizes > 1
-        return np.where(several, np.cumsum(several) - 1, -1)[self.component]
+    def components(self) -> int:
+        """Number of components."""
+        return int(self.component.max(initial=-1)) + 1

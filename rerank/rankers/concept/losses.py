@@ -95,15 +95,13 @@ class GraphComponentLoss(Loss):
         anchors = pairs.component >= 0
         if not bool(anchors.any()):
             return vectors.sum() * 0
-        return self.each(functional.normalize(vectors[anchors], dim=-1), pairs.component[anchors]).mean()
-
-    def each(self, vectors: Tensor, component: Tensor) -> Tensor:
-        """Return losses, (n,), of unit vectors, (n, E), and components, (n,)."""
+        vectors, component = functional.normalize(vectors[anchors], dim=-1), pairs.component[anchors]
         cosines = vectors @ self.centroids.to(vectors.dtype).T
         invalid = self.phi.isinf()  # no centroid in this epoch
         logits = (cosines / self.phi.to(vectors.dtype)).masked_fill(invalid, float("-inf"))
         logits = logits.where(~invalid[component, None], cosines)
-        return functional.cross_entropy(logits, component, reduction="none") * ~invalid[component]
+        losses = functional.cross_entropy(logits, component, reduction="none") * ~invalid[component]
+        return losses.mean()
 
 
 def centroids(

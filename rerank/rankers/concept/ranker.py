@@ -34,7 +34,7 @@ class Head:
     bias: Float32
 
     def relatedness(self, a: NDArray[np.floating], b: NDArray[np.floating]) -> NDArray[np.float64]:
-        """Return probabilities, (n,), of (n, E) pairs, averaged over both orders.
+        """Return probabilities, (n,), of (n, E) pairs, averaged over both orders; 0 without text.
 
         One side may be (1, E) or (E,).
         """
@@ -45,7 +45,8 @@ class Head:
         left, right = a @ sides, b @ sides
         forward = (both + left[..., 0] + right[..., 1]).astype(np.float64)
         backward = (both + right[..., 0] + left[..., 1]).astype(np.float64)
-        return (_sigmoid(forward) + _sigmoid(backward)) / 2
+        with_text = np.any(a, axis=-1) & np.any(b, axis=-1)
+        return np.where(with_text, (_sigmoid(forward) + _sigmoid(backward)) / 2, 0.0)
 
 
 def _sigmoid(x: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -76,15 +77,8 @@ class ConceptRanker(EncoderRanker):
         return content_hash(encoder.version(), vars(self.head).values())
 
     def relatedness(self, a: NDArray[np.floating], b: NDArray[np.floating]) -> NDArray[np.float64]:
-        """Return scores, (n,), of (n, E) vectors or features; minimal without text.
-
-        One side may be (E,). Order does not matter.
-        """
-        a, b = a.astype(np.float32, copy=False), b.astype(np.float32, copy=False)
-        found = self.head.relatedness(a, b)
-        for side in (a, b):
-            found[~np.any(side, axis=-1)] = 0.0
-        return found
+        """Return scores of pairs of vectors or features; see :meth:`Head.relatedness`."""
+        return self.head.relatedness(a, b)
 
     def encode_documents(self, documents: Sequence[Document]) -> NDArray[np.float16]:
         """Return vectors, (n, E) fp16."""

@@ -120,7 +120,14 @@ class ProjectionTrainer:
         size = len(terms.names)
         matrices = [stored[begin : begin + size] for begin in range(0, len(stored), size)]
         record = {**trained, "config": values_of(self.config), "first_stage": self.data.first_stage}
-        ranker = Projection(name, terms, matrices[0], matrices[-1], record, variant=variant)
+        ranker = Projection(
+            name=name,
+            variant=variant,
+            terms=terms,
+            query=matrices[0],
+            document=matrices[-1],
+            trained=record,
+        )
         if self.data.dev:
             return best.result(ranker)
         return best.result(ranker, "by terms", measure="mean reciprocal rank of dev pairs")

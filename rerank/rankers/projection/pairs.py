@@ -13,7 +13,7 @@ from rerank.errors import TrainingError
 from rerank.progress import Progress
 from rerank.rankers.projection.config import ProjectionConfig
 from rerank.rankers.projection.ranker import fit_terms, term_matrix
-from rerank.rankers.projection.s2net import Comparisons, Integers, Matrix
+from rerank.rankers.projection.s2net import Comparisons, Integers, Matrix, entries
 from rerank.rankers.training.data import Corpus, DevSet, Judged, TrainingData
 
 
@@ -133,7 +133,9 @@ def _compared(
         worse.append(sorted(below - {column[pair.document]}))
     target = _integers(column[pair.document] for pair in pairs)
     weight = np.array([pair.weight for pair in pairs])
-    return Comparisons.of(target, left_out, weight, worse, config.judged, columns)
+    return Comparisons(
+        target, entries(left_out, columns), weight / weight.sum(), entries(worse, columns), config.judged
+    )
 
 
 class TermVectors(Vectors):
@@ -221,9 +223,7 @@ def _distinct(rows: Any) -> tuple[Integers, Integers]:
     rows = csr_matrix(rows)
     rows.sort_indices()
     cuts = zip(rows.indptr[:-1], rows.indptr[1:])
-    keys = [(rows.indices[a:b].tobytes(), rows.data[a:b].tobytes()) for a, b in cuts]
-    first: dict[tuple[bytes, bytes], int] = {}
-    for row, key in enumerate(keys):
-        first.setdefault(key, row)
-    number = dict(zip(first, range(len(first))))
-    return _integers(number[key] for key in keys), _integers(first.values())
+    keys = ((rows.indices[a:b].tobytes(), rows.data[a:b].tobytes()) for a, b in cuts)
+    known: dict[tuple[bytes, bytes], int] = {}
+    numbers = _integers(known.setdefault(key, len(known)) for key in keys)
+    return numbers, np.unique(numbers, return_index=True)[1]

@@ -124,30 +124,20 @@ def _counts(corpus: Corpus, index: Mapping[str, int], letters: int) -> Any:
     return counts
 
 
-@dataclass(repr=False)
+@dataclass(kw_only=True, repr=False)
 class Projection(ArrayRanker):
     """Cosine of projected term vectors (Yih et al. 2011, section 3.1). Features: k fp16 numbers.
 
     query, document: matrices (V, k), possibly one object.
-    trained: how it was fitted.
-    variant: one of five rankers. Default: its name.
     """
 
     family: ClassVar[str] = "projection"
     bounds: ClassVar[tuple[float, float]] = (-1.0, 1.0)  # type: ignore[misc]
     retrieves = True
 
-    name: str
     terms: Terms
     query: NDArray[np.float16]
     document: NDArray[np.float16]
-    trained: Mapping[str, Any] = field(default_factory=dict)
-    version: str = ""
-    variant: str = ""
-
-    def __post_init__(self) -> None:
-        self.variant = self.variant or self.name
-        self.version = self.version or self.content_version()
 
     def encode_documents(self, documents: Sequence[Document]) -> NDArray[np.float16]:
         """(n, k) fp16 of length 1; 0 without known terms."""
@@ -185,14 +175,13 @@ class Projection(ArrayRanker):
         return arrays, {"terms": terms.names}, {"letters": terms.letters, "longest": terms.longest}
 
     @classmethod
-    def of_content(
+    def fields_of(
         cls, arrays: Mapping[str, NDArray[Any]], vocabularies: dict[str, Any], record: dict[str, Any]
-    ) -> Projection:
-        """Inverse of :meth:`content`."""
+    ) -> dict[str, Any]:
+        """Terms and matrices."""
         terms = Terms(vocabularies["terms"], arrays["idf"], record["letters"], record["longest"])
         query, document = arrays["query"], arrays.get("document", arrays["query"])
         for matrix in (query, document):
             if not len(terms.names) == len(terms.idf) == len(matrix) or matrix.ndim != 2:
                 raise ValueError(f"a matrix of {matrix.shape} does not fit {len(terms.names)} names")
-        known = [record[key] for key in ("trained", "version", "variant")]
-        return cls(record["name"], terms, query, document, *known)
+        return {"terms": terms, "query": query, "document": document}

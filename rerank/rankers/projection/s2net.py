@@ -35,35 +35,16 @@ class Comparisons:
     worse: Any
     judged: float = 0.0
 
-    @classmethod
-    def of(
-        cls,
-        target: Integers,
-        left_out: Sequence[Sequence[int]],
-        weight: NDArray[np.float64],
-        worse: Sequence[Sequence[int]],
-        judged: float,
-        columns: int,
-    ) -> Comparisons:
-        """Build from columns of each row. columns: M."""
-        from scipy.sparse import csr_matrix
-
-        def entries(lists: Sequence[Sequence[int]]) -> Any:
-            ends = np.cumsum([0, *map(len, lists)])
-            flat = np.fromiter(chain.from_iterable(lists), np.int64, ends[-1])
-            return csr_matrix((np.ones(len(flat), np.bool_), flat, ends), (len(lists), columns))
-
-        return cls(target, entries(left_out), weight / weight.sum(), entries(worse), judged)
-
     def weights(
-        self, begin: int, end: int, columns: int
+        self, begin: int, end: int
     ) -> tuple[NDArray[np.float64], tuple[Integers, Integers], NDArray[np.float64]]:
-        """Weights of rows ``begin`` to ``end`` with ``columns`` columns.
+        """Weights of rows ``begin`` to ``end``.
 
         (rows,) weight per comparison; (row, column) judged worse; their additional weights.
         """
         weight, worse = self.weight[begin:end], self.worse[begin:end]
-        share = weight / np.maximum(columns - np.diff(self.left_out.indptr[begin : end + 1]), 1)
+        compared = worse.shape[1] - np.diff(self.left_out.indptr[begin : end + 1])
+        share = weight / np.maximum(compared, 1)
         counts = np.diff(worse.indptr)
         share = np.where(counts > 0, (1 - self.judged) * share, share)
         places = worse.nonzero()
@@ -76,6 +57,15 @@ class Comparisons:
         target = np.searchsorted(columns, self.target[rows])
         left_out = self.left_out[rows][:, columns]
         return columns, Comparisons(target, left_out, self.weight[rows], worse[:, columns], self.judged)
+
+
+def entries(lists: Sequence[Sequence[int]], columns: int) -> Any:
+    """CSR matrix, (N, columns) bool, with entries in these columns of each row."""
+    from scipy.sparse import csr_matrix
+
+    ends = np.cumsum([0, *map(len, lists)])
+    flat = np.fromiter(chain.from_iterable(lists), np.int64, ends[-1])
+    return csr_matrix((np.ones(len(flat), np.bool_), flat, ends), (len(lists), columns))
 
 
 def pairwise_logistic(
@@ -102,7 +92,7 @@ def pairwise_logistic(
         odds *= gamma
         np.exp(odds, out=odds)
         odds[comparisons.left_out[begin:end].nonzero()] = 0.0
-        share, worse, more = comparisons.weights(begin, end, len(documents))
+        share, worse, more = comparisons.weights(begin, end)
         loss += float(share @ np.log1p(odds).sum(axis=1, dtype=np.float64) + more @ np.log1p(odds[worse]))
         odds /= odds + 1  # the logistic function of gamma * (S_ij - S_i,target)
         added = gamma * more * odds[worse]
