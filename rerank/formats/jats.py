@@ -125,7 +125,7 @@ def read_jats(
     seen = set() if seen is None else seen
     files = article_files(Path(path))
     if not files:
-        raise InputError(f"{path}: no articles; give .xml or .nxml files, plain or .gz, or unpack the archive")
+        raise InputError(f"{path}: no articles; give .xml or .nxml files, plain or .gz; unpack archives")
     for file in files:
         try:
             article = read_article(read_file(file), str(file), sentences=sentences)

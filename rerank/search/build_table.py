@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 
 import numpy as np
 
@@ -127,7 +128,7 @@ def score_table(
     rows: list[tuple[str, Sequence[str], np.ndarray]] = []
     cases: list[str] = []
     recall: dict[str, list[float]] = {}
-    candidates = _candidates(pipeline, request, known)
+    candidates = _candidates(pipeline, request, scorer.features, known)
     candidates = (progress or Progress()).over(candidates, "score candidates", len(request.queries), "query")
     for query, found in candidates:
         if request.retrieved:
@@ -178,22 +179,24 @@ def _recall(candidates: Candidates, relevant: Mapping[str, int], first_stage: st
 
 
 def _candidates(
-    pipeline: Pipeline, request: TableRequest, known: set[str]
+    pipeline: Pipeline, request: TableRequest, features: Mapping[str, str], known: set[str]
 ) -> Iterator[tuple[Query, Candidates]]:
-    """known: relevant documents in the engine."""
-    features, depth = pipeline.features(request.signals), request.protocol.count
-    pools = iter(()) if request.retrieved else _pools(pipeline.engine, request, known)
-    searches: list[SearchRequest] = []
-    for query in request.queries:
-        text = query.search_text(pipeline.engine.lang)
-        one = SearchRequest(text, request.first_stage, depth, request.filters, features=features)
-        if request.retrieved:
-            one = replace(one, retrievers=pipeline.retrievers(query, request.retrieve))
-        if request.search is not None:
-            one = replace(one, features={}, template=FilledTemplate(request.search, query))
-        if not request.retrieved:
-            one = replace(one, ids=next(pools))
-        searches.append(one)
+    """features: ranker -> version. known: relevant documents in the engine."""
+    search = request.search
+    pools = repeat(None) if request.retrieved else _pools(pipeline.engine, request, known)
+    searches = [
+        SearchRequest(
+            query.search_text(pipeline.engine.lang),
+            request.first_stage,
+            request.protocol.count,
+            request.filters,
+            ids,
+            retrievers=pipeline.retrievers(query, request.retrieve),
+            features={} if search else features,
+            template=FilledTemplate(search, query) if search else None,
+        )
+        for query, ids in zip(request.queries, pools)
+    ]
     yield from zip(request.queries, pipeline.engine.search(searches), strict=True)
 
 
