@@ -7,18 +7,15 @@ from dataclasses import dataclass
 
 from rerank.errors import UsageError
 
-PROTOCOLS = ("retrieved", "pool-random", "pool-first")
-JUDGED = "judged"
+RETRIEVED, JUDGED = "retrieved", "judged"
 
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """The documents to rank (Kuwa et al. 2020).
+    """The documents to rank.
 
-    retrieved:N    at most N per retriever
-    pool-random:N  all relevant documents and N random others (Tables 2 and 3)
-    pool-first:N   all relevant documents and the first stage's N best others (Table 4)
-    judged         all judged documents (Yih et al. 2011, section 4.2)
+    retrieved:N  at most N per retriever (Kuwa et al. 2020, figure 3)
+    judged       all judged documents (Yih et al. 2011, section 4.2)
     """
 
     kind: str
@@ -30,21 +27,18 @@ class Protocol:
     @property
     def cut(self) -> int | None:
         """Number of ranked documents to measure; None: all."""
-        return self.count if self.kind == "retrieved" else None
+        return self.count if self.kind == RETRIEVED else None
 
 
 def parse_protocol(text: str) -> Protocol:
-    """Parse ``retrieved:1000``, ``pool-random:40``, ``pool-first:200`` or ``judged``.
+    """Parse ``retrieved:1000`` or ``judged``. Raises UsageError for other text.
 
-    Raises UsageError for other text.
-
-    >>> parse_protocol("pool-first:200")
-    Protocol(kind='pool-first', count=200)
+    >>> parse_protocol("retrieved:200")
+    Protocol(kind='retrieved', count=200)
     """
     if text.strip() == JUDGED:
         return Protocol(JUDGED)
-    match = re.fullmatch(r"([a-z-]+):([0-9]{1,9})", text.strip())
-    if match is None or match[1] not in PROTOCOLS or int(match[2]) < 1:
-        kinds = ", ".join(f"{kind}:N" for kind in PROTOCOLS)
-        raise UsageError(f"unknown protocol {text!r}; use {JUDGED}, or one of {kinds} with N of 1 or more")
-    return Protocol(match[1], int(match[2]))
+    match = re.fullmatch(rf"{RETRIEVED}:([0-9]{{1,9}})", text.strip())
+    if match is None or int(match[1]) < 1:
+        raise UsageError(f"unknown protocol {text!r}; use {JUDGED}, or {RETRIEVED}:N with N of 1 or more")
+    return Protocol(RETRIEVED, int(match[1]))

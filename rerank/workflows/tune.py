@@ -112,8 +112,7 @@ def tune(
     first_stage: also ``template:FILE``, ``stored:ID`` or ``run:FILE``. Without a weight, it only retrieves.
     measure: ``nDCG``, ``RR`` or ``AP``, with or without a cutoff.
     retrieve: retrievers, to ``depth`` or their own depth (``s2net:200``). Default: the first stage.
-    protocol: candidates: ``retrieved:N``, ``pool-random:N``, ``pool-first:N`` or ``judged``. Default:
-        ``retrieved:DEPTH``.
+    protocol: candidates: ``retrieved:N`` or ``judged``. Default: ``retrieved:DEPTH``.
     filter: see :meth:`Workspace.search`. folds: also cross-validate.
     then: ``cross-encoder:FOLDER`` orders the best ``top`` documents again. Default: 20.
     normalizations: Default: min-max, z-score and none; for shared engines rank, not none.

@@ -223,50 +223,19 @@ def test_a_table_contains_the_answers_of_the_pipeline(engine):
     assert report.recomputed == {"count": 77}
 
 
-def test_pools_contain_relevant_and_other_documents(engine):
-    for kind in ("pool-random", "pool-first"):
-        table, report = table_of(engine, (kind, 5))
-        for i, query in enumerate(QUERIES):
-            relevant = {d for d in QRELS.relevant(query.id) if d != "nowhere"}
-            pool = set(table.document_ids[i])
-            assert relevant <= pool
-            irrelevant = pool - relevant
-            if kind == "pool-random":
-                assert len(irrelevant) == 5
-            else:
-                ranked = engine.find(SearchRequest(query.text, first_stage="tfidf", depth=1000)).ids
-                assert irrelevant == set([d for d in ranked if d not in relevant][:5])
-            scores = dict(zip(table.document_ids[i], table.scores[i, :, 0].tolist()))
-            exact = engine.find(SearchRequest(query.text, ids=sorted(pool), first_stage="tfidf"))
-            assert scores == dict(zip(exact.ids, exact.scores.tolist()))
-        assert report.unknown_documents == 1
-
-
-def test_random_pools_depend_only_on_the_seed(engine):
-    one, _ = table_of(engine, ("pool-random", 5))
-    again, _ = table_of(engine, ("pool-random", 5))
-    assert one.document_ids == again.document_ids
-    fewer, _ = table_of(engine, ("pool-random", 5), queries=QUERIES[1:3])
-    assert fewer.document_ids == one.document_ids[1:3]
-    other, _ = table_of(engine, ("pool-random", 5), seed=1)
-    assert other.document_ids != one.document_ids
-    everything, _ = table_of(engine, ("pool-random", 5000))
-    assert all(list(ids) == engine.ids() for ids in everything.document_ids)
-
-
-def test_a_pool_infers_the_same_categories_as_its_first_stage(engine):
-    """The relevant document is in the pool because it is relevant. It must not vote for that reason."""
+def test_judged_documents_infer_the_same_categories_as_the_first_stage(engine):
+    """The relevant document is ranked because it is relevant. It must not vote for that reason."""
     engine.write([Document("d04", text="pear and much besides " * 20, categories=("wanted",))])
     retrieved, _ = table_of(engine, ("retrieved", 1000), signals=("tfidf", "count"))
-    for kind in ("pool-random", "pool-first"):
-        pool, report = table_of(engine, (kind, 3))
-        for i, ids in enumerate(retrieved.document_ids):
-            values = dict(zip(ids, retrieved.scores[i, :, 1].tolist()))
-            found = dict(zip(pool.document_ids[i], pool.scores[i, :, 1].tolist()))
-            assert {d: values[d] for d in found if d in values} == {
-                d: value for d, value in found.items() if d in values
-            }
-        assert report.inferred_categories == 1
+    judged, report = table_of(engine, ("judged",))
+    for i, ids in enumerate(retrieved.document_ids):
+        values = dict(zip(ids, retrieved.scores[i, :, 1].tolist()))
+        scores = dict(zip(judged.document_ids[i], judged.scores[i, :, 1].tolist()))
+        assert scores.keys() == {d for d in QRELS[judged.query_ids[i]] if d != "nowhere"}
+        assert {d: values[d] for d in scores if d in values} == {
+            d: score for d, score in scores.items() if d in values
+        }
+    assert (report.inferred_categories, report.unknown_documents) == (1, 1)
 
 
 def test_a_repeated_query_is_not_encoded_again(engine):
