@@ -280,12 +280,11 @@ class Workspace(WorkspaceFolder):
     def rollback(self) -> Stack:
         """Activate the previous stack. Raises UsageError if it or a ranker is missing."""
         with self._installed.changing():
-            releases = self.releases
-            number = releases.previous()
-            stack = releases.find(number)
-            self._check_versions(stack, f"version {number}, {stack},")
-            releases.roll_back()
-        return stack
+            before = self.releases.previous()
+            assert before.stack is not None
+            self._check_versions(before.stack, f"version {before.number}, {before.stack},")
+            before.save()
+        return before.stack
 
     def _check_versions(self, stack: Stack, name: str) -> None:
         for ranker in stack.rankers:

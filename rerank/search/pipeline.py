@@ -22,7 +22,7 @@ from rerank.search.second_phase import rescore
 from rerank.search.vector_cache import VectorCache
 from rerank.stack.parse import retriever_depths
 from rerank.stack.ranking import Ranking
-from rerank.stack.signals import CLAUSE, SEARCH, is_clause, resolve, retriever
+from rerank.stack.signals import CLAUSE, SEARCH, check_retrieves, is_clause, resolve
 from rerank.stack.stack import Stack
 from rerank.text import plural
 
@@ -154,10 +154,15 @@ class Pipeline:
     def retrievers(self, query: Query, names: Sequence[str]) -> list[Retriever]:
         """Return a query's retrievers. Raises UsageError for a ranker that cannot retrieve."""
         depths = retriever_depths(names)
-        return [
-            retriever(signal, query, depth, self.vectors.encode)
-            for signal, depth in zip(resolve(depths, self.rankers), depths.values())
-        ]
+        retrievers: list[Retriever] = []
+        for signal, depth in zip(resolve(depths, self.rankers), depths.values()):
+            if isinstance(signal, Ranker):
+                check_retrieves(signal)
+                vector = np.asarray(self.vectors.encode(signal, query), np.float32)
+                retrievers.append(VectorQuery(signal.name, signal.version, vector, depth, signal.passages))
+            else:
+                retrievers.append(signal.name)
+        return retrievers
 
     def answer(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,19 +11,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.engines.base import (
-    FIRST_STAGES,
-    Engine,
-    Retriever,
-    SearchRequest,
-    VectorQuery,
-    cannot_retrieve,
-    check_signal,
-)
+from rerank.engines.base import FIRST_STAGES, Engine, SearchRequest, cannot_retrieve, check_signal
 from rerank.errors import UsageError
 from rerank.filters import Filter, number, period
 from rerank.rankers.base import Ranker
-from rerank.records import Query
 
 DEFAULT_FIRST_STAGE = FIRST_STAGES[0]
 
@@ -77,10 +68,6 @@ def first_stages(names: Iterable[str]) -> tuple[str, ...]:
     """
     names = tuple(names)
     return (SEARCH,) * (SEARCH in names) + lexical(names)
-
-
-EncodeQuery = Callable[[Ranker, Query], NDArray[np.float32]]
-"""Computes or remembers the vector of a query."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,15 +171,6 @@ def check_retriever(signal: Signal, engine: Engine) -> None:
     check_retrieves(signal)
     if engine.prepared(signal.name, signal.version) is None:
         raise cannot_retrieve(signal.name)
-
-
-def retriever(signal: Signal, query: Query, depth: int | None, encode: EncodeQuery) -> Retriever:
-    """Return the engine's retriever. depth: number of documents; None: the stack's."""
-    if not isinstance(signal, Ranker):
-        return signal.name
-    check_retrieves(signal)
-    vector = np.asarray(encode(signal, query), np.float32)
-    return VectorQuery(signal.name, signal.version, vector, depth, signal.passages)
 
 
 def check_retrieves(ranker: Ranker) -> None:
