@@ -310,7 +310,7 @@ def protocols(
             qrels=pooled(workspace.engine, queries, qrels, kind, COUNTS[-1], seed),
             signals=signals,
             first_stage=FIRST,
-            protocol=Protocol("judged"),
+            protocol=Protocol(),
         )
         deepest[split] = score_table(pipeline, request)[0]
     found = {}
@@ -342,7 +342,7 @@ def translation(collection: Collection, work: Path) -> dict[str, Any]:
                 qrels=qrels,
                 signals=[FIRST],
                 first_stage=FIRST,
-                protocol=Protocol("retrieved", COUNTS[-1]),
+                protocol=Protocol(COUNTS[-1]),
             ),
         )
         runs[also or "as it is"] = ranked(table, Stack.parse(FIRST))

@@ -12,7 +12,7 @@ import numpy as np
 from rerank.combiners.score_table import ScoreTable
 from rerank.engines.base import FilledTemplate, SearchRequest
 from rerank.errors import InputError, UsageError
-from rerank.evaluation.protocols import RETRIEVED, Protocol
+from rerank.evaluation.protocols import Protocol
 from rerank.filters import Filter
 from rerank.progress import Progress
 from rerank.records import Candidates, Qrels, Query, SearchTemplate
@@ -96,7 +96,7 @@ class TableRequest:
     @property
     def retrieved(self) -> bool:
         """Whether retrievers find the candidates."""
-        return self.protocol.kind == RETRIEVED
+        return self.protocol.cut is not None
 
 
 def score_table(
@@ -184,7 +184,7 @@ def _candidates(
         SearchRequest(
             query.search_text(pipeline.engine.lang),
             request.first_stage,
-            request.protocol.count,
+            request.protocol.cut or 0,
             request.filters,
             None if request.retrieved else list(request.qrels[query.id]),
             retrievers=pipeline.retrievers(query, request.retrieve),

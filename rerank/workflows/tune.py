@@ -131,12 +131,12 @@ def tune(
         check_output(out, '"rerank_stack"')
     RankMeasure.parse(measure)  # raises before the long work
     phase = None if then is None else read_second_phase(then, top)
-    asked = Protocol("retrieved", depth) if protocol is None else parse_protocol(protocol)
+    asked = Protocol(depth) if protocol is None else parse_protocol(protocol)
     shared: dict[str, Any] = {"infer": infer, "seed": seed, "progress": progress}
     judged = JudgedQueries.of(queries, qrels, filter, ignore_categories=ignore_categories, **shared)
     weights = _Weights(workspace, signals, judged, asked, tuple(retrieve), first_stage)
     weights.tune(measure, tuple(normalizations))
-    return weights.report(asked.count if asked.kind == "retrieved" else depth, folds, phase, out)
+    return weights.report(asked.cut or depth, folds, phase, out)
 
 
 def _signals(stack: str, *, alone: bool) -> tuple[str, ...]:

@@ -200,15 +200,15 @@ QRELS = Qrels(
 )
 
 
-def table_of(engine, protocol, *, signals=("tfidf", "count"), queries=QUERIES, **options):
+def table_of(engine, cut, *, signals=("tfidf", "count"), queries=QUERIES, **options):
     pipeline = Pipeline(engine, {"count": Counting()})
-    options = {"first_stage": "tfidf", "protocol": Protocol(*protocol), **options}
+    options = {"first_stage": "tfidf", "protocol": Protocol(cut), **options}
     request = TableRequest(queries=queries, qrels=QRELS, signals=signals, **options)
     return score_table(pipeline, request)
 
 
 def test_a_table_contains_the_answers_of_the_pipeline(engine):
-    table, report = table_of(engine, ("retrieved", 1000))
+    table, report = table_of(engine, 1000)
     assert table.query_ids == ("q1", "q2", "q3", "q4")
     assert table.counts.tolist() == [30, 20, 0, 27]
     pipeline = Pipeline(engine, {"count": Counting()})
@@ -226,8 +226,8 @@ def test_a_table_contains_the_answers_of_the_pipeline(engine):
 def test_judged_documents_infer_the_same_categories_as_the_first_stage(engine):
     """The relevant document is ranked because it is relevant. It must not vote for that reason."""
     engine.write([Document("d04", text="pear and much besides " * 20, categories=("wanted",))])
-    retrieved, _ = table_of(engine, ("retrieved", 1000), signals=("tfidf", "count"))
-    judged, report = table_of(engine, ("judged",))
+    retrieved, _ = table_of(engine, 1000, signals=("tfidf", "count"))
+    judged, report = table_of(engine, None)
     for i, ids in enumerate(retrieved.document_ids):
         values = dict(zip(ids, retrieved.scores[i, :, 1].tolist()))
         scores = dict(zip(judged.document_ids[i], judged.scores[i, :, 1].tolist()))
