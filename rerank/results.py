@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from html import escape
 from typing import Any
 
 MOST_ROWS = 50
@@ -13,7 +14,7 @@ MOST_ROWS = 50
 
 @dataclass
 class Report:
-    """Base of results. ``--json`` prints its fields; notebooks show ``rows()`` as a text table.
+    """Base of results. ``--json`` prints its fields; notebooks show ``rows()``.
 
     >>> @dataclass
     ... class Counted(Report):
@@ -44,6 +45,10 @@ class Report:
         values = ((field.name, getattr(self, field.name)) for field in fields(self) if field.repr)
         return f"{type(self).__name__}({', '.join(f'{name}={repr(value)[:200]}' for name, value in values)})"
 
+    def _repr_html_(self) -> str | None:
+        rows = self.rows()
+        return html_table(rows) if rows else None
+
     def rows(self) -> list[dict[str, Any]]:
         """Return table rows with equal keys."""
         return []
@@ -63,6 +68,20 @@ def table(
         cells = [c.ljust(w) if i in left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths))]
         lines.append("  ".join(cells).rstrip())
     return "\n".join([lines[0], "  ".join("-" * w for w in widths), *lines[1:]])
+
+
+def html_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return rows with equal keys as an HTML table.
+
+    >>> html_table([{"word": "<fox>", "letters": 3}])
+    '<table><tr><th>word</th><th>letters</th></tr><tr><td>&lt;fox&gt;</td><td>3</td></tr></table>'
+    """
+    head = "".join(f"<th>{escape(name)}</th>" for name in rows[0])
+    body = "".join(
+        f"<tr>{''.join(f'<td>{escape(cell(value))}</td>' for value in row.values())}</tr>"
+        for row in rows[:MOST_ROWS]
+    )
+    return f"<table><tr>{head}</tr>{body}</table>"
 
 
 def cell(value: Any) -> str:

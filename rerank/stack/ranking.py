@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.records import Document
+from rerank.results import MOST_ROWS, html_table
 from rerank.text import plural
 
 Array = NDArray[np.float64]
@@ -97,6 +98,18 @@ class Ranking:
         best = ", ".join(self.ids[:3]) + (", …" if len(self) > 3 else "")
         return f"Ranking({plural(len(self), 'document[|s]')} by {' + '.join(self.signals)}: {best})"
 
+    def rows(self) -> list[dict[str, Any]]:
+        """Return table rows of the first hits."""
+        return [
+            {"rank": hit.rank, "id": hit.id, "score": hit.score, "first_stage_rank": hit.first_stage_rank}
+            | {name: signal.weighted for name, signal in hit.signals.items()}
+            for hit in self.top(MOST_ROWS)
+        ]
+
+    def _repr_html_(self) -> str:
+        rows = self.rows()
+        return html_table(rows) if rows else "no document"
+
     def __len__(self) -> int:
         return len(self.ids)
 
@@ -122,3 +135,7 @@ class Ranking:
     def top(self, count: int) -> list[Hit]:
         """Return at most ``count`` best hits."""
         return [self[position] for position in range(min(count, len(self)))]
+
+    def run(self) -> list[tuple[str, float]]:
+        """Return (document id, score) pairs for ``write_run``, best first."""
+        return list(zip(self.ids, self.scores.tolist()))

@@ -257,6 +257,7 @@ def test_auto_builds_a_stack_from_a_folder_and_resumes(run, folder, tmp_path, mo
     assert not (tmp_path / "ws" / "training").exists()
     assert "rankers: lsi is trained: it is quick" in said.said
     assert repr(found).startswith("lsi is trained: it is quick\n")
+    assert "<table>" in found._repr_html_()
 
 
 def test_equal_files_give_an_equal_stack(folder, tmp_path, monkeypatch):

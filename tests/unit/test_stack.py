@@ -231,7 +231,7 @@ def test_a_ranking_explains_its_scores():
     assert ranking[-1].rank == 3
     assert ranking.top(2) == list(ranking)[:2]
     assert len(ranking.top(10)) == len(ranking) == 3
-    assert ranking.scores.tolist() == [0.75, 0.5, 0.0]
+    assert ranking.run() == [("b", 0.75), ("a", 0.5), ("c", 0.0)]
     with pytest.raises(IndexError):
         ranking[3]
 
