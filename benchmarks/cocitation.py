@@ -53,9 +53,9 @@ import numpy as np
 import torch
 from ablations import changed
 from cocited_tasks import Tasks, tested
-from elife import read_archive
 
 from rerank.evaluation.significance import holm, randomization_test
+from rerank.formats.jats import read_jats
 from rerank.progress import Progress
 from rerank.rankers.dense import neighbors
 from rerank.rankers.dense.config import DenseConfig
@@ -111,7 +111,7 @@ def articles(archive: Path, folder: Path, most: int | None = None) -> list[dict[
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         with path.with_suffix(".part").open("w", encoding="utf-8") as file:
-            for article in islice(read_archive(archive), most):
+            for article in islice(read_jats(archive), most):
                 document = article.document()
                 cited = document.extra
                 row = {

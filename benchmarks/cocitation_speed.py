@@ -17,6 +17,7 @@ references follow a power law, as in real papers. A paper has 50 mentions, 2 in 
 from __future__ import annotations
 
 import argparse
+import io
 import re
 import resource
 import subprocess
@@ -29,7 +30,6 @@ from itertools import cycle
 from pathlib import Path
 
 import numpy as np
-from elife import read_archive
 
 from rerank.formats import read_corpus
 from rerank.formats.jats import read_jats
@@ -54,7 +54,7 @@ def since(begin: tuple[float, float]) -> str:
 
 
 def read(archive: Path) -> None:
-    begin, sentences = clock(), [len(article.sentences) for article in read_archive(archive)]
+    begin, sentences = clock(), [len(article.sentences) for article in read_jats(archive)]
     print(f"{len(sentences)} articles, {sum(sentences)} sentences in {since(begin)}; peak {peak():.0f} MB")
 
 
@@ -64,21 +64,23 @@ def flat(archive: Path, times: int, articles: int | None) -> None:
     Each round changes the prefix of every DOI, in articles and in references.
     """
     with tempfile.TemporaryDirectory() as folder:
+        one = Path(folder) / "again.tar"
         for number in range(times):
-            with tarfile.open(archive) as source:
+            with tarfile.open(archive) as source, tarfile.open(one, "w") as target:
                 for place, member in enumerate(source):
                     if articles is not None and place >= articles:
                         break
                     if (file := source.extractfile(member)) is not None:
                         data = re.sub(rb"10\.(\d{4,9}/)", rb"10.%d\1" % (1000 + number), file.read())
-                        (Path(folder) / Path(member.name).name).write_bytes(data)
-            begin, keys = clock(), [article.document().id for article in read_jats(folder)]
+                        member.size = len(data)
+                        target.addfile(member, io.BytesIO(data))
+            begin, keys = clock(), [article.document().id for article in read_jats(one)]
             said = f"{len(keys)} articles in {since(begin)}; {keys[-1]}; {peak():.0f} MB"
             print(f"round {number + 1}: {said}", flush=True)
 
 
 def articles(archive: Path) -> Iterator[Document]:
-    return (article.document() for article in read_archive(archive))
+    return (article.document() for article in read_jats(archive))
 
 
 def sample(network: CoCitations, usable: np.ndarray, wanted: int) -> None:

@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from elife import read_archive
 
 from rerank import Workspace, evaluate, ingest, train, tune
 from rerank.combiners.folds import cross_validate
@@ -38,6 +37,7 @@ from rerank.demo import COLLECTION
 from rerank.evaluation.protocols import Protocol
 from rerank.evaluation.significance import holm, randomization_test
 from rerank.formats import read_qrels, read_queries
+from rerank.formats.jats import read_jats
 from rerank.formats.lines import read_lines
 from rerank.progress import Progress
 from rerank.records import Qrels, Query
@@ -69,7 +69,7 @@ def collection(source: Path, folder: Path) -> Workspace:
         tree = source / "categories.tsv"
         return ingest(folder, [source / "corpus.jsonl.gz"], categories=tree, lang="en").workspace
     cited: dict[str, dict[str, Any]] = {}
-    for article in read_archive(source):
+    for article in read_jats(source):
         extra = article.document().extra
         rows = [{n: v for n, v in row.items() if n != "text"} for row in extra["citations"]]
         cited[article.key] = {"citations": rows, "references": extra.get("references", {})}

@@ -12,23 +12,9 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-import tarfile
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from rerank.formats.jats import Article, read_jats
-
-
-def read_archive(path: Path, *, sentences: bool = True) -> Iterator[Article]:
-    """Read the articles of an archive or a folder, by name."""
-    if path.is_dir():
-        yield from read_jats(path, sentences=sentences)
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        with tarfile.open(path) as archive:
-            archive.extractall(folder, filter="data")
-        yield from read_jats(folder, sentences=sentences)
 
 
 def line(article: Article, known: set[str], citations_only: bool) -> str:
@@ -49,7 +35,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--citations-only", action="store_true")
     args = parser.parse_args()
-    articles = sorted(read_archive(args.archive, sentences=False), key=lambda article: article.key)
+    articles = sorted(read_jats(args.archive, sentences=False), key=lambda article: article.key)
     known = {article.key for article in articles}
     args.folder.mkdir(parents=True, exist_ok=True)
     with gzip.open(args.folder / "corpus.jsonl.gz", "wt", encoding="utf-8") as out:

@@ -18,8 +18,6 @@ import hashlib
 import io
 import json
 import re
-import tarfile
-import tempfile
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,6 +27,7 @@ from typing import Any
 
 from rerank.errors import InputError
 from rerank.formats import jats
+from rerank.formats.archives import read_files
 
 DEFAULT_OUT = Path(__file__).resolve().parent.parent / "rerank" / "demo" / "collection"
 
@@ -140,11 +139,10 @@ def read_archive(path: Path) -> list[Article]:
     """Return all articles of the archive, sorted by id."""
     articles = []
     try:
-        with tempfile.TemporaryDirectory() as folder:
-            with tarfile.open(path) as archive:
-                archive.extractall(folder, filter="data")
-            for file in jats.article_files(Path(folder)):
-                articles.append(read_article(jats.read_file(file), file.name))
+        for name, data, problem in read_files(path, jats.ENDINGS, jats.LARGEST):
+            if data is None:
+                raise InputError(f"{name}: {problem}")
+            articles.append(read_article(data, name))
     except InputError as error:
         raise SystemExit(f"build_demo: {error}") from error
     return sorted(articles, key=lambda article: article.id)

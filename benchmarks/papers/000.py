@@ -59,7 +59,6 @@ import torch
 from ablations import config_of, task_of
 from classify import classified, headings
 from dense import SPLIT, apart, documents, encoder, recall_at, recall_of
-from elife import read_archive
 from fragments import MOST, SCORES, Fragments
 from language_model import tuned
 from page import show
@@ -67,6 +66,7 @@ from running import Say, Step, arguments, carry_out
 
 from rerank.evaluation.significance import randomization_test
 from rerank.files import write_text
+from rerank.formats.jats import read_jats
 from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.fit import DenseTask, HeldOut
 from rerank.rankers.dense.texts import Passages, Texts
@@ -127,7 +127,7 @@ def elife(data: Path, work: Path, seed: int) -> tuple[list[Document], list[tuple
     """Return the articles with their links, (citing, cited, sentence), and a body sentence per article."""
     path = work / "elife-sentences.json"
     if not path.exists():
-        articles = sorted(read_archive(data / "elife-jats.tar.xz"), key=lambda article: article.key)
+        articles = sorted(read_jats(data / "elife-jats.tar.xz"), key=lambda article: article.key)
         place = {article.key: i for i, article in enumerate(articles)}
         rows: dict[str, list[Any]] = {"documents": [], "contexts": [], "bodies": []}
         for i, one in enumerate(articles):

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import re
 import unicodedata
-import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rerank.errors import InputError
-from rerank.formats.lines import open_file, unreadable
+from rerank.formats.archives import file_name, read_files
 from rerank.records import Document
 from rerank.references import find_doi, reference_key
 
@@ -115,7 +112,7 @@ def read_jats(
     seen: set[str] | None = None,
     sentences: bool = True,
 ) -> Iterator[Article]:
-    """Read articles of a file or a folder, one at a time, by name.
+    """Read articles of a file, an archive (zip, tar) or a folder, one at a time, by name.
 
     invalid: receives the errors of files, which are then skipped. seen: article keys, extended. sentences:
     False skips the body.
@@ -123,14 +120,14 @@ def read_jats(
     Raises InputError, also for a repeated article or none.
     """
     seen = set() if seen is None else seen
-    files = article_files(Path(path))
-    if not files:
-        raise InputError(f"{path}: no articles; give .xml or .nxml files, plain or .gz; unpack archives")
-    for file in files:
+    name = None
+    for name, data, problem in read_files(Path(path), ENDINGS, LARGEST):
         try:
-            article = read_article(read_file(file), str(file), sentences=sentences)
+            if problem or data is None:
+                raise InputError(f"{name}: {problem}")
+            article = read_article(data, name, sentences=sentences)
             if article.key in seen:
-                raise InputError(f"{file}: article {article.key} occurs twice; remove one of the files")
+                raise InputError(f"{name}: article {article.key} occurs twice; remove one of the files")
         except InputError as error:
             if invalid is None:
                 raise
@@ -138,28 +135,8 @@ def read_jats(
             continue
         seen.add(article.key)
         yield article
-
-
-def article_files(path: Path) -> list[Path]:
-    """Return an article, or the articles in a folder. Raises InputError for a missing path."""
-    if not path.exists():
-        raise InputError(f"{path}: no such file; check the path")
-    files = [one for one in sorted(path.rglob("*")) if one.is_file()] if path.is_dir() else [path]
-    return [one for one in files if one.name.endswith(ENDINGS) and not one.name.startswith("._")]
-
-
-def read_file(path: Path) -> bytes:
-    """Return the bytes of an article, plain or gzip. Raises InputError."""
-    try:
-        with ExitStack() as stack:
-            data = open_file(path, stack).read(LARGEST + 1)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise InputError(f"{path}: truncated or corrupt gzip ({error}); download it again") from error
-    except OSError as error:
-        raise unreadable(str(path), error) from error
-    if len(data) > LARGEST:
-        raise InputError(f"{path}: more than {LARGEST // 1_000_000} MB, too large for an article")
-    return data
+    if name is None:
+        raise InputError(f"{path}: no articles; they are .xml or .nxml files, plain or .gz")
 
 
 def read_article(data: bytes, name: str, *, sentences: bool = True) -> Article:
@@ -179,7 +156,7 @@ def read_article(data: bytes, name: str, *, sentences: bool = True) -> Article:
     body = root.find("body")
     abstract = next((one for one in meta.findall("abstract") if one.get("abstract-type") is None), None)
     ids = meta.findall("article-id")
-    own = _key(ids) or Path(name).name
+    own = _key(ids) or file_name(name)
     read = _sentences(body, own, by_id) if sentences and body is not None else ()
     subjects = meta.findall("article-categories/subj-group[@subj-group-type='heading']/subject")
     related = (find_doi(one.get(_HREF, "")) for one in meta.findall("related-article"))

@@ -46,7 +46,7 @@ def read_lines(source: Source) -> Iterator[tuple[str, bytes]]:
     number = 0
     with ExitStack() as stack:
         try:
-            file = open_file(source, stack)
+            file = _open(source, stack)
             for number, line in enumerate(iter(partial(file.readline, LONGEST + 1), b""), 1):
                 if len(line) > LONGEST:
                     raise InputError(
@@ -62,7 +62,7 @@ def read_lines(source: Source) -> Iterator[tuple[str, bytes]]:
                 f"{name}:{number + 1}: truncated or damaged gzip ({error}); copy or download it again"
             ) from error
         except OSError as error:
-            raise unreadable(name, error) from error
+            raise _unreadable(name, error) from error
 
 
 def decode(where: str, line: bytes) -> str:
@@ -166,8 +166,7 @@ def _record(where: str, text: str, kind: type[Record]) -> tuple[dict[str, Any], 
         raise InputError(f"{where}: {f'{name}: ' if name else ''}{message}; correct it") from None
 
 
-def open_file(source: Source, stack: ExitStack) -> BinaryIO:
-    """Open a file, plain or gzip, or standard input; the stack closes it."""
+def _open(source: Source, stack: ExitStack) -> BinaryIO:
     name = os.fspath(source)
     if name == "-":
         raw: BinaryIO = sys.stdin.buffer  # not closed
@@ -180,8 +179,7 @@ def open_file(source: Source, stack: ExitStack) -> BinaryIO:
     return raw
 
 
-def unreadable(name: str, error: OSError) -> InputError:
-    """Return the error for a file that cannot be read."""
+def _unreadable(name: str, error: OSError) -> InputError:
     if error.errno == errno.ENOENT:
         return InputError(f"{name}: no such file; check the path")
     if error.errno == errno.EISDIR:

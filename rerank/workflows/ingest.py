@@ -32,7 +32,7 @@ SAMPLE = 1000
 
 _LAYOUTS = {
     "jsonl": 'write one object per line: {"_id": "1", "title": "...", "text": "..."}',
-    "jats": "give JATS articles, or folders of them",
+    "jats": "give JATS articles, or archives or folders of them",
 }
 
 
@@ -76,7 +76,7 @@ def ingest(
 ) -> IngestReport:
     """Add or update documents from files. A missing workspace is created.
 
-    format: ``jats`` reads XML articles and folders of them. body: of articles as text, not the abstract.
+    format: ``jats`` reads XML articles, archives and folders. body: of articles as text, not the abstract.
     categories: category graph. delete: document ids.
     lang: Default: the language of 90 % of the first documents.
     replace: delete documents that are not in ``sources``.

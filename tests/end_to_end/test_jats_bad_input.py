@@ -3,12 +3,42 @@
 from __future__ import annotations
 
 import gzip
+import io
+import tarfile
+import zipfile
 
 from rerank import Workspace
 from tests.unit.test_jats import BOMB, FIVE, article, cite, reference
 
 GOOD = article(f"<p>It is known {cite(1)}, {cite(2)}.</p>", doi="10.1000/good")
 
+
+def tar(*files, mode="w:xz"):
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode=mode) as archive:
+        for name, content in files:
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return data.getvalue()
+
+
+def zip_archive(*files):
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files:
+            archive.writestr(name, content)
+    return data.getvalue()
+
+
+def damage(data):
+    """Return the data with changed bytes in the middle."""
+    middle = len(data) // 2
+    return data[:middle] + bytes(255 - byte for byte in data[middle : middle + 8]) + data[middle + 8 :]
+
+
+NOISE = b"".join(b"<!-- %d -->" % (n * n % 99_991) for n in range(20_000))  # does not compress well
+TWO = (("a.xml", GOOD), ("b.xml", article("<p>Text.</p>", doi="10.1000/b") + NOISE))
 
 BROKEN = {
     "cut.xml": (article("<p>Text.</p>")[:-40], "cut.xml:1: invalid XML"),
@@ -20,6 +50,18 @@ BROKEN = {
     "encoding.xml": (article(prolog="<?xml version='1.0' encoding='klingon'?>"), "invalid XML"),
     "deep.xml": (article("<sec>" * 3000 + "</sec>" * 3000), "deep.xml:1: invalid XML"),
     "cut.xml.gz": (gzip.compress(article("<p>Text.</p>"))[:-9], "cut.xml.gz: truncated or corrupt gzip"),
+    "inner.tar.gz": (
+        tar(("in.zip", zip_archive(TWO[0])), mode="w:gz"),
+        "in.zip: an archive inside an archive",
+    ),
+    "inner.zip": (zip_archive(("in.tar.xz", tar(TWO[0]))), "in.tar.xz: an archive inside an archive"),
+    "cut.tar.xz": (tar(*TWO)[:-900], "cut.tar.xz: the archive is truncated or corrupt"),
+    "cut.tar.gz": (tar(*TWO, mode="w:gz")[:-900], "cut.tar.gz: the archive is truncated or corrupt"),
+    "cut.tar": (tar(*TWO, mode="w")[: 1024 * 3], "cut.tar: the archive is truncated or corrupt"),
+    "cut.zip": (zip_archive(*TWO)[:-900], "cut.zip: the archive is truncated or corrupt"),
+    "damaged.zip": (damage(zip_archive(*TWO)), "b.xml: cannot be read from the archive"),
+    "damaged.tar.xz": (damage(tar(*TWO)), "damaged.tar.xz: the archive is truncated or corrupt"),
+    "none.tar.gz": (b"no archive", "none.tar.gz: the archive is truncated or corrupt"),
 }
 
 
@@ -36,7 +78,7 @@ def test_broken_article_files_are_named_and_can_be_skipped(run, tmp_path):
         assert f"{tmp_path}/{name}" in line
         assert said in line
         assert "\n" not in line
-    assert Workspace.open(tmp_path / "ws").engine.ids() == ["10.1000/other"]
+    assert {"10.1000/good", "10.1000/other"} <= set(Workspace.open(tmp_path / "ws").engine.ids())
 
 
 def test_a_file_of_100_megabytes_is_refused(run, tmp_path):
@@ -51,13 +93,13 @@ def test_a_file_of_100_megabytes_is_refused(run, tmp_path):
 def test_files_without_articles_are_refused(run, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "notes.txt").write_text("none")
-    (tmp_path / "figures").mkdir()
-    (tmp_path / "figures" / "figure.png").write_bytes(b"png")
-    (tmp_path / "figures" / "._a.xml").write_bytes(b"of another system")
+    (tmp_path / "figures.zip").write_bytes(
+        zip_archive(("figure.png", b"png"), ("._a.xml", b"of another system"))
+    )
     command = ("ingest", "--format", "jats", "--skip-invalid", "-w", tmp_path / "ws")
-    for name in ("empty", "notes.txt", "figures"):
+    for name in ("empty", "notes.txt", "figures.zip"):
         run(*command, tmp_path / name).fails(1, f"{name}: no articles")
-    run(*command, tmp_path / "nothing").fails(1, "nothing: no such file; check the path")
+    run(*command, tmp_path / "nothing.zip").fails(1, "nothing.zip: no such file; check the path")
     run(*command, "-").fails(2, "standard input")
     (tmp_path / "c.jsonl").write_text('{"_id": "1"}')
     run("ingest", "--body", tmp_path / "c.jsonl").fails(2, "--body is for --format jats")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import tarfile
+import zipfile
 
 import pytest
 
@@ -144,13 +146,20 @@ def test_reference_keys():
     assert [one.cites for one in read.sentences] == [("10.1000/a",)]
 
 
-def test_articles_in_folders_are_read(tmp_path):
+def test_articles_in_archives_and_folders_are_read(tmp_path):
     one, two = article("<p>One.</p>", doi="10.1000/one"), article("<p>Two.</p>", doi="10.1000/two")
     (tmp_path / "folder" / "in").mkdir(parents=True)
     (tmp_path / "folder" / "b.xml").write_bytes(one)
     (tmp_path / "folder" / "in" / "a.xml.gz").write_bytes(gzip.compress(two))
-    (tmp_path / "folder" / "readme.txt").write_text("no article")
-    assert {a.key for a in read_jats(tmp_path / "folder")} == {"10.1000/one", "10.1000/two"}
+    for kind in ("gz", "xz", "bz2"):
+        with tarfile.open(tmp_path / f"all.tar.{kind}", f"w:{kind}") as archive:
+            archive.add(tmp_path / "folder", "x")
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
+        archive.write(tmp_path / "folder" / "b.xml", "b.xml")
+        archive.write(tmp_path / "folder" / "in" / "a.xml.gz", "a.xml.gz")
+        archive.writestr("readme.txt", "no article")
+    for name in ("folder", "all.tar.gz", "all.tar.xz", "all.tar.bz2", "all.zip"):
+        assert {a.key for a in read_jats(tmp_path / name)} == {"10.1000/one", "10.1000/two"}
 
 
 BOMB = (

@@ -1,0 +1,94 @@
+"""Read files in archives without unpacking to disk."""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+from typing import IO
+
+from rerank.errors import InputError
+
+_ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2")
+_DAMAGE = (
+    OSError, EOFError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile, RuntimeError,
+    ValueError, LookupError,
+)  # fmt: skip
+
+File = tuple[str, bytes | None, str]
+"""Name, bytes, and the problem if there are none."""
+
+
+def read_files(path: Path, wanted: tuple[str, ...], largest: int) -> Iterator[File]:
+    """Yield (name, bytes, problem) of each file in a file, archive or folder, by name.
+
+    wanted: name endings; ``.gz`` is unpacked. largest: limit of unpacked bytes.
+
+    Raises InputError for a missing path.
+    """
+    if path.is_dir():
+        for one in sorted(path.rglob("*")):
+            if one.name.endswith(wanted) and one.is_file():
+                yield from read_files(one, wanted, largest)
+        return
+    name = str(path)
+    try:
+        if name.endswith(".zip"):
+            with zipfile.ZipFile(path) as archive:
+                for info in archive.infolist():
+                    yield from _zipped(archive, info, f"{name}: {info.filename}", wanted, largest)
+        elif name.endswith(_ARCHIVES):
+            with tarfile.open(path) as tar:
+                for member in tar:
+                    if file := tar.extractfile(member):
+                        yield from _member(f"{name}: {member.name}", file, wanted, largest)
+        else:
+            with path.open("rb") as file:
+                yield from _member(name, file, wanted, largest)
+    except FileNotFoundError as error:
+        raise InputError(f"{name}: no such file; check the path") from error
+    except _DAMAGE as error:
+        yield name, None, f"the archive is truncated or corrupt ({_reason(error)}); download it again"
+
+
+def _zipped(
+    archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str, wanted: tuple[str, ...], largest: int
+) -> Iterator[File]:
+    """A damaged member does not stop the others."""
+    try:
+        with archive.open(info) as file:
+            yield from _member(name, file, wanted, largest)
+    except _DAMAGE as error:
+        yield name, None, f"cannot be read from the archive ({_reason(error)})"
+
+
+def _reason(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), "no reason").rstrip(":")
+
+
+def file_name(name: str) -> str:
+    """Return the last part of a name."""
+    return Path(name.rpartition(": ")[2]).name
+
+
+def _member(name: str, file: IO[bytes], wanted: tuple[str, ...], largest: int) -> Iterator[File]:
+    if name.endswith(_ARCHIVES):
+        yield name, None, "an archive inside an archive; unpack it first"
+    elif name.endswith(wanted) and not file_name(name).startswith("._"):  # metadata of macOS
+        data = file.read(largest + 1)
+        if name.endswith(".gz"):
+            try:
+                with gzip.open(BytesIO(data)) as inner:
+                    data = inner.read(largest + 1)
+            except _DAMAGE as error:
+                yield name, None, f"truncated or corrupt gzip ({_reason(error)})"
+                return
+        if len(data) > largest:
+            yield name, None, f"more than {largest // 1_000_000} MB, too large for an article"
+        else:
+            yield name, data, ""
