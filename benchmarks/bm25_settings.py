@@ -111,7 +111,7 @@ def main() -> None:
             qrels=qrels,
             signals=names,
             first_stage=names[0],
-            protocol=Protocol("retrieved", 1000),
+            protocol=Protocol(1000),
             retrieve=retrieve,
         )
         tables.append(score_table(pipeline, request)[0])

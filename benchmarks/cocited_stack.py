@@ -94,7 +94,7 @@ def cross_validated(
         names = stack.split(",")
         experiment = Experiment.prepare(workspace, names, judged)
         reads = any(one.uses_categories for one in experiment.pipeline.scorer(names, names[0]).signals)
-        protocol = Protocol("retrieved", DEPTH)
+        protocol = Protocol(DEPTH)
         table, _ = experiment.table(protocol=protocol, signals=names, first_stage=names[0], every_case=reads)
         table = table.of("given") if reads else table
         how = {"first_stage": names[0], "normalizations": args.normalizations}

@@ -73,7 +73,7 @@ def main() -> None:
             qrels=qrels,
             signals=signals,
             first_stage=signals[0],
-            protocol=Protocol("retrieved", 1000),
+            protocol=Protocol(1000),
             retrieve=retrieve,
         )
         return score_table(pipeline, request)[0], qrels

@@ -97,15 +97,14 @@ def scoring(workspace: Workspace, queries: list[Query], vocabularies: dict[str, 
         rate = len(workspace.engine) / (time.perf_counter() - begin)
         pipeline = Pipeline(workspace.engine, rankers)
         stack = Stack.parse(STACK)
+        versions = pipeline.scorer(stack.signals, stack.first_stage).features
         answers = [pipeline.answer(query, stack) for query in queries]
         full = [a for a in answers if len(a.ranking) == stack.depth] or answers
         stages = {
             s: 1000 * float(np.median([a.seconds[s] for a in full])) for s in ("engine", "encode", "score")
         }
         found = workspace.engine.find(
-            SearchRequest(
-                queries[0].text, first_stage="tfidf", depth=1000, features=pipeline.features(stack.signals)
-            )
+            SearchRequest(queries[0].text, first_stage="tfidf", depth=1000, features=versions)
         )
         width = sum(f.shape[1] * f.dtype.itemsize for f in found.features.values())
         print(

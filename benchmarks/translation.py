@@ -86,7 +86,7 @@ def main() -> None:
     given = {
         "signals": names,
         "first_stage": names[0],
-        "protocol": Protocol("retrieved", 1000),
+        "protocol": Protocol(1000),
         "retrieve": retrieve,
     }
     tables = []

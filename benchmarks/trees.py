@@ -194,9 +194,7 @@ def main() -> None:
     for path in (given.dev, given.test):
         judged = JudgedQueries(queries=queries, qrels=read_qrels(path))
         experiment = Experiment.prepare(workspace, signals, judged)
-        table, _ = experiment.table(
-            protocol=Protocol("retrieved", 1000), signals=signals, first_stage=signals[0]
-        )
+        table, _ = experiment.table(protocol=Protocol(1000), signals=signals, first_stage=signals[0])
         tables.append((table, experiment.qrels))
     dev, qrels = tables[0]
     how = {"first_stage": signals[0], "measure": given.measure}

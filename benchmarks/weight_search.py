@@ -71,7 +71,7 @@ def main() -> None:
         qrels=qrels,
         signals=signals,
         first_stage=signals[0],
-        protocol=Protocol("retrieved", 1000),
+        protocol=Protocol(1000),
         every_case=True,
     )
     table, _ = score_table(Workspace.open(given.workspace).pipeline(signals), request)

@@ -44,9 +44,9 @@ def _show(demo: Demo, folder: str, seconds: float) -> None:
     click.echo("* These are the headings of the relevant article. These figures are an upper bound.\n")
     relation = "is" if demo.better else "is NOT"
     click.echo(f"Without headings, {demo.stack} {relation} significantly better than {FIRST_STAGE} by nDCG.")
-    for asked, answer, stack, hits in demo.examples:
+    for asked, answer, hits in demo.examples:
         click.echo("\n" + textwrap.fill(f"Query {asked.id}: {asked.text}", 100))
-        query.show(answer, stack, hits, explain=True)
+        query.show(answer, demo.tuned.stack, hits, explain=True)
     click.echo(f"\nBoth tables, and both rankings of every query: {Path(folder) / PAGE}")
     click.echo(f"\n{seconds:.0f} s. Try your own query:")
     click.echo(

@@ -43,7 +43,7 @@ measures = option(
     "Candidates",
     option(
         "--protocol KIND:N...",
-        "retrieved:N, pool-random:N, pool-first:N or judged. Repeatable.",
+        "retrieved:N or judged. Repeatable.",
         dest="protocols",
         default=["retrieved:1000"],
     ),

@@ -35,10 +35,7 @@ if TYPE_CHECKING:
     options.ignore_categories,
     "Candidates",
     option("--depth N", "Number of candidates of each retriever.", default=1000),
-    option(
-        "--protocol KIND:N",
-        "retrieved:N, pool-random:N, pool-first:N or judged. Default: retrieved:DEPTH.",
-    ),
+    option("--protocol KIND:N", "retrieved:N or judged. Default: retrieved:DEPTH."),
     options.first_stage_or_run,
     options.retrieve,
     options.filters,

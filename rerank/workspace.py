@@ -144,11 +144,11 @@ class Workspace(WorkspaceFolder):
 
     def seen(self, name: str, version: str | None = None) -> TrainingRecord:
         """Return training and dev queries, or empty. Default version: the newest."""
-        return _training_record(self._installed.read(name, version, "seen.json"))
+        return TrainingRecord.from_json(self._installed.read(name, version, "seen.json"))
 
     def training_records(self, stack: Stack) -> dict[str, TrainingRecord]:
         """Ranker -> training record; "": the stack's weights."""
-        own = _training_record(stack.tuned.get("seen"))
+        own = TrainingRecord.from_json(stack.tuned.get("seen"))
         return {name: self.seen(name, stack.versions.get(name)) for name in stack.rankers} | {"": own}
 
     def install(self, ranker: Ranker, seen: TrainingRecord | None = None) -> None:
@@ -280,12 +280,11 @@ class Workspace(WorkspaceFolder):
     def rollback(self) -> Stack:
         """Activate the previous stack. Raises UsageError if it or a ranker is missing."""
         with self._installed.changing():
-            releases = self.releases
-            number = releases.previous()
-            stack = releases.find(number)
-            self._check_versions(stack, f"version {number}, {stack},")
-            releases.roll_back()
-        return stack
+            before = self.releases.previous()
+            assert before.stack is not None
+            self._check_versions(before.stack, f"version {before.number}, {before.stack},")
+            before.save()
+        return before.stack
 
     def _check_versions(self, stack: Stack, name: str) -> None:
         for ranker in stack.rankers:
@@ -300,10 +299,3 @@ class Workspace(WorkspaceFolder):
         """Return rankers trained after the stack was tuned."""
         versions = {name: self.ranker(name).version for name in stack.rankers}
         return [name for name, v in versions.items() if stack.versions.get(name, v) != v]
-
-
-def _training_record(values: Any) -> TrainingRecord:
-    try:
-        return TrainingRecord.from_json(values)
-    except (ValueError, TypeError, AttributeError):
-        return TrainingRecord({})

@@ -31,7 +31,7 @@ def candidates(trained, small):
     stack = workspace.stack(STACK)
     pipeline = workspace.pipeline(stack.signals)
     (text,) = texts(small, 1)
-    asked = pipeline.features(stack.signals)
+    asked = pipeline.scorer(stack.signals, stack.first_stage).features
     found = workspace.engine.find(SearchRequest(text, first_stage="tfidf", depth=100, features=asked))
     assert len(found) > 20
     features = {}

@@ -43,6 +43,7 @@ from translations import translated
 
 from rerank.combiners.score_table import ScoreTable
 from rerank.combiners.tune import tune
+from rerank.engines.base import Engine, SearchRequest
 from rerank.evaluation.measures import evaluate_runs
 from rerank.evaluation.protocols import Protocol
 from rerank.evaluation.significance import holm, randomization_tests
@@ -263,6 +264,25 @@ def cut(table: ScoreTable, qrels: Qrels, kind: str, count: int, seed: int) -> Sc
     return ScoreTable.build(table.signals, rows())
 
 
+def pooled(engine: Engine, queries: Sequence[Query], qrels: Qrels, kind: str, count: int, seed: int) -> Qrels:
+    """Return the relevant documents, and ``count`` others with grade 0: random, or the best by tf-idf."""
+    everything = engine.ids() if kind == "pool-random" else []
+    grades: list[tuple[str, str, int]] = []
+    for query in queries:
+        relevant = qrels.relevant(query.id)
+        size = count + len(relevant)
+        if kind == "pool-random":
+            # The seed contains the query: removing a query does not change other pools.
+            rng = np.random.default_rng([seed, *hashlib.sha256(query.id.encode()).digest()[:8]])
+            drawn = rng.choice(len(everything), size=min(len(everything), size), replace=False).tolist()
+            ids = [everything[place] for place in drawn]
+        else:
+            ids = engine.find(SearchRequest(query.search_text(engine.lang), FIRST, size)).ids
+        grades += [(query.id, id, grade) for id, grade in relevant.items()]
+        grades += [(query.id, id, 0) for id in [id for id in ids if id not in relevant][:count]]
+    return Qrels(grades)
+
+
 def protocols(
     collection: Collection,
     work: Path,
@@ -280,16 +300,16 @@ def protocols(
     splits = {
         split: collection.judged(split, getattr(options, split), case or "given") for split in ("dev", "test")
     }
-    pool = Protocol("pool-random" if kind == "pool-random" else "pool-first", COUNTS[-1])
-    deepest = {
-        split: score_table(
-            pipeline,
-            TableRequest(
-                queries=queries, qrels=qrels, signals=signals, first_stage=FIRST, protocol=pool, seed=seed
-            ),
-        )[0]
-        for split, (queries, qrels) in splits.items()
-    }
+    deepest = {}
+    for split, (queries, qrels) in splits.items():
+        request = TableRequest(
+            queries=queries,
+            qrels=pooled(workspace.engine, queries, qrels, kind, COUNTS[-1], seed),
+            signals=signals,
+            first_stage=FIRST,
+            protocol=Protocol(),
+        )
+        deepest[split] = score_table(pipeline, request)[0]
     found = {}
     for count in sorted(counts, reverse=True):
         tables = {
@@ -319,7 +339,7 @@ def translation(collection: Collection, work: Path) -> dict[str, Any]:
                 qrels=qrels,
                 signals=[FIRST],
                 first_stage=FIRST,
-                protocol=Protocol("retrieved", COUNTS[-1]),
+                protocol=Protocol(COUNTS[-1]),
             ),
         )
         runs[also or "as it is"] = ranked(table, Stack.parse(FIRST))

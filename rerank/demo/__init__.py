@@ -18,11 +18,9 @@ from rerank.report_page.page import evaluation_page
 from rerank.report_page.tables import EvaluationReport
 from rerank.results import Report
 from rerank.search.pipeline import SearchResult
-from rerank.stack.stack import Stack
 from rerank.workflows.evaluate import evaluate
-from rerank.workflows.ingest import IngestReport, ingest
+from rerank.workflows.ingest import ingest
 from rerank.workflows.train import train
-from rerank.workflows.training_data import TrainReport
 from rerank.workflows.tune import TuneReport, tune
 
 COLLECTION = Path(__file__).parent / "collection"
@@ -45,16 +43,14 @@ class Demo(Report):
 
     stack: name of the complete stack. evaluated: queries without subject headings. with_headings: with
     headings of the relevant article.
-    examples: test queries, answers and first hits.
+    examples: test queries, answers of the tuned stack and first hits.
     """
 
     stack: str
-    ingested: IngestReport
-    trained: TrainReport
     tuned: TuneReport
     evaluated: EvaluationReport
     with_headings: EvaluationReport
-    examples: list[tuple[Query, SearchResult, Stack, list[dict[str, Any]]]]
+    examples: list[tuple[Query, SearchResult, list[dict[str, Any]]]]
 
     @property
     def better(self) -> bool:
@@ -70,7 +66,7 @@ class Demo(Report):
             "better": self.better,
             "examples": [
                 {"query": asked.text, "categories": list(asked.categories), "hits": hits}
-                for asked, _, _, hits in self.examples
+                for asked, _, hits in self.examples
             ],
         }
 
@@ -96,10 +92,9 @@ def run_demo(folder: str | Path, *, seed: int = 0, progress: Progress | None = N
     queries = read_queries(COLLECTION / "queries.jsonl.gz")
     split = {name: read_qrels(COLLECTION / "qrels" / f"{name}.tsv") for name in ("train", "dev", "test")}
     corpus, graph = COLLECTION / "corpus.jsonl.gz", COLLECTION / "categories.tsv"
-    ingested = ingest(path, [corpus], categories=graph, progress=progress)
-    workspace = ingested.workspace
+    workspace = ingest(path, [corpus], categories=graph, progress=progress).workspace
     (path / _MARK).write_text("The demo made this folder and empties it when it runs again.\n", "utf-8")
-    trained = train(
+    train(
         workspace,
         RANKERS,
         queries=queries,
@@ -123,11 +118,10 @@ def run_demo(folder: str | Path, *, seed: int = 0, progress: Progress | None = N
     bare = [replace(query, categories=()) for query in queries]
     page = evaluation_page(workspace, evaluated, bare, "test.tsv", others={WITH_HEADINGS: with_headings})
     write_text(path / PAGE, page)
-    stack = tuned.stack
-    pipeline = workspace.pipeline(stack.signals)
+    pipeline = workspace.pipeline(tuned.stack.signals)
     by_id = {query.id: query for query in bare}
     step = max(1, len(split["test"]) // EXAMPLES)
     chosen = [by_id[id] for id in sorted(split["test"])[step // 2 :: step][:EXAMPLES]]
-    answers = [(query, pipeline.answer(query, stack)) for query in chosen]
-    examples = [(query, answer, stack, pipeline.hits(answer, 3)) for query, answer in answers]
-    return Demo(stacks[-1], ingested, trained, tuned, evaluated, with_headings, examples)
+    answers = [(query, pipeline.answer(query, tuned.stack)) for query in chosen]
+    examples = [(query, answer, pipeline.hits(answer, 3)) for query, answer in answers]
+    return Demo(stacks[-1], tuned, evaluated, with_headings, examples)

@@ -6,6 +6,7 @@ import base64
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import Any
 
 from rerank.records import Qrels
 from rerank.text import plural
@@ -55,12 +56,15 @@ class TrainingRecord(dict[str, frozenset[bytes]]):
         return {name: base64.b64encode(b"".join(sorted(ids))).decode() for name, ids in sorted(self.items())}
 
     @classmethod
-    def from_json(cls, values: Mapping[str, str]) -> TrainingRecord:
-        """Read :meth:`to_json` values. Raises ValueError for other values."""
+    def from_json(cls, values: Any) -> TrainingRecord:
+        """Read :meth:`to_json` values; other values give an empty record."""
         hashes = {}
-        for name, text in values.items():
-            data = base64.b64decode(text, validate=True)
-            hashes[name] = [data[i : i + _BYTES] for i in range(0, len(data), _BYTES)]
+        try:
+            for name, text in values.items():
+                data = base64.b64decode(text, validate=True)
+                hashes[name] = [data[i : i + _BYTES] for i in range(0, len(data), _BYTES)]
+        except (ValueError, TypeError, AttributeError):
+            return cls({})
         return cls(hashes)
 
 

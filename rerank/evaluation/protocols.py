@@ -7,44 +7,28 @@ from dataclasses import dataclass
 
 from rerank.errors import UsageError
 
-PROTOCOLS = ("retrieved", "pool-random", "pool-first")
-JUDGED = "judged"
-
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """The documents to rank (Kuwa et al. 2020).
+    """The documents to rank.
 
-    retrieved:N    at most N per retriever
-    pool-random:N  all relevant documents and N random others (Tables 2 and 3)
-    pool-first:N   all relevant documents and the first stage's N best others (Table 4)
-    judged         all judged documents (Yih et al. 2011, section 4.2)
+    cut: at most so many documents per retriever (``retrieved:N``; Kuwa et al. 2020, figure 3). None: all
+        judged documents (``judged``; Yih et al. 2011, section 4.2).
     """
 
-    kind: str
-    count: int = 0
+    cut: int | None = None
 
     def __str__(self) -> str:
-        return self.kind if self.kind == JUDGED else f"{self.kind}:{self.count}"
-
-    @property
-    def cut(self) -> int | None:
-        """Number of ranked documents to measure; None: all."""
-        return self.count if self.kind == "retrieved" else None
+        return "judged" if self.cut is None else f"retrieved:{self.cut}"
 
 
 def parse_protocol(text: str) -> Protocol:
-    """Parse ``retrieved:1000``, ``pool-random:40``, ``pool-first:200`` or ``judged``.
+    """Parse ``retrieved:1000`` or ``judged``. Raises UsageError for other text.
 
-    Raises UsageError for other text.
-
-    >>> parse_protocol("pool-first:200")
-    Protocol(kind='pool-first', count=200)
+    >>> parse_protocol("retrieved:200")
+    Protocol(cut=200)
     """
-    if text.strip() == JUDGED:
-        return Protocol(JUDGED)
-    match = re.fullmatch(r"([a-z-]+):([0-9]{1,9})", text.strip())
-    if match is None or match[1] not in PROTOCOLS or int(match[2]) < 1:
-        kinds = ", ".join(f"{kind}:N" for kind in PROTOCOLS)
-        raise UsageError(f"unknown protocol {text!r}; use {JUDGED}, or one of {kinds} with N of 1 or more")
-    return Protocol(match[1], int(match[2]))
+    match = re.fullmatch(r"judged|retrieved:0*([1-9][0-9]{0,8})", text.strip())
+    if match is None:
+        raise UsageError(f"unknown protocol {text!r}; use judged, or retrieved:N with N of 1 or more")
+    return Protocol(int(match[1]) if match[1] else None)

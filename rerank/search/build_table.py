@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,9 +10,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from rerank.combiners.score_table import ScoreTable
-from rerank.engines.base import Engine, FilledTemplate, SearchRequest
+from rerank.engines.base import FilledTemplate, SearchRequest
 from rerank.errors import InputError, UsageError
-from rerank.evaluation.protocols import JUDGED, Protocol
+from rerank.evaluation.protocols import Protocol
 from rerank.filters import Filter
 from rerank.progress import Progress
 from rerank.records import Candidates, Qrels, Query, SearchTemplate
@@ -28,7 +27,7 @@ class ScoringReport:
     """Counts from building a table.
 
     unknown_categories: queries with ignored categories.
-    candidate_recall: retriever, or ``together`` -> mean recall; empty for pools.
+    candidate_recall: retriever, or ``together`` -> mean recall; empty for judged documents.
     not_found: retriever -> documents without features.
     silent: ids of queries without candidates.
     """
@@ -70,7 +69,7 @@ class TableRequest:
     protocol: selects candidates. retrieve: retrievers. search: the user's search.
     every_case: add rows for queries without categories.
 
-    Raises UsageError for filters or a search with a pool.
+    Raises UsageError for filters or a search with judged documents.
     """
 
     queries: Sequence[Query]
@@ -82,7 +81,6 @@ class TableRequest:
     search: SearchTemplate | None = None
     filters: Sequence[Filter] = ()
     every_case: bool = False
-    seed: int = 0
 
     def __post_init__(self) -> None:
         if self.retrieved:
@@ -91,14 +89,14 @@ class TableRequest:
         for name, given in (("--filter", self.filters), ("--first-stage", self.search)):
             if given:
                 raise UsageError(
-                    f"{self.protocol}: a pool contains documents that no search finds; leave {name} out, or"
+                    f"{self.protocol}: the judgments decide which documents are ranked; leave {name} out, or"
                     " use --protocol retrieved:N"
                 )
 
     @property
     def retrieved(self) -> bool:
         """Whether retrievers find the candidates."""
-        return self.protocol.kind == "retrieved"
+        return self.protocol.cut is not None
 
 
 def score_table(
@@ -126,7 +124,7 @@ def score_table(
         report.not_found[name] = pipeline.engine.prepared(name, pipeline.rankers[name].version) or 0
     rows: list[tuple[str, Sequence[str], np.ndarray, str]] = []
     recall: dict[str, list[float]] = {}
-    candidates = _candidates(pipeline, request, known)
+    candidates = _candidates(pipeline, request, scorer.features)
     candidates = (progress or Progress()).over(candidates, "score candidates", len(request.queries), "query")
     for query, found in candidates:
         if request.retrieved:
@@ -146,7 +144,7 @@ def _by_case(
     """Return case -> scores, starting with the query's case."""
     engine, voters = scorer.engine, None
     if not request.retrieved and not query.categories:
-        # A pool needs separate voters: its relevant documents must not reveal categories.
+        # Judged documents need separate voters: the relevant ones must not reveal categories.
         text = query.search_text(engine.lang)
         voters = engine.find(SearchRequest(text, request.first_stage, INFERENCE_DEPTH))
     given = ScoringInput.of_candidates(candidates, request.first_stage)
@@ -176,41 +174,21 @@ def _recall(candidates: Candidates, relevant: Mapping[str, int], first_stage: st
 
 
 def _candidates(
-    pipeline: Pipeline, request: TableRequest, known: set[str]
+    pipeline: Pipeline, request: TableRequest, features: Mapping[str, str]
 ) -> Iterator[tuple[Query, Candidates]]:
-    """known: relevant documents in the engine."""
-    features, depth = pipeline.features(request.signals), request.protocol.count
-    pools = iter(()) if request.retrieved else _pools(pipeline.engine, request, known)
-    searches: list[SearchRequest] = []
-    for query in request.queries:
-        text = query.search_text(pipeline.engine.lang)
-        one = SearchRequest(text, request.first_stage, depth, request.filters, features=features)
-        if request.retrieved:
-            one = replace(one, retrievers=pipeline.retrievers(query, request.retrieve))
-        if request.search is not None:
-            one = replace(one, features={}, template=FilledTemplate(request.search, query))
-        if not request.retrieved:
-            one = replace(one, ids=next(pools))
-        searches.append(one)
+    """features: ranker -> version."""
+    search = request.search
+    searches = [
+        SearchRequest(
+            query.search_text(pipeline.engine.lang),
+            request.first_stage,
+            request.protocol.cut or 0,
+            request.filters,
+            None if request.retrieved else list(request.qrels[query.id]),
+            retrievers=pipeline.retrievers(query, request.retrieve),
+            features={} if search else features,
+            template=FilledTemplate(search, query) if search else None,
+        )
+        for query in request.queries
+    ]
     yield from zip(request.queries, pipeline.engine.search(searches), strict=True)
-
-
-def _pools(engine: Engine, request: TableRequest, known: set[str]) -> Iterator[list[str]]:
-    """Yield document ids per query."""
-    kind, count, qrels = request.protocol.kind, request.protocol.count, request.qrels
-    everything = engine.ids() if kind == "pool-random" else []
-    for query in request.queries:
-        if kind == JUDGED:
-            yield list(qrels[query.id])
-            continue
-        relevant = [d for d in qrels.relevant(query.id) if d in known]
-        excluded = set(relevant)
-        if kind == "pool-random":
-            # The seed contains the query: removing a query does not change other pools.
-            rng = np.random.default_rng([request.seed, *hashlib.sha256(query.id.encode()).digest()[:8]])
-            size = min(len(everything), count + len(excluded))
-            drawn = [everything[i] for i in rng.choice(len(everything), size=size, replace=False).tolist()]
-        else:
-            text, size = query.search_text(engine.lang), count + len(excluded)
-            drawn = engine.find(SearchRequest(text, request.first_stage, size)).ids
-        yield relevant + [d for d in drawn if d not in excluded][:count]

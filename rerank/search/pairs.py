@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from rerank.engines.base import Engine
 from rerank.errors import InputError
 from rerank.progress import Progress
+from rerank.rankers.base import Ranker
 from rerank.records import Document, Query
 from rerank.search.scorer import Scorer, ScoringInput, completed
-from rerank.stack.signals import RankerSignal, Signal
+from rerank.stack.signals import Signal
 
 _BLOCK = 1000  # documents per request
 
@@ -44,9 +45,9 @@ def score_pairs(
     scorer = Scorer(engine, (signal,), engine.first_stages[0], infer=False)
     documents, features = _read(scorer, ids)
     place = {name: i for i, name in enumerate(ids)}
-    if features is not None and isinstance(signal, RankerSignal) and isinstance(signal.ranker, Relates):
+    if features is not None and isinstance(signal, Relates):
         first, second = (features[[place[pair[side]] for pair in pairs]] for side in (0, 1))
-        return signal.ranker.relatedness(first, second)
+        return signal.relatedness(first, second)
     partners: dict[str, list[tuple[int, str]]] = defaultdict(list)
     for number, (a, b) in enumerate(pairs):
         partners[a].append((number, b))
@@ -55,9 +56,9 @@ def score_pairs(
     for name, of in progress.over(partners.items(), f"relate by {signal.name}", len(partners), "doc"):
         others, document = sorted({other for _, other in of}), documents[name]
         query = Query(document.id, document.content, document.categories, document.lang)
-        if features is not None and isinstance(signal, RankerSignal):
-            vector = signal.ranker.encode_query(scorer.with_known_categories(query)[0])
-            found = signal.ranker.score(vector, features[[place[other] for other in others]])
+        if features is not None and isinstance(signal, Ranker):
+            vector = signal.encode_query(scorer.with_known_categories(query)[0])
+            found = signal.score(vector, features[[place[other] for other in others]])
         else:
             found = scorer.score(query, ScoringInput(others, {})).raw[:, 0]
         at = dict(zip(others, found.tolist()))
@@ -78,8 +79,8 @@ def _read(scorer: Scorer, ids: list[str]) -> tuple[dict[str, Document], NDArray[
                 raise InputError(f"unknown document {name!r}; run `rerank ingest` with it")
             documents[name] = document
         (signal,) = scorer.signals
-        if isinstance(signal, RankerSignal):
+        if isinstance(signal, Ranker):
             unscored = ScoringInput(block, {scorer.first_stage: np.zeros(len(block))})
             known = scorer.fetched(Query("", ""), unscored)
-            blocks.append(completed(signal.ranker, known, dict(enumerate(read))))
+            blocks.append(completed(signal, known, dict(enumerate(read))))
     return documents, np.concatenate(blocks) if blocks else None

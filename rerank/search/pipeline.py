@@ -15,14 +15,14 @@ from rerank.errors import UsageError
 from rerank.filters import Filter
 from rerank.formats.templates import check_values
 from rerank.rankers.base import Ranker
-from rerank.records import Candidates, Query, SearchTemplate
+from rerank.records import Query, SearchTemplate
 from rerank.results import Report
 from rerank.search.scorer import Scorer, ScoringInput, ScoringResult, StageTimer
 from rerank.search.second_phase import rescore
 from rerank.search.vector_cache import VectorCache
 from rerank.stack.parse import retriever_depths
 from rerank.stack.ranking import Ranking
-from rerank.stack.signals import CLAUSE, SEARCH, is_clause, learned, resolve, retriever
+from rerank.stack.signals import CLAUSE, SEARCH, check_retrieves, is_clause, resolve
 from rerank.stack.stack import Stack
 from rerank.text import plural
 
@@ -151,17 +151,18 @@ class Pipeline:
             self.engine, resolve(signals, self.rankers), first_stage, self.infer_categories, self.vectors
         )
 
-    def features(self, signals: Sequence[str]) -> dict[str, str]:
-        """Return ranker -> feature version."""
-        return {name: self.rankers[name].version for name in learned(signals)}
-
     def retrievers(self, query: Query, names: Sequence[str]) -> list[Retriever]:
         """Return a query's retrievers. Raises UsageError for a ranker that cannot retrieve."""
         depths = retriever_depths(names)
-        return [
-            retriever(signal, query, depth, self.vectors.encode)
-            for signal, depth in zip(resolve(depths, self.rankers), depths.values())
-        ]
+        retrievers: list[Retriever] = []
+        for signal, depth in zip(resolve(depths, self.rankers), depths.values()):
+            if isinstance(signal, Ranker):
+                check_retrieves(signal)
+                vector = np.asarray(self.vectors.encode(signal, query), np.float32)
+                retrievers.append(VectorQuery(signal.name, signal.version, vector, depth, signal.passages))
+            else:
+                retrievers.append(signal.name)
+        return retrievers
 
     def answer(
         self,
@@ -178,21 +179,26 @@ class Pipeline:
         query = Query("", query) if isinstance(query, str) else query
         scorer, stages = self.scorer(stack.signals, stack.first_stage), stages or StageTimer()
         query, unknown_categories = scorer.with_known_categories(query)
+        search = template_of(stack) if stack.first_stage == SEARCH else None
+        if search is not None:
+            check_filters([search], filters)
+            check_values(search, [query])
         with stages.stage("encode"):
             retrieve = self.retrievers(query, stack.retrieve)
         with stages.stage("engine"):
-            if stack.first_stage == SEARCH:
-                candidates = self._found_by_template(query, stack, filters, retrieve)
-            else:
-                request = SearchRequest(
-                    query.search_text(self.engine.lang),
-                    stack.first_stage,
-                    depth=stack.depth,
-                    features=scorer.features,
-                    retrievers=retrieve,
-                    filters=filters,
-                )
-                candidates = self.engine.find(request)
+            request = SearchRequest(
+                query.search_text(self.engine.lang),
+                stack.first_stage,
+                stack.depth,
+                filters,
+                retrievers=retrieve,
+                features={} if search else scorer.features,
+                template=FilledTemplate(search, query) if search else None,
+            )
+            candidates = self.engine.find(request)
+            absent = sorted({*filter(is_clause, stack.signals)} - candidates.signals.keys())
+            if absent and search is not None:  # in no hit, or not in the search at all
+                check_clauses(self.engine.check_template(search, query), absent)
         vectors = {one.name: one.vector for one in retrieve if isinstance(one, VectorQuery)}
         if candidates.took is not None:
             stages.seconds["transfer"] = max(stages.seconds["engine"] - candidates.took, 0.0)
@@ -216,25 +222,6 @@ class Pipeline:
             seconds={name: stages.seconds[name] for name in STAGES if name in stages.seconds},
             unknown_categories=unknown_categories,
         )
-
-    def _found_by_template(
-        self, query: Query, stack: Stack, filters: Sequence[Filter], retrieve: Sequence[Retriever]
-    ) -> Candidates:
-        search = template_of(stack)
-        check_filters([search], filters)
-        check_values(search, [query])
-        request = SearchRequest(
-            query.search_text(self.engine.lang),
-            SEARCH,
-            depth=stack.depth,
-            retrievers=retrieve,
-            template=FilledTemplate(search, query),
-        )
-        candidates = self.engine.find(request)
-        absent = sorted({*filter(is_clause, stack.signals)} - candidates.signals.keys())
-        if absent:  # in no hit, or not in the search at all
-            check_clauses(self.engine.check_template(search, query), absent)
-        return candidates
 
     def hits(self, answer: SearchResult, count: int, *, explain: bool = True) -> list[dict[str, Any]]:
         """Return first hits with titles, as JSON values."""

@@ -20,7 +20,7 @@ from rerank.order import rank
 from rerank.rankers.base import Ranker
 from rerank.records import Candidates, Document, Query
 from rerank.search.vector_cache import VectorCache
-from rerank.stack.signals import SEARCH, FieldSignal, LexicalSignal, RankerSignal, Signal, is_from_search
+from rerank.stack.signals import SEARCH, FieldSignal, LexicalSignal, Signal, is_from_search
 
 Array = NDArray[np.float64]
 
@@ -163,16 +163,14 @@ class Scorer:
     @cached_property
     def _category_names(self) -> list[CategoryNames] | None:
         """None: any is accepted."""
-        names = [
-            s.ranker.categories for s in self.signals if isinstance(s, RankerSignal) and s.uses_categories
-        ]
+        names = [s.categories for s in self.signals if isinstance(s, Ranker) and s.uses_categories]
         known = [one for one in names if one is not None]
         return known if known and len(known) == len(names) else None
 
     @cached_property
     def features(self) -> dict[str, str]:
         """Ranker -> feature version."""
-        return {s.name: s.ranker.version for s in self.signals if isinstance(s, RankerSignal)}
+        return {s.name: s.version for s in self.signals if isinstance(s, Ranker)}
 
     @cached_property
     def _checked(self) -> set[str]:
@@ -204,18 +202,18 @@ class Scorer:
         raw = np.empty((len(given.ids), len(self.signals)))
         recomputed: dict[str, int] = {}
         for column, signal in enumerate(self.signals):
-            if not isinstance(signal, RankerSignal):
+            if not isinstance(signal, Ranker):
                 raw[:, column] = _search_scores(signal.name, known)
                 continue
             with stages.stage("encode"):
                 if known.missing[signal.name].any():
                     recomputed[signal.name] = int(known.missing[signal.name].sum())
-                features = completed(signal.ranker, known, documents)
+                features = completed(signal, known, documents)
                 vector = given.vectors.get(signal.name)
                 if vector is None or (used is not query and signal.uses_categories):
-                    vector = self.vectors.encode(signal.ranker, used, stages.encoded)
+                    vector = self.vectors.encode(signal, used, stages.encoded)
             with stages.stage("score"):
-                raw[:, column] = signal.ranker.score(vector, features)
+                raw[:, column] = signal.score(vector, features)
         return ScoringResult(given.ids, raw, used, used.categories != query.categories, recomputed)
 
     def fetched(self, query: Query, given: ScoringInput, stages: StageTimer | None = None) -> ScoringInput:

@@ -100,16 +100,6 @@ class StackFile(Weights, frozen=True, forbid_unknown_fields=True, kw_only=True):
     tuned: dict[str, Any]
 
 
-def decode(data: object) -> StackFile:
-    """Check a stack file. Raises InputError for missing or wrong fields."""
-    try:
-        found = msgspec.convert(data, StackFile)
-        msgspec.convert(found.tuned.get("signals", []), list[str])
-    except msgspec.ValidationError as error:
-        raise InputError(f"{error}; tune the stack again") from error
-    return found
-
-
 def read(path: str | os.PathLike[str]) -> object:
     """Read JSON. Raises InputError, without the file name."""
     if not os.path.exists(path):

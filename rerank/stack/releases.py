@@ -104,23 +104,16 @@ class Releases:
         number = number or max((*self.stacks, 0)) + 1
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
         history = (*self.history, Activation(number, now, dict(gate or {})))
-        return Releases(self.folder, history[-_HISTORY:], {**self.stacks, number: data})._saved()
+        return Releases(self.folder, history[-_HISTORY:], {**self.stacks, number: data}).save()
 
-    def previous(self) -> int:
-        """Return the number of the previously active version. Raises UsageError if there is none."""
-        return self.history[self._before()].number
-
-    def roll_back(self) -> Releases:
-        """Activate the previous version. Raises UsageError if there is none."""
-        end = self._before() + 1
-        undone = (msgspec.structs.replace(one, undone=True) for one in self.history[end:])
-        return Releases(self.folder, (*self.history[:end], *undone), self.stacks)._saved()
-
-    def _before(self) -> int:
-        for place in range(len(self.history) - 1, -1, -1):
-            if not self.history[place].undone and self.history[place].number != self.number:
-                return place
-        raise UsageError(f"no other stack was in use before this one; choose one with {_CHOOSE}")
+    def previous(self) -> Releases:
+        """Return the state after a rollback, to be saved. Raises UsageError without another version."""
+        earlier = [n for n, one in enumerate(self.history, 1) if not one.undone and one.number != self.number]
+        if not earlier:
+            raise UsageError(f"no other stack was in use before this one; choose one with {_CHOOSE}")
+        kept, rest = self.history[: earlier[-1]], self.history[earlier[-1] :]
+        undone = (msgspec.structs.replace(one, undone=True) for one in rest)
+        return Releases(self.folder, (*kept, *undone), self.stacks)
 
     @classmethod
     def load(cls, folder: Path) -> Releases:
@@ -137,7 +130,8 @@ class Releases:
             damaged = WorkspaceError(f"{path}: damaged ({error}); remove it and choose a stack: {_CHOOSE}")
             raise (trouble(error, path) or damaged) from error
 
-    def _saved(self) -> Releases:
+    def save(self) -> Releases:
+        """Write the history and return it. The caller must hold a lock."""
         text = msgspec.json.format(msgspec.json.encode(_File(self.history, dict(self.stacks))), indent=2)
         write_text(self.folder / FILE, f"{text.decode()}\n")
         return self

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,19 +11,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.engines.base import (
-    FIRST_STAGES,
-    Engine,
-    Retriever,
-    SearchRequest,
-    VectorQuery,
-    cannot_retrieve,
-    check_signal,
-)
+from rerank.engines.base import FIRST_STAGES, Engine, SearchRequest, cannot_retrieve, check_signal
 from rerank.errors import UsageError
 from rerank.filters import Filter, number, period
 from rerank.rankers.base import Ranker
-from rerank.records import Query
 
 DEFAULT_FIRST_STAGE = FIRST_STAGES[0]
 
@@ -77,10 +68,6 @@ def first_stages(names: Iterable[str]) -> tuple[str, ...]:
     """
     names = tuple(names)
     return (SEARCH,) * (SEARCH in names) + lexical(names)
-
-
-EncodeQuery = Callable[[Ranker, Query], NDArray[np.float32]]
-"""Computes or remembers the vector of a query."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,24 +139,8 @@ def _decay(text: str) -> tuple[float, float]:
     return where, length * (86_400 if days else 1)
 
 
-@dataclass(frozen=True, slots=True)
-class RankerSignal:
-    """A ranker's score from stored document features."""
-
-    ranker: Ranker
-
-    @property
-    def name(self) -> str:
-        """The signal name."""
-        return self.ranker.name
-
-    @property
-    def uses_categories(self) -> bool:
-        """Whether query categories change the score."""
-        return self.ranker.uses_categories
-
-
-Signal = LexicalSignal | FieldSignal | RankerSignal
+Signal = LexicalSignal | FieldSignal | Ranker
+"""A signal has a name, and depends on query categories or not."""
 
 
 def resolve(names: Iterable[str], rankers: Mapping[str, Ranker]) -> tuple[Signal, ...]:
@@ -183,7 +154,7 @@ def resolve(names: Iterable[str], rankers: Mapping[str, Ranker]) -> tuple[Signal
         elif name in FIRST_STAGES or is_from_search(name):
             signals.append(LexicalSignal(name))
         elif name in rankers:
-            signals.append(RankerSignal(rankers[name]))
+            signals.append(rankers[name])
         else:
             there = ", ".join((*FIRST_STAGES, *rankers))
             raise UsageError(f"signal {name!r} is not trained in this workspace; there are {there}")
@@ -194,21 +165,12 @@ def check_retriever(signal: Signal, engine: Engine) -> None:
     """Raise UsageError if the engine cannot retrieve by the signal."""
     if signal.name == SEARCH:
         return
-    if not isinstance(signal, RankerSignal):
+    if not isinstance(signal, Ranker):
         check_signal(signal.name, engine.first_stages)
         return
-    check_retrieves(signal.ranker)
-    if engine.prepared(signal.name, signal.ranker.version) is None:
+    check_retrieves(signal)
+    if engine.prepared(signal.name, signal.version) is None:
         raise cannot_retrieve(signal.name)
-
-
-def retriever(signal: Signal, query: Query, depth: int | None, encode: EncodeQuery) -> Retriever:
-    """Return the engine's retriever. depth: number of documents; None: the stack's."""
-    if not isinstance(signal, RankerSignal):
-        return signal.name
-    check_retrieves(signal.ranker)
-    vector = np.asarray(encode(signal.ranker, query), np.float32)
-    return VectorQuery(signal.name, signal.ranker.version, vector, depth, signal.ranker.passages)
 
 
 def check_retrieves(ranker: Ranker) -> None:

@@ -17,7 +17,7 @@ from rerank.errors import InputError, UsageError, WorkspaceError
 from rerank.files import write_text
 from rerank.order import rank
 from rerank.records import SearchTemplate
-from rerank.stack.file import SecondPhase, decode, read
+from rerank.stack.file import SecondPhase, StackFile, read
 from rerank.stack.parse import parse_stack, retriever_depths
 from rerank.stack.ranking import Ranking
 from rerank.stack.signals import DEFAULT_FIRST_STAGE, SEARCH, first_stages, learned
@@ -202,8 +202,9 @@ class Stack:
             raise WorkspaceError(
                 f"stack format {data['rerank_stack']!r}, but this version reads {FORMAT}; tune it again"
             )
-        file = decode(data)
         try:
+            file = msgspec.convert(data, StackFile)
+            msgspec.convert(file.tuned.get("signals", []), list[str])
             return cls(
                 combiner=file.linear(),
                 first_stage=file.first_stage,
@@ -214,6 +215,8 @@ class Stack:
                 then=file.then,
                 tuned=file.tuned,
             )
+        except msgspec.ValidationError as error:
+            raise InputError(f"{error}; tune the stack again") from error
         except UsageError as error:
             raise InputError(str(error)) from error
 

@@ -48,8 +48,7 @@ def evaluate(
     first_stage: replaces the first stage of all stacks, also ``template:FILE``, ``stored:ID`` or
         ``run:FILE``.
     retrieve: retrievers of all stacks except the baseline. filter: see :meth:`Workspace.search`.
-    protocols: candidates: ``retrieved:N`` (N per retriever, also the cutoff), ``pool-random:N``,
-        ``pool-first:N`` or ``judged``.
+    protocols: candidates: ``retrieved:N`` (N per retriever, also the cutoff) or ``judged``.
     measures: Default: ``MEASURES``; only the first is compared. Given measures are all compared (Holm).
     save_run: folder for TREC runs. keep: hits to keep for :func:`rerank.evaluation_page`.
 

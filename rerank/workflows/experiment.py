@@ -114,7 +114,7 @@ class Experiment(JudgedQueries):
 
     def table(self, **options: Any) -> tuple[ScoreTable, ScoringReport]:
         """Score the candidates of every query. options: other fields of :class:`TableRequest`."""
-        options |= {"queries": self.queries, "qrels": self.qrels, "filters": self.filters, "seed": self.seed}
+        options |= {"queries": self.queries, "qrels": self.qrels, "filters": self.filters}
         table, report = score_table(self.pipeline, TableRequest(**options), self.progress)
         report.unknown_queries = self.unknown_queries
         return table, report

@@ -168,9 +168,11 @@ def rollback(workspace: Workspace, *, dry_run: bool = False, progress: Progress 
     """
     releases = workspace.releases
     before = releases.previous()
+    assert before.number is not None
+    assert before.stack is not None
     assert releases.number is not None
     assert releases.stack is not None
-    report = Rollback(before, releases.find(before), releases.number, releases.stack, dry_run)
+    report = Rollback(before.number, before.stack, releases.number, releases.stack, dry_run)
     if dry_run:
         return report
     workspace.rollback()

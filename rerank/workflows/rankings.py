@@ -44,7 +44,7 @@ def rank_all(
     """Rank the candidates of all queries: stack -> rankings. The report receives counts, recall and hits."""
     groups: dict[tuple[str, tuple[str, ...], SearchTemplate | None], list[str]] = {}
     for label, stack in stacks.items():
-        retrieve = stack.retrieve if protocol.kind == "retrieved" else ()
+        retrieve = stack.retrieve if protocol.cut is not None else ()
         groups.setdefault((stack.first_stage, retrieve, stack.search), []).append(label)
     scoring = report.scoring[str(protocol)] = ScoringReport(unknown_queries=experiment.unknown_queries)
     ranked: dict[str, Ranked] = {}
@@ -69,7 +69,7 @@ def ranked_ids(experiment: Experiment, stack: Stack, cut: int) -> dict[str, list
     """Rank with the stack's own retrievers: query -> ``cut`` ids."""
     if stack.first_stage == SEARCH:
         template_of(stack)  # raises if its file is missing
-    ranked = rank_all(experiment, {"": stack}, Protocol("retrieved", stack.depth), EvaluationReport(""))
+    ranked = rank_all(experiment, {"": stack}, Protocol(stack.depth), EvaluationReport(""))
     return {query: ids[:cut] for query, (ids, _) in ranked[""].items()}
 
 

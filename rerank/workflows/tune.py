@@ -112,8 +112,7 @@ def tune(
     first_stage: also ``template:FILE``, ``stored:ID`` or ``run:FILE``. Without a weight, it only retrieves.
     measure: ``nDCG``, ``RR`` or ``AP``, with or without a cutoff.
     retrieve: retrievers, to ``depth`` or their own depth (``s2net:200``). Default: the first stage.
-    protocol: candidates: ``retrieved:N``, ``pool-random:N``, ``pool-first:N`` or ``judged``. Default:
-        ``retrieved:DEPTH``.
+    protocol: candidates: ``retrieved:N`` or ``judged``. Default: ``retrieved:DEPTH``.
     filter: see :meth:`Workspace.search`. folds: also cross-validate.
     then: ``cross-encoder:FOLDER`` orders the best ``top`` documents again. Default: 20.
     normalizations: Default: min-max, z-score and none; for shared engines rank, not none.
@@ -132,12 +131,12 @@ def tune(
         check_output(out, '"rerank_stack"')
     RankMeasure.parse(measure)  # raises before the long work
     phase = None if then is None else read_second_phase(then, top)
-    asked = Protocol("retrieved", depth) if protocol is None else parse_protocol(protocol)
+    asked = Protocol(depth) if protocol is None else parse_protocol(protocol)
     shared: dict[str, Any] = {"infer": infer, "seed": seed, "progress": progress}
     judged = JudgedQueries.of(queries, qrels, filter, ignore_categories=ignore_categories, **shared)
     weights = _Weights(workspace, signals, judged, asked, tuple(retrieve), first_stage)
     weights.tune(measure, tuple(normalizations))
-    return weights.report(asked.count if asked.kind == "retrieved" else depth, folds, phase, out)
+    return weights.report(asked.cut or depth, folds, phase, out)
 
 
 def _signals(stack: str, *, alone: bool) -> tuple[str, ...]:

@@ -99,7 +99,7 @@ BAD = [
     (f"tune --stack text {J}", 2, "nothing to tune; name two or more: --stack bm25,text"),
     (f"tune --stack tfidf*1 {J}", 2, "has weights already"),
     (f"tune --stack tfidf,text --cv 999 {J}", 2, "cannot be dealt to 999 folds"),
-    (f"evaluate --stack text --filter lang=en --protocol pool-first:5 {J}", 2, "leave --filter out"),
+    (f"evaluate --stack text --filter lang=en --protocol judged {J}", 2, "leave --filter out"),
 ]
 
 

@@ -340,7 +340,7 @@ def test_later_documents_are_encoded_by_ingest(write_lines, run, small, workspac
     assert [hit["score"] for hit in again.json["hits"]] == before
 
 
-PROTOCOLS = ("retrieved:50", "retrieved:200", "pool-random:40", "pool-first:40")
+PROTOCOLS = ("retrieved:50", "retrieved:200", "judged")
 
 
 @pytest.fixture(scope="module")

@@ -57,7 +57,7 @@ def test_both_engines_give_equal_scores_for_equal_candidates(cluster, trained, s
         scores = {}
         for workspace in (here, there):
             pipeline = workspace.pipeline(["bm25", "text", "meta"])
-            asked = pipeline.features(["text", "meta"])
+            asked = pipeline.scorer(["text", "meta"], "bm25").features
             chosen = workspace.engine.find(
                 SearchRequest(query.text, ids=found.ids, first_stage="bm25", features=asked)
             )

@@ -148,8 +148,8 @@ def test_compare_corrects_over_all_comparisons():
 
 
 @pytest.mark.parametrize(
-    "text", ["", "retrieved", "retrieved:", "retrieved:0", "pool:40", "pool-first:-1", "a:b", "judged:5"]
+    "text", ["", "retrieved", "retrieved:", "retrieved:0", "pool:40", "retrieved:-1", "a:b", "judged:5"]
 )
 def test_invalid_protocols_are_refused(text):
-    with pytest.raises(UsageError, match="judged, or one of retrieved:N, pool-random:N, pool-first:N"):
+    with pytest.raises(UsageError, match="use judged, or retrieved:N"):
         parse_protocol(text)

@@ -46,13 +46,13 @@ def test_evaluate_reports_rows_and_json(workspace, tmp_path):
         ["bm25", "tfidf*0.5 + bm25*0.5"],
         queries=QUERIES,
         qrels=QRELS,
-        protocols=["retrieved:10", "pool-first:2", "retrieved:1"],
+        protocols=["retrieved:10", "judged", "retrieved:1"],
         save_run=tmp_path,
     )
     labels = ["tfidf", "bm25", "tfidf*0.5 + bm25*0.5"]
     rows = report.rows()
     assert [(row["protocol"], row["stack"]) for row in rows] == [
-        (protocol, label) for protocol in ("retrieved:10", "pool-first:2", "retrieved:1") for label in labels
+        (protocol, label) for protocol in ("retrieved:10", "judged", "retrieved:1") for label in labels
     ]
     assert {tuple(row) for row in rows} == {("protocol", "stack", *MEASURES, "delta", "p_holm")}
     assert [row["delta"] is None for row in rows] == [True, False, False] * 3
@@ -64,7 +64,7 @@ def test_evaluate_reports_rows_and_json(workspace, tmp_path):
     recall = {(one.protocol, one.retrieve): one.recall for one in report.candidate_recall}
     assert recall["retrieved:10", ("tfidf",)] == {"tfidf": pytest.approx((1 + 1 + 0) / 3)}
     assert recall["retrieved:1", ("tfidf",)] == {"tfidf": pytest.approx((0.5 + 1 + 0) / 3)}
-    assert not any(one.protocol == "pool-first:2" for one in report.candidate_recall)
+    assert not any(one.protocol == "judged" for one in report.candidate_recall)
     for row in report.results:
         values = report.per_query[row.protocol].values[row.stack]
         assert row.measures["RR"] == pytest.approx(values["RR"].mean())

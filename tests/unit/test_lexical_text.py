@@ -52,9 +52,9 @@ def test_each_signal_reads_its_text(workspace: Workspace) -> None:
     assert pipeline.answer("fox", workspace.stack("tfidf")).ranking.ids == []
 
 
-@pytest.mark.parametrize("protocol", ["retrieved:10", "pool-first:2", "pool-random:2"])
+@pytest.mark.parametrize("protocol", ["retrieved:10", "judged"])
 def test_tune_and_evaluate_use_both_texts(workspace: Workspace, tmp_path: Path, protocol: str) -> None:
-    at = {"queries": [QUERY], "qrels": Qrels([("q", "b", 1)])}
+    at = {"queries": [QUERY], "qrels": Qrels([("q", "b", 1), ("q", "w", 0)])}
     path = tmp_path / "s.json"
     tune(workspace, "tfidf,dictionary", protocol=protocol, out=path, **at)
     first, stack = evaluate(workspace, [str(path)], protocols=[protocol], measures=["RR"], **at).results

@@ -14,7 +14,7 @@ from rerank.evaluation.pairs import accuracy, auc, best_threshold, f1, paired_te
 from rerank.rankers.projection.ranker import Projection, Terms
 from rerank.records import Document, LabeledPair, Query
 from rerank.search.pairs import score_pairs
-from rerank.stack.signals import LexicalSignal, RankerSignal
+from rerank.stack.signals import LexicalSignal
 from rerank.workflows.pairs import evaluate_pairs, predict_pairs
 from tests.rankers import Plain
 
@@ -99,7 +99,7 @@ def test_the_score_of_a_pair_is_the_mean_of_both_orders(folder):
     workspace = Workspace.open(folder / "ws")
     ranker, engine = workspace.ranker("lsi"), workspace.engine
     by_id = {one["_id"]: Document(one["_id"], one["title"], one["text"]) for one in documents()}
-    for signal in (RankerSignal(ranker), LexicalSignal("bm25")):
+    for signal in (ranker, LexicalSignal("bm25")):
         found = score_pairs(engine, signal, [("red0", "blue1"), ("blue1", "red0"), ("red2", "red2")])
         assert found[0] == found[1]
         for (a, b), score in zip([("red0", "blue1"), ("red2", "red2")], found[[0, 2]].tolist()):

@@ -200,15 +200,15 @@ QRELS = Qrels(
 )
 
 
-def table_of(engine, protocol, *, signals=("tfidf", "count"), queries=QUERIES, **options):
+def table_of(engine, cut, *, signals=("tfidf", "count"), queries=QUERIES, **options):
     pipeline = Pipeline(engine, {"count": Counting()})
-    options = {"first_stage": "tfidf", "protocol": Protocol(*protocol), **options}
+    options = {"first_stage": "tfidf", "protocol": Protocol(cut), **options}
     request = TableRequest(queries=queries, qrels=QRELS, signals=signals, **options)
     return score_table(pipeline, request)
 
 
 def test_a_table_contains_the_answers_of_the_pipeline(engine):
-    table, report = table_of(engine, ("retrieved", 1000))
+    table, report = table_of(engine, 1000)
     assert [row.query for row in table.rows] == ["q1", "q2", "q3", "q4"]
     assert [len(row.ids) for row in table.rows] == [30, 20, 0, 27]
     pipeline = Pipeline(engine, {"count": Counting()})
@@ -223,48 +223,18 @@ def test_a_table_contains_the_answers_of_the_pipeline(engine):
     assert report.recomputed == {"count": 77}
 
 
-def test_pools_contain_relevant_and_other_documents(engine):
-    for kind in ("pool-random", "pool-first"):
-        table, report = table_of(engine, (kind, 5))
-        for row, query in zip(table.rows, QUERIES):
-            relevant = {d for d in QRELS.relevant(query.id) if d != "nowhere"}
-            pool = set(row.ids)
-            assert relevant <= pool
-            irrelevant = pool - relevant
-            if kind == "pool-random":
-                assert len(irrelevant) == 5
-            else:
-                ranked = engine.find(SearchRequest(query.text, first_stage="tfidf", depth=1000)).ids
-                assert irrelevant == set([d for d in ranked if d not in relevant][:5])
-            scores = dict(zip(row.ids, row.scores[:, 0].tolist()))
-            exact = engine.find(SearchRequest(query.text, ids=sorted(pool), first_stage="tfidf"))
-            assert scores == dict(zip(exact.ids, exact.scores.tolist()))
-        assert report.unknown_documents == 1
-
-
-def test_random_pools_depend_only_on_the_seed(engine):
-    def pools(count=5, **options):
-        table, _ = table_of(engine, ("pool-random", count), **options)
-        return [list(row.ids) for row in table.rows]
-
-    assert pools() == pools()
-    assert pools(queries=QUERIES[1:3]) == pools()[1:3]
-    assert pools(seed=1) != pools()
-    assert all(ids == engine.ids() for ids in pools(5000))
-
-
-def test_a_pool_infers_the_same_categories_as_its_first_stage(engine):
-    """The relevant document is in the pool because it is relevant. It must not vote for that reason."""
+def test_judged_documents_infer_the_same_categories_as_the_first_stage(engine):
+    """The relevant document is ranked because it is relevant. It must not vote for that reason."""
     engine.write([Document("d04", text="pear and much besides " * 20, categories=("wanted",))])
-    retrieved, _ = table_of(engine, ("retrieved", 1000), signals=("tfidf", "count"))
-    for kind in ("pool-random", "pool-first"):
-        pool, report = table_of(engine, (kind, 3))
-        for one, other in zip(retrieved.rows, pool.rows):
-            values, found = (dict(zip(row.ids, row.scores[:, 1].tolist())) for row in (one, other))
-            assert {d: values[d] for d in found if d in values} == {
-                d: value for d, value in found.items() if d in values
-            }
-        assert report.inferred_categories == 1
+    retrieved, _ = table_of(engine, 1000, signals=("tfidf", "count"))
+    judged, report = table_of(engine, None)
+    for one, other in zip(retrieved.rows, judged.rows):
+        values, scores = (dict(zip(row.ids, row.scores[:, 1].tolist())) for row in (one, other))
+        assert scores.keys() == {d for d in QRELS[other.query] if d != "nowhere"}
+        assert {d: values[d] for d in scores if d in values} == {
+            d: score for d, score in scores.items() if d in values
+        }
+    assert (report.inferred_categories, report.unknown_documents) == (1, 1)
 
 
 def test_a_repeated_query_is_not_encoded_again(engine):

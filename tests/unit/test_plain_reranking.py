@@ -84,13 +84,13 @@ def test_signals_with_zero_weight_are_removed(workspace: Workspace, tmp_path: Pa
     assert row.measures["nDCG@10"] == pytest.approx(report.tuned.value, abs=1e-12)
 
 
-def test_weights_are_tuned_on_pools(workspace: Workspace, tmp_path: Path) -> None:
+def test_weights_are_tuned_on_judged_documents(workspace: Workspace, tmp_path: Path) -> None:
     path = tmp_path / "s.json"
-    report = tune(workspace, "tfidf,short", protocol="pool-first:2", out=path, **AT)
+    report = tune(workspace, "tfidf,short", protocol="judged", out=path, **AT)
     record = report.stack.tuned
-    assert (record["protocol"], record["candidate_recall"]) == ("pool-first:2", {})
-    assert (report.stack.depth, report.protocol) == (1000, "pool-first:2")
-    rows = evaluate(workspace, [str(path)], protocols=["pool-first:2"], **AT).results
+    assert (record["protocol"], record["candidate_recall"]) == ("judged", {})
+    assert (report.stack.depth, report.protocol) == (1000, "judged")
+    rows = evaluate(workspace, [str(path)], protocols=["judged"], **AT).results
     assert rows[1].measures["nDCG@10"] == pytest.approx(report.tuned.value, abs=1e-12)
     shallow = tune(workspace, "tfidf,short", protocol="retrieved:2", out=path, **AT).stack
     assert (shallow.depth, shallow.tuned["protocol"]) == (2, "retrieved:2")
