@@ -14,7 +14,6 @@ from . import options, output
 from .options import Output, option
 
 if TYPE_CHECKING:
-    from rerank import Pipeline, Query, SearchResult, Stack, Workspace
     from rerank.search.scorer import Scorer
 
 
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
     option("--timings", "Show the time of each step."),
 )
 def command(
-    workspace: Workspace,
+    workspace: rerank.Workspace,
     progress: output.Bar,
     words: tuple[str, ...],
     categories: tuple[str, ...],
@@ -63,7 +62,7 @@ def command(
     top: int | None,
     then_ms: int | None,
     **changes: Any,
-) -> Output:
+) -> Iterator[Output]:
     """Rank documents for TEXT."""
     from rerank.filters import filters_of
 
@@ -85,17 +84,15 @@ def command(
         output.note(f"{plural(stack.depth, 'candidate[ is|s are] reranked')}; for more raise --depth")
     for line in _remarks(workspace, pipeline, stack, answer, versions):
         output.note(line)
-
-    def show_all() -> None:
-        show(answer, stack, hits, explain, filtered=bool(filters))
-        if timings:
-            click.echo("  ".join(f"{stage} {1000 * value:.1f} ms" for stage, value in answer.seconds.items()))
-
-    seconds = {"seconds": dict(answer.seconds)} if timings else {}
-    return Output(answer.to_json(hits) | seconds, show_all)
+    yield Output(answer.to_json(hits) | ({"seconds": dict(answer.seconds)} if timings else {}))
+    show(answer, stack, hits, explain, filtered=bool(filters))
+    if timings:
+        click.echo("  ".join(f"{stage} {1000 * value:.1f} ms" for stage, value in answer.seconds.items()))
 
 
-def _stack(workspace: Workspace, stack: str | None, first_stage: str | None, **changes: Any) -> Stack:
+def _stack(
+    workspace: rerank.Workspace, stack: str | None, first_stage: str | None, **changes: Any
+) -> rerank.Stack:
     from dataclasses import replace
 
     if stack is None and first_stage:
@@ -108,7 +105,7 @@ def _stack(workspace: Workspace, stack: str | None, first_stage: str | None, **c
     return replace(found, **{name: value for name, value in changes.items() if value})
 
 
-def _then(stack: Stack, then: str | None, top: int | None, ms: int | None) -> Stack:
+def _then(stack: rerank.Stack, then: str | None, top: int | None, ms: int | None) -> rerank.Stack:
     from dataclasses import replace
 
     from msgspec.structs import replace as changed
@@ -125,10 +122,10 @@ def _then(stack: Stack, then: str | None, top: int | None, ms: int | None) -> St
 
 
 def _remarks(
-    workspace: Workspace,
-    pipeline: Pipeline,
-    stack: Stack,
-    answer: SearchResult,
+    workspace: rerank.Workspace,
+    pipeline: rerank.Pipeline,
+    stack: rerank.Stack,
+    answer: rerank.SearchResult,
     versions: dict[str, str],
 ) -> Iterator[str]:
     from rerank.stack.parse import retriever_depths
@@ -153,7 +150,7 @@ def _remarks(
         yield f"--category has no effect: no signal of {stack} reads categories"
 
 
-def check_categories(scorer: Scorer, query: Query) -> None:
+def check_categories(scorer: Scorer, query: rerank.Query) -> None:
     """Raise UsageError for unknown categories, naming similar ones."""
     _, unknown = scorer.with_known_categories(query)
     if not unknown:
@@ -165,7 +162,7 @@ def check_categories(scorer: Scorer, query: Query) -> None:
     )
 
 
-def check_params(params: dict[str, Any], stack: Stack) -> None:
+def check_params(params: dict[str, Any], stack: rerank.Stack) -> None:
     """Raise UsageError for unknown parameters."""
     from rerank.formats.templates import fields_of
     from rerank.stack.signals import SEARCH
@@ -180,8 +177,8 @@ def check_params(params: dict[str, Any], stack: Stack) -> None:
 
 
 def show(
-    answer: SearchResult,
-    stack: Stack,
+    answer: rerank.SearchResult,
+    stack: rerank.Stack,
     hits: list[dict[str, Any]],
     explain: bool,
     *,
@@ -205,7 +202,7 @@ def show(
             _show_signals(hit, stack, several=len(answer.found) > 1)
 
 
-def _show_stack(answer: SearchResult, stack: Stack) -> None:
+def _show_stack(answer: rerank.SearchResult, stack: rerank.Stack) -> None:
     by = ", ".join(f"{count} by {name}" for name, count in answer.found.items())
     by = f": {by}" if len(answer.found) > 1 else f" by {stack.retrievers[0]}"
     combiner = answer.stack.combiner
@@ -219,7 +216,7 @@ def _show_stack(answer: SearchResult, stack: Stack) -> None:
         click.echo(f"categories {how}: {', '.join(answer.query.categories)}")
 
 
-def _show_signals(hit: dict[str, Any], stack: Stack, *, several: bool) -> None:
+def _show_signals(hit: dict[str, Any], stack: rerank.Stack, *, several: bool) -> None:
     moved = hit["first_stage_rank"] - hit["rank"]
     way = f"up {moved}" if moved > 0 else f"down {-moved}" if moved else "unmoved"
     found_by = f", found by {', '.join(hit['found_by'])}" if several else ""

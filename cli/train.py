@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,9 +16,7 @@ from . import INTERRUPTED, config_options, options, output
 from .options import Output, option
 
 if TYPE_CHECKING:
-    from rerank import Workspace
     from rerank.rankers.training.job import TrainingResult
-    from rerank.workflows.training_data import TrainReport
 
 
 class _Train(config_options.SettingsCommand):
@@ -56,7 +55,9 @@ _PRESETS = dict.fromkeys(name for config in _FAMILIES.values() for name in confi
     cls=_Train,
     families=_FAMILIES,
 )
-def command(workspace: Workspace, rankers: tuple[str, ...], file: str | None, **values: Any) -> Output:
+def command(
+    workspace: rerank.Workspace, rankers: tuple[str, ...], file: str | None, **values: Any
+) -> Iterator[Output]:
     """Train RANKER... and compute the features of the documents.
 
     RANKER is text, meta or joint (family cnn), lsi, cllsi, opca, cca or s2net (family projection), dense,
@@ -83,32 +84,7 @@ def command(workspace: Workspace, rankers: tuple[str, ...], file: str | None, **
         left = [name for name in rankers if name not in {one.ranker.variant for one in report.rankers}]
         if left:
             output.note(f"not trained: {', '.join(left)}; train again")
-    return Output(report, lambda: _show(report), INTERRUPTED if interrupted else 0)
-
-
-def _judged(values: dict[str, Any]) -> dict[str, Any]:
-    import dataclasses
-
-    queries, text = values["queries"] or [], values["query_text"]
-    if values["ignore_categories"]:
-        queries = [dataclasses.replace(query, categories=()) for query in queries]
-    return {
-        "queries": queries,
-        "query_text": (rerank.Query(d.id, d.content) for d in rerank.read_corpus(text)) if text else None,
-    }
-
-
-def _pairs(values: dict[str, Any], workspace: Workspace) -> dict[str, Any]:
-    from rerank.formats import read_pairs
-
-    read: dict[str, Any] = {"pairs": read_pairs(values["text_pairs"])} if values["text_pairs"] else {}
-    for name, file in (("labeled", values["labeled_pairs"]), ("dev_labeled", values["dev_pairs"])):
-        if file:
-            read[name] = rerank.read_labeled_pairs(file, workspace.engine.contains)
-    return read
-
-
-def _show(report: TrainReport) -> None:
+    yield Output(report, INTERRUPTED if interrupted else 0)
     if report.train_queries:
         held = f", held out of the judgments: tune on {report.held_out}" if report.held_out else ""
         train = plural(report.train_queries, "train quer[y|ies]")
@@ -130,6 +106,28 @@ def _show(report: TrainReport) -> None:
         if history := fitted.details.get("history"):
             click.echo(_history(history))
         click.echo(f"{fitted.ranker.name} {fitted.ranker.version}: {_described(fitted)}")
+
+
+def _judged(values: dict[str, Any]) -> dict[str, Any]:
+    import dataclasses
+
+    queries, text = rerank.read_queries(values["queries"]) if values["queries"] else [], values["query_text"]
+    if values["ignore_categories"]:
+        queries = [dataclasses.replace(query, categories=()) for query in queries]
+    return {
+        "queries": queries,
+        "query_text": (rerank.Query(d.id, d.content) for d in rerank.read_corpus(text)) if text else None,
+    }
+
+
+def _pairs(values: dict[str, Any], workspace: rerank.Workspace) -> dict[str, Any]:
+    from rerank.formats import read_pairs
+
+    read: dict[str, Any] = {"pairs": read_pairs(values["text_pairs"])} if values["text_pairs"] else {}
+    for name, file in (("labeled", values["labeled_pairs"]), ("dev_labeled", values["dev_pairs"])):
+        if file:
+            read[name] = rerank.read_labeled_pairs(file, workspace.engine.contains)
+    return read
 
 
 def _described(fitted: TrainingResult) -> str:
