@@ -67,14 +67,15 @@ class SettingsCommand(Command):
         return f"{only}{one.help.rstrip('.')}. Default: {shown}."
 
 
-def given(values: Mapping[str, Any], file: str | None) -> dict[str, Any]:
-    """Settings of the running command: options override the file."""
+def settings(values: dict[str, Any], file: str | None) -> dict[str, Any]:
+    """Remove the settings of the running command from its options and return them; they override the file."""
     from rerank import config_file
 
     context = click.get_current_context()
     assert isinstance(context.command, SettingsCommand)
     known = [one for name in context.meta[__name__] for one in options_of(context.command.families[name])]
-    found = {one.name: values[one.name] for one in known if values[one.name] not in (None, ())}
+    given = {name: values.pop(name) for name in {one.name for one in known}}
+    found = {name: value for name, value in given.items() if value not in (None, ())}
     return over(config_file.load(file) if file else {}, found, known)
 
 

@@ -31,16 +31,11 @@ def command() -> None:
     group=command,
 )
 def evaluate(
-    workspace: rerank.Workspace, rankers: tuple[str, ...], pairs: str, dev_pairs: str | None, **settings: Any
+    workspace: rerank.Workspace, rankers: tuple[str, ...], dev_pairs: str | None, **settings: Any
 ) -> Iterator[Output]:
     """Measure accuracy, F1 and AUC of rankers on labeled pairs, with significance."""
-    dev, labeled = _labeled(workspace, dev_pairs), _labeled(workspace, pairs)
-    report = rerank.evaluate_pairs(workspace, rankers, labeled, dev_pairs=dev, **settings)
+    report = rerank.evaluate_pairs(workspace, rankers, dev_pairs=dev_pairs or (), **settings)
     yield Output(report)
     chosen = f", thresholds of {plural(report.dev_pairs, 'dev pair[|s]')}" if report.dev_pairs else ""
     click.echo(f"{plural(report.pairs, 'pair[|s]')}, {report.related} related{chosen}")
     click.echo(repr(report))
-
-
-def _labeled(workspace: rerank.Workspace, file: str | None) -> list[rerank.LabeledPair]:
-    return rerank.read_labeled_pairs(file, workspace.engine.contains) if file else []

@@ -40,7 +40,7 @@ def command(folder: str, as_json: bool, token_file: str | None, insecure: bool, 
     except ModuleNotFoundError as error:
         raise NotInstalledError.of(error, "the service") or error from error
 
-    chosen, tokens = build(ServeOptions, config_options.given(given, None)), read_tokens(token_file)
+    chosen, tokens = build(ServeOptions, config_options.settings(given, None)), read_tokens(token_file)
     check_exposure(chosen.host, bool(tokens), insecure)
 
     def listening(url: str) -> None:

@@ -39,9 +39,9 @@ _PRESETS = dict.fromkeys(name for config in _FAMILIES.values() for name in confi
     option("--queries FILE", "Queries, JSON lines."),
     option("--qrels FILE", "Judgments to train on, BEIR or TREC."),
     option("--dev-qrels FILE", "Judgments for early stopping. Default: a tenth of the judged queries."),
-    option("--text-pairs FILE", "Pairs of texts for projections, JSON lines."),
-    option("--labeled-pairs FILE", "Pairs of documents with labels for concept, TSV."),
-    option("--dev-pairs FILE", "Labeled pairs for early stopping of concept."),
+    option("--text-pairs FILE", "Pairs of texts for projections, JSON lines.", dest="pairs"),
+    option("--labeled-pairs FILE", "Pairs of documents with labels for concept, TSV.", dest="labeled"),
+    option("--dev-pairs FILE", "Labeled pairs for early stopping of concept.", dest="dev_labeled"),
     option("--query-text FILE", "Texts for word vectors of queries. Default: the queries."),
     options.first_stage("the first stage of the workspace"),
     options.ignore_categories,
@@ -56,7 +56,7 @@ _PRESETS = dict.fromkeys(name for config in _FAMILIES.values() for name in confi
     families=_FAMILIES,
 )
 def command(
-    workspace: rerank.Workspace, rankers: tuple[str, ...], file: str | None, **values: Any
+    workspace: rerank.Workspace, rankers: tuple[str, ...], file: str | None, **inputs: Any
 ) -> Iterator[Output]:
     """Train RANKER... and compute the features of the documents.
 
@@ -65,19 +65,11 @@ def command(
     or judged queries, concept from labeled pairs, the others from judged queries. Ctrl-C keeps the best
     epoch; the same command resumes.
     """
-    queries, qrels = values["queries"], values["qrels"]
-    if bool(queries) != bool(qrels) or (values["dev_qrels"] and not qrels):
+    config = config_options.settings(inputs, file)
+    given = {name: value for name, value in inputs.items() if value is not None}
+    if ("queries" in given) != ("qrels" in given) or ("dev_qrels" in given and "qrels" not in given):
         raise click.UsageError("--queries and --qrels belong together; give both")
-    config = config_options.given(values, file)
-    names = ("preset", "as_name", "restart", "first_stage", "infer", "qrels", "dev_qrels", "progress")
-    report = rerank.train(
-        workspace,
-        rankers,
-        config=config,
-        **{name: values[name] for name in names},
-        **_judged(values),
-        **_pairs(values, workspace),
-    )
+    report = rerank.train(workspace, rankers, config=config, **given)
     interrupted = any(fitted.interrupted for fitted in report.rankers)
     if interrupted:
         output.note("`rerank encode` computes the features of the documents")
@@ -106,28 +98,6 @@ def command(
         if history := fitted.details.get("history"):
             click.echo(_history(history))
         click.echo(f"{fitted.ranker.name} {fitted.ranker.version}: {_described(fitted)}")
-
-
-def _judged(values: dict[str, Any]) -> dict[str, Any]:
-    import dataclasses
-
-    queries, text = rerank.read_queries(values["queries"]) if values["queries"] else [], values["query_text"]
-    if values["ignore_categories"]:
-        queries = [dataclasses.replace(query, categories=()) for query in queries]
-    return {
-        "queries": queries,
-        "query_text": (rerank.Query(d.id, d.content) for d in rerank.read_corpus(text)) if text else None,
-    }
-
-
-def _pairs(values: dict[str, Any], workspace: rerank.Workspace) -> dict[str, Any]:
-    from rerank.formats import read_pairs
-
-    read: dict[str, Any] = {"pairs": read_pairs(values["text_pairs"])} if values["text_pairs"] else {}
-    for name, file in (("labeled", values["labeled_pairs"]), ("dev_labeled", values["dev_pairs"])):
-        if file:
-            read[name] = rerank.read_labeled_pairs(file, workspace.engine.contains)
-    return read
 
 
 def _described(fitted: TrainingResult) -> str:

@@ -31,17 +31,23 @@ class JudgedQueries:
     queries: Sequence[Query]
     qrels: Qrels
     filters: Sequence[Filter] = ()
-    ignore_categories: bool = False
     infer: bool = True
     seed: int = 0
     progress: Progress | None = None
 
     @classmethod
     def of(
-        cls, queries: Queries, qrels: Judgments, filter: str | Sequence[str] = (), **more: Any
+        cls,
+        queries: Queries,
+        qrels: Judgments,
+        filter: str | Sequence[str] = (),
+        *,
+        ignore_categories: bool = False,
+        **more: Any,
     ) -> JudgedQueries:
         """Read queries, judgments and filters in any form. more: other fields."""
-        return cls(queries=as_queries(queries), qrels=as_qrels(qrels), filters=filters_of(filter), **more)
+        read = as_queries(queries, ignore_categories=ignore_categories)
+        return cls(queries=read, qrels=as_qrels(qrels), filters=filters_of(filter), **more)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +97,6 @@ class Experiment(JudgedQueries):
         )
         queries, qrels = {query.id: query for query in judged.queries}, judged.qrels
         known = [queries[id] for id in sorted(qrels) if id in queries]
-        if judged.ignore_categories:
-            known = [replace(query, categories=()) for query in known]
         kept = Qrels({query.id: qrels[query.id] for query in known})
         if not kept:
             problem = "no judged query is in the query file" if queries else "no queries are given"

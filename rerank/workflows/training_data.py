@@ -39,7 +39,7 @@ class Inputs:
     dev_qrels: Qrels | None = None
     pairs: Sequence[tuple[str, str]] = ()
     first_stage: str | None = None
-    query_text: Iterable[Query] | None = None
+    query_text: Iterable[Document | Query] | None = None
     infer: bool = True
     seed: int = 0
     labeled: tuple[Sequence[LabeledPair], Sequence[LabeledPair]] = ((), ())
