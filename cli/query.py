@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -72,17 +73,18 @@ def command(
     stack = _then(_stack(workspace, **changes), then, top, then_ms)
     if params:
         check_params(params, stack)
-    versions, filters = workspace.versions(stack), filters_of(filter)
+    filters = filters_of(filter)
     pipeline = workspace.pipeline(
-        stack.signals, retrieve=stack.retrieve, infer_categories=infer, versions=versions
+        stack.signals, retrieve=stack.retrieve, infer_categories=infer, versions=workspace.versions(stack)
     )
     query = rerank.Query("query", text, categories, lang, params, lexical_text or None)
-    check_categories(pipeline.scorer(stack.signals, stack.first_stage), query)
     answer = pipeline.answer(query, stack, filters=filters)
+    scorer = pipeline.scorer(stack.signals, stack.first_stage)
+    check_categories(scorer, answer.unknown_categories)
     hits = pipeline.hits(answer, count)
     if count > stack.depth and len(answer.ranking) >= stack.depth:
         output.note(f"{plural(stack.depth, 'candidate[ is|s are] reranked')}; for more raise --depth")
-    for line in _remarks(workspace, pipeline, stack, answer, versions):
+    for line in _remarks(workspace, scorer, pipeline, stack, answer):
         output.note(line)
     yield Output(answer.to_json(hits) | ({"seconds": dict(answer.seconds)} if timings else {}))
     show(answer, stack, hits, explain, filtered=bool(filters))
@@ -93,8 +95,6 @@ def command(
 def _stack(
     workspace: rerank.Workspace, stack: str | None, first_stage: str | None, **changes: Any
 ) -> rerank.Stack:
-    from dataclasses import replace
-
     if stack is None and first_stage:
         stack = first_stage if first_stage in options.LEXICAL else "search"
     found = workspace.stack(stack or workspace.default_stack)
@@ -106,8 +106,6 @@ def _stack(
 
 
 def _then(stack: rerank.Stack, then: str | None, top: int | None, ms: int | None) -> rerank.Stack:
-    from dataclasses import replace
-
     from msgspec.structs import replace as changed
 
     from rerank.stack.file import second_phase
@@ -123,17 +121,17 @@ def _then(stack: rerank.Stack, then: str | None, top: int | None, ms: int | None
 
 def _remarks(
     workspace: rerank.Workspace,
+    scorer: Scorer,
     pipeline: rerank.Pipeline,
     stack: rerank.Stack,
     answer: rerank.SearchResult,
-    versions: dict[str, str],
 ) -> Iterator[str]:
     from rerank.stack.parse import retriever_depths
 
     tune = f"`rerank tune --stack {','.join(stack.tuned_for)} --queries QUERIES --qrels QRELS`"
     here = workspace.versions_here(stack)
     for name in workspace.outdated(stack):
-        used = f"; it uses {name} {versions[name]}" if name in here else ""
+        used = f"; it uses {name} {pipeline.rankers[name].version}" if name in here else ""
         yield f"{name} was trained again after this stack was tuned{used}; run {tune}"
     if answer.ranking.late:
         yield "the second phase took too long: this is the stack's order; raise --then-ms or lower --top"
@@ -144,15 +142,13 @@ def _remarks(
             missing = workspace.engine.prepared(name, pipeline.rankers[name].version)
             if missing:
                 yield plural(missing, output.lacking(name))
-    scorer = pipeline.scorer(stack.signals, stack.first_stage)
     read = any(signal.uses_categories for signal in scorer.signals)
     if answer.case == "given" and not read and stack.search is None:
         yield f"--category has no effect: no signal of {stack} reads categories"
 
 
-def check_categories(scorer: Scorer, query: rerank.Query) -> None:
+def check_categories(scorer: Scorer, unknown: tuple[str, ...]) -> None:
     """Raise UsageError for unknown categories, naming similar ones."""
-    _, unknown = scorer.with_known_categories(query)
     if not unknown:
         return
     similar = list(dict.fromkeys(name for one in unknown for name in scorer.similar_categories(one)))

@@ -19,17 +19,28 @@ if TYPE_CHECKING:
     from rerank.rankers.training.job import TrainingResult
 
 
-class _Train(config_options.SettingsCommand):
+_FAMILIES = {one.name: one.options_class() for one in families().values() if one.fitter}
+_CHOSEN, _SETTINGS = f"{__name__}.chosen", f"{__name__}.settings"
+"""Keys of the families that a command line names, and of the options for their settings."""
+_PRESETS = dict.fromkeys(name for config in _FAMILIES.values() for name in config.presets)
+
+
+class _Train(options.Command):
     """Has the settings of the families that its arguments name."""
 
-    def chosen(self, args: list[str]) -> tuple[str, ...]:
-        """Families named by the arguments."""
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Choose the families, then read the options."""
         named = {*args}
-        return tuple(name for name in self.families if named & {name, *families()[name].rankers})
+        chosen = [name for name in _FAMILIES if named & {name, *families()[name].rankers}]
+        ctx.meta[_CHOSEN] = {name: _FAMILIES[name] for name in chosen}
+        ctx.meta[_SETTINGS] = config_options.options_for(ctx.meta[_CHOSEN])
+        return super().parse_args(ctx, args)
 
-
-_FAMILIES = {one.name: one.options_class() for one in families().values() if one.fitter}
-_PRESETS = dict.fromkeys(name for config in _FAMILIES.values() for name in config.presets)
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Options of the families, or of all families, and of the command."""
+        if _SETTINGS not in ctx.meta:
+            return [*config_options.options_for(_FAMILIES), *super().get_params(ctx)]
+        return [*ctx.meta[_SETTINGS], *super().get_params(ctx)]
 
 
 @options.command(
@@ -53,7 +64,6 @@ _PRESETS = dict.fromkeys(name for config in _FAMILIES.values() for name in confi
     option("--as NAME", "Name of the trained ranker. Default: RANKER.", dest="as_name"),
     option("--restart", "Discard an interrupted training."),
     cls=_Train,
-    families=_FAMILIES,
 )
 def command(
     workspace: rerank.Workspace, rankers: tuple[str, ...], file: str | None, **inputs: Any
@@ -65,7 +75,7 @@ def command(
     or judged queries, concept from labeled pairs, the others from judged queries. Ctrl-C keeps the best
     epoch; the same command resumes.
     """
-    config = config_options.settings(inputs, file)
+    config = config_options.settings(inputs, click.get_current_context().meta[_CHOSEN], file)
     given = {name: value for name, value in inputs.items() if value is not None}
     if ("queries" in given) != ("qrels" in given) or ("dev_qrels" in given and "qrels" not in given):
         raise click.UsageError("--queries and --qrels belong together; give both")

@@ -48,7 +48,8 @@ def as_queries(queries: Queries, *, ignore_categories: bool = False) -> list[Que
     >>> as_queries({"q1": "wolf"}) == [Query("q1", "wolf")]
     True
     """
-    queries = from_file(queries, read_queries)
+    if isinstance(queries, (str, os.PathLike)):
+        queries = read_queries(queries)
     if isinstance(queries, Mapping):
         queries = [Query(id, text) if isinstance(text, str) else text for id, text in queries.items()]
     found = list(queries) if isinstance(queries, Iterable) else [queries]
