@@ -22,7 +22,7 @@ COMMANDS = {
     "ingest": "Add, update or remove documents.",
     "attach": "Use an existing OpenSearch index.",
     "train": "Train rankers on judged queries, pairs or links.",
-    "pairs": "Compare scores of pairs of documents with labels.",
+    "pairs": "Score pairs of documents and compare the scores with labels.",
     "tune": "Find the weights of a stack.",
     "stack": "Activate, promote and roll back stacks.",
     "query": "Rank documents for one query.",

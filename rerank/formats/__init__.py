@@ -7,6 +7,7 @@ from rerank.formats.beir import read_queries as read_queries
 from rerank.formats.categories import read_categories as read_categories
 from rerank.formats.pairs import read_labeled_pairs as read_labeled_pairs
 from rerank.formats.pairs import read_pairs as read_pairs
+from rerank.formats.pairs import read_unlabeled_pairs as read_unlabeled_pairs
 from rerank.formats.qrels import read_qrels as read_qrels
 from rerank.formats.qrels import write_qrels as write_qrels
 from rerank.formats.templates import read_template as read_template

@@ -95,18 +95,22 @@ def number(text: str) -> float:
         return math.nan
 
 
-def read_rows(source: Source, header: Sequence[str], layout: str) -> Iterator[tuple[str, list[str]]]:
+def read_rows(
+    source: Source, header: Sequence[str], layout: str, least: int | None = None
+) -> Iterator[tuple[str, list[str]]]:
     """Yield (FILE:LINE, columns) of each line, separated by tabs; the first may be the header.
 
-    layout: for errors.
+    layout: for errors. least: number of required columns. Default: all.
 
     Raises InputError, also for another number of columns.
     """
+    least = least or len(header)
     for number, (where, text) in enumerate(read_texts(source)):
         columns = [column.strip() for column in text.split("\t")]
         if not number and len(columns) > 1 and [one.lower() for one in columns] == [*header[: len(columns)]]:
             continue
-        check_columns(where, columns, len(header), layout)
+        count = len(columns) if least < len(columns) <= len(header) else least
+        check_columns(where, columns, count, layout)
         yield where, columns
 
 

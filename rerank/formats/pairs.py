@@ -15,6 +15,7 @@ Known = Callable[[Iterable[str]], Collection[str]]
 
 _LAYOUT = 'write each line as {"query": "...", "document": "..."}'
 _LABELED = "write each line as id, tab, id, tab, 1 or 0"
+_UNLABELED = "write each line as id, tab, id"
 _LABELS = {"1": True, "0": False}
 _HEADER = ("a", "b", "related")
 
@@ -65,7 +66,8 @@ def read_labeled_pairs(source: Source, known: Known | None = None) -> list[Label
     [('d1', 'd2', True), ('d1', 'd3', False)]
     """
     labels: dict[tuple[str, str], tuple[str, bool]] = {}
-    for where, a, b, related in _read(source, known):
+    for where, a, b, related in _read(source, known, labels=True):
+        assert related is not None
         if a == b:
             if not related:
                 raise InputError(
@@ -87,18 +89,30 @@ def read_labeled_pairs(source: Source, known: Known | None = None) -> list[Label
     return pairs
 
 
-def _read(source: Source, known: Known | None) -> list[tuple[str, str, str, bool]]:
+def read_unlabeled_pairs(source: Source, known: Known | None = None) -> list[tuple[str, str, bool | None]]:
+    """Read pairs of documents like :func:`read_labeled_pairs`, with optional labels.
+
+    >>> path = folder / "pairs.tsv"
+    >>> _ = path.write_text("d1\\td2\\nd1\\td3\\n")
+    >>> read_unlabeled_pairs(path)
+    [('d1', 'd2', None), ('d1', 'd3', None)]
+    """
+    return [(a, b, related) for _, a, b, related in _read(source, known, labels=False)]
+
+
+def _read(source: Source, known: Known | None, *, labels: bool) -> list[tuple[str, str, str, bool | None]]:
     """Return FILE:LINE, ids and label of each pair."""
-    lines: list[tuple[str, str, str, bool]] = []
+    layout = _LABELED if labels else _UNLABELED
+    lines: list[tuple[str, str, str, bool | None]] = []
     places: dict[str, str] = {}
-    for where, (a, b, label) in read_rows(source, _HEADER, _LABELED):
-        if label not in _LABELS:
-            raise InputError(f"{where}: the label {label[:40]!r} is neither 1 (related) nor 0; {_LABELED}")
-        lines.append((where, a, b, _LABELS[label]))
+    for where, (a, b, *rest) in read_rows(source, _HEADER, layout, least=3 if labels else 2):
+        if rest and rest[0] not in _LABELS:
+            raise InputError(f"{where}: the label {rest[0][:40]!r} is neither 1 (related) nor 0; {layout}")
+        lines.append((where, a, b, _LABELS[rest[0]] if rest else None))
         places.setdefault(a, where)
         places.setdefault(b, where)
     if not lines:
-        raise InputError(f"{name_of(source)}: no pairs; {_LABELED}")
+        raise InputError(f"{name_of(source)}: no pairs; {layout}")
     existing = places if known is None else known(places)
     unknown = [one for one in places if one not in existing]
     if unknown:

@@ -23,6 +23,7 @@ from rerank.formats import (
     read_qrels,
     read_queries,
     read_run,
+    read_unlabeled_pairs,
     write_run,
 )
 from rerank.records import Document, LabeledPair, Query
@@ -91,6 +92,8 @@ BAD = [
     (read_pairs, PAIR + '{"query": 3, "document": "b"}', ":2: query: expected"),
     (read_pairs, PAIR + '{"query": " ", "document": "b"}', ":2: query is empty"),
     (read_pairs, "\n", ": no pairs"),
+    (read_unlabeled_pairs, "a\tb\n", ": no pairs"),
+    (read_unlabeled_pairs, "x\ty\t1\tz\n", ":1: 4 filled columns, not 2"),
 ]
 
 
@@ -279,5 +282,8 @@ def test_labeled_pairs_are_read(tmp_path):
     path = tmp_path / "pairs"
     path.write_text("a\tb\trelated\nd 1\td2\t1\nd2\td3\t0\nd3\td2\t1\n")
     assert read_labeled_pairs(path) == pairs
+    assert read_unlabeled_pairs(path) == [tuple(pair) for pair in pairs]
     path.write_text("x\ty\t1\n\nx\ty\t1\nx\tz\t0\nz\tz\t1\n")  # repeated pairs, and a pair of one document
     assert read_labeled_pairs(path) == [("x", "y", True), ("x", "z", False)]
+    path.write_text("a\tb\nx\ty\nx\tx\n")
+    assert read_unlabeled_pairs(path) == [("x", "y", None), ("x", "x", None)]

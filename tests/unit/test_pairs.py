@@ -147,13 +147,9 @@ def test_predict_pairs_uses_a_given_or_chosen_threshold(folder):
         predict_pairs(workspace, "lsi", [(a, b, None) for a, b, _ in DEV]).scores,
         [pair.related for pair in DEV],
     )
-    with pytest.raises(UsageError, match="must be a number"):
-        predict_pairs(workspace, "lsi", pairs, threshold=np.nan)
-    with pytest.raises(UsageError, match="not both"):
-        predict_pairs(workspace, "lsi", pairs, threshold=1.0, dev_pairs=DEV)
 
 
-def test_pairs_evaluate_prints_a_table_and_json(folder, run):
+def test_pairs_commands_print_tables_and_json(folder, run, tmp_path):
     where = ("-w", folder / "ws")
     files = ("--pairs", folder / "test.tsv", "--dev-pairs", folder / "dev.tsv")
     done = run("pairs", "evaluate", "--ranker", "lsi", *files, *where)
@@ -166,6 +162,19 @@ def test_pairs_evaluate_prints_a_table_and_json(folder, run):
     found = run("pairs", "evaluate", "--ranker", "lsi", "--baseline", "bm25", *files, *where, "--json").json
     assert [one["ranker"] for one in found["results"]] == ["bm25", "lsi"]
     assert "scores" not in found
+    (tmp_path / "some.tsv").write_text("red0\tred1\nred1\tblue0\n")
+    some = ("pairs", "predict", "--ranker", "lsi", "--pairs", tmp_path / "some.tsv", *where)
+    done = run(*some)
+    assert [line.split("\t")[:2] for line in done.out.splitlines()] == [
+        ["a", "b"],
+        ["red0", "red1"],
+        ["red1", "blue0"],
+    ]
+    assert "--threshold" in done.err
+    done = run(*some, "--threshold", 0.5)
+    assert [line.split("\t")[-1] for line in done.out.splitlines()] == ["predicted", "1", "0"]
+    labels = run("pairs", "predict", "--ranker", "tfidf", *files, *where, "--json").json["pairs"]
+    assert [row["related"] for row in labels] == [int(pair.related) for pair in TEST]
 
 
 @pytest.mark.parametrize(
@@ -175,9 +184,11 @@ def test_pairs_evaluate_prints_a_table_and_json(folder, run):
         ("evaluate --ranker lsi --pairs {test} --dev-pairs {test}", 2, "15 pairs are also in --dev-pairs"),
         ("evaluate --ranker opca --pairs {test} --dev-pairs {dev}", 1, "'opca' is not trained"),
         ("evaluate --ranker nothing --pairs {test} --dev-pairs {dev}", 2, "'nothing' is unknown"),
+        ("predict --ranker lsi --pairs {test} --threshold nan", 2, "--threshold"),
+        ("predict --ranker lsi --pairs {test} --threshold 1 --dev-pairs {dev}", 2, "not both"),
     ],
 )
-def test_pairs_evaluate_refuses_bad_input(folder, run, words, code, message):
+def test_pairs_commands_refuse_bad_input(folder, run, words, code, message):
     paths = {name: folder / f"{name}.tsv" for name in ("test", "dev")}
     run("pairs", *words.format(**paths).split(), "-w", folder / "ws").fails(code, message)
 
