@@ -113,9 +113,9 @@ def predict_pairs(
     [1, 0]
     """
     if dev_pairs and threshold is not None:
-        raise UsageError("give threshold or dev_pairs, not both")
+        raise UsageError("give --threshold or --dev-pairs, not both")
     if threshold is not None and not np.isfinite(threshold):
-        raise UsageError(f"threshold must be a number, not {threshold}")
+        raise UsageError(f"--threshold must be a number, not {threshold}")
     dev = as_pairs(dev_pairs, workspace.engine.contains)
     scores, found = _scores(workspace, ranker, pairs, dev, progress)
     return PairScores(ranker, found if threshold is None else threshold, list(pairs), scores)
