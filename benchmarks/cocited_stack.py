@@ -29,8 +29,9 @@ from typing import Any
 
 import numpy as np
 
-from rerank import Workspace, evaluate, ingest, train, tune
+from rerank import Stack, Workspace, evaluate, ingest, train, tune
 from rerank.combiners.folds import cross_validate
+from rerank.combiners.linear import Linear
 from rerank.combiners.normalize import TRIED
 from rerank.combiners.tune import tune as tune_table
 from rerank.demo import COLLECTION
@@ -92,7 +93,8 @@ def cross_validated(
     judged = JudgedQueries(queries=queries, qrels=qrels)
     for stack in stacks:
         names = stack.split(",")
-        experiment = Experiment.prepare(workspace, names, judged)
+        equal = Stack(Linear(tuple(names), (1.0,) * len(names)), names[0])
+        experiment = Experiment.of_stacks(workspace, [equal], judged)
         reads = any(one.uses_categories for one in experiment.pipeline.scorer(names, names[0]).signals)
         protocol = Protocol(DEPTH)
         table, _ = experiment.table(protocol=protocol, signals=names, first_stage=names[0], every_case=reads)

@@ -193,7 +193,8 @@ def main() -> None:
     tables = []
     for path in (given.dev, given.test):
         judged = JudgedQueries(queries=queries, qrels=read_qrels(path))
-        experiment = Experiment.prepare(workspace, signals, judged)
+        stack = Stack(Linear(tuple(signals), (1.0,) * len(signals)), signals[0])
+        experiment = Experiment.of_stacks(workspace, [stack], judged)
         table, _ = experiment.table(protocol=Protocol(1000), signals=signals, first_stage=signals[0])
         tables.append((table, experiment.qrels))
     dev, qrels = tables[0]

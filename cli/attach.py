@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import click
 
@@ -12,9 +13,6 @@ from rerank.text import plural
 from . import cluster, options, output
 from .options import Output, option
 from .output import suggested
-
-if TYPE_CHECKING:
-    from rerank.workflows.attach import AttachReport
 
 
 @options.command(
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
     options.GENERAL,
     options.dry_run,
 )
-def command(folder: str, progress: output.Bar, fields: tuple[str, ...], **settings: Any) -> Output:
+def command(folder: str, progress: output.Bar, fields: tuple[str, ...], **settings: Any) -> Iterator[Output]:
     """Make a workspace for an existing index.
 
     NAME is title, text, categories, links or lang, and FIELD its field: title=name text=body,summary. The
@@ -44,12 +42,9 @@ def command(folder: str, progress: output.Bar, fields: tuple[str, ...], **settin
     if opensearch is None:
         raise click.UsageError("the cluster is missing: give --url and --index, or --profile")
     report = rerank.attach(folder, named, opensearch=opensearch, **settings)
-    return Output(report, lambda: _show(report, folder))
-
-
-def _show(report: AttachReport, folder: str) -> None:
-    for name, paths in report.fields.items():
-        click.echo(f"{name}: {', '.join(paths)}")
+    yield Output(report)
+    for name, columns in report.fields.items():
+        click.echo(f"{name}: {', '.join(columns)}")
     indices = ", ".join(report.indices)
     if report.workspace is None:
         click.echo(f"{plural(report.documents, 'document[|s]')} of {indices}; nothing was changed")

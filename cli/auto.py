@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import click
 
@@ -11,9 +12,6 @@ import rerank
 
 from . import cluster, evaluate, options
 from .options import Output, option
-
-if TYPE_CHECKING:
-    from rerank.workflows.auto import AutoReport
 
 
 @options.command(
@@ -30,17 +28,14 @@ if TYPE_CHECKING:
     options.GENERAL,
     options.seed,
 )
-def command(folder: str, source: str, **settings: Any) -> Output:
+def command(folder: str, source: str, **settings: Any) -> Iterator[Output]:
     """Ingest, train, tune and evaluate the collection in FOLDER, with reasons for each choice.
 
     FOLDER contains corpus.jsonl, queries.jsonl, and qrels.tsv or qrels/train.tsv, dev.tsv and test.tsv. If
     interrupted, the same command continues.
     """
     report = rerank.auto(source, folder, opensearch=cluster.settings(settings), **settings)
-    return Output(report, lambda: _show(report, folder))
-
-
-def _show(report: AutoReport, folder: str) -> None:
+    yield Output(report)
     click.echo("\nTest queries; they were not used for training, choices or tuning.\n")
     evaluate.show(report.evaluated)
     evaluate.show_remarks(report.evaluated)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import textwrap
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from . import options, output
 from .options import Output
-
-if TYPE_CHECKING:
-    from rerank.demo import Demo
 
 
 @options.command(
@@ -21,21 +18,17 @@ if TYPE_CHECKING:
     options.workspace(".rerank-demo", "Workspace folder of the demo. An earlier demo in it is replaced."),
     options.seed,
 )
-def command(folder: str, progress: output.Bar, seed: int) -> Output:
+def command(folder: str, progress: output.Bar, seed: int) -> Iterator[Output]:
     """Ingest, train, tune, evaluate and explain 1,979 eLife articles. Needs no network."""
-    from rerank.demo import run_demo
+    from rerank.demo import FIRST_STAGE, PAGE, run_demo
+
+    from . import evaluate, query
 
     begin = time.perf_counter()
     progress.say("1,979 eLife articles. The queries are the first two sentences of lay summaries.\n")
     demo = run_demo(folder, seed=seed, progress=progress)
-    return Output(demo, lambda: _show(demo, folder, time.perf_counter() - begin))
-
-
-def _show(demo: Demo, folder: str, seconds: float) -> None:
-    from rerank.demo import FIRST_STAGE, PAGE
-
-    from . import evaluate, query
-
+    seconds = time.perf_counter() - begin
+    yield Output(demo)
     count = demo.evaluated.queries
     click.echo(f"\n{count} test queries as people type them. The weights were tuned on other queries.\n")
     evaluate.show(demo.evaluated)

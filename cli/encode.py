@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import click
 
@@ -12,26 +13,19 @@ from rerank.text import plural
 from . import options
 from .options import Output, option
 
-if TYPE_CHECKING:
-    from rerank import Workspace
-    from rerank.workflows.encode import EncodeReport
-
 
 @options.command(
     "encode",
     option("--retrieve NAME,...", "Rankers that also retrieve, by k-NN fields.", callback=options.retrievers),
     option("--force", "Encode all documents again."),
 )
-def command(workspace: Workspace, **settings: Any) -> Output:
+def command(workspace: rerank.Workspace, **settings: Any) -> Iterator[Output]:
     """Compute the missing features of trained rankers.
 
     The command continues an interrupted encoding. It also encodes changed documents of an attached index.
     """
     report = rerank.encode(workspace, **settings)
-    return Output(report, lambda: _show(report))
-
-
-def _show(report: EncodeReport) -> None:
+    yield Output(report)
     for name, count in report.encoded.items():
         click.echo(f"{name}: {plural(count, 'document[|s]')} encoded")
     if not report.encoded:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,6 @@ from . import options, output
 from .options import Output, option
 
 if TYPE_CHECKING:
-    from rerank import Qrels, Query, Workspace
     from rerank.report_page.tables import EvaluationReport
 
 
@@ -60,30 +60,35 @@ measures = option(
     options.seed,
 )
 def command(
-    workspace: Workspace,
+    workspace: rerank.Workspace,
     stacks: tuple[str, ...],
-    queries: list[Query],
+    queries: str,
+    qrels: str,
     page: str | None,
     **settings: Any,
-) -> Output:
+) -> Iterator[Output]:
     """Measure stacks on judged queries and compare them with a baseline (paired randomization test)."""
     from rerank.files import check_output, write_text
     from rerank.report_page.tables import PAGE_MARK
 
     if page is not None:
         check_output(page, PAGE_MARK)
-    stacks = stacks or (in_use(workspace),)
-    report = rerank.evaluate(workspace, stacks, queries=queries, keep=10 if page else 0, **settings)
+    asked = rerank.read_queries(queries)
+    report = rerank.evaluate(
+        workspace,
+        stacks or [in_use(workspace)],
+        queries=asked,
+        qrels=qrels,
+        keep=10 if page else 0,
+        **settings,
+    )
     if page is not None:
-        split = Path(click.get_current_context().params["qrels"]).name
-        write_text(page, rerank.evaluation_page(workspace, report, queries, split), follow=True)
+        html = rerank.evaluation_page(workspace, report, asked, Path(qrels).name)
+        write_text(page, html, follow=True)
         output.note(f"written to {page}")
-
-    def show_all() -> None:
-        show(report)
-        show_remarks(report)
-
-    return Output(report, show_all)
+    yield Output(report)
+    show(report)
+    show_remarks(report)
 
 
 @options.command(
@@ -96,7 +101,7 @@ def command(
     options.GENERAL,
     options.seed,
 )
-def compare(runs: tuple[str, ...], progress: output.Bar, qrels: Qrels, **settings: Any) -> Output:
+def compare(runs: tuple[str, ...], progress: output.Bar, **settings: Any) -> Iterator[Output]:
     """Compare TREC runs with the first one (paired randomization test, Holm's correction).
 
     The runs can come from any system, or from `rerank evaluate --save-run`.
@@ -106,12 +111,13 @@ def compare(runs: tuple[str, ...], progress: output.Bar, qrels: Qrels, **setting
         names = list(runs)
     if len(set(runs)) < len(runs):
         raise click.UsageError("a run is named twice; name each run once")
-    report = rerank.compare(dict(zip(names, runs)), qrels, **settings)
+    report = rerank.compare(dict(zip(names, runs)), **settings)
     for name, count in report.empty.items():
         if count:
             of = plural(report.queries, output.QUERIES)
             output.note(f"{name} has no documents for {count} of {of}, counted as 0")
-    return Output(report, lambda: show(report))
+    yield Output(report)
+    show(report)
 
 
 def show_remarks(report: EvaluationReport) -> None:
@@ -122,7 +128,7 @@ def show_remarks(report: EvaluationReport) -> None:
             output.remarks(scoring)
 
 
-def in_use(workspace: Workspace) -> str:
+def in_use(workspace: rerank.Workspace) -> str:
     """Signals of the active stack."""
     name = workspace.default_stack
     signals = workspace.stack(name).tuned_for

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import click
 
+import rerank
 from rerank.results import table
 from rerank.text import plural
 
@@ -15,8 +17,7 @@ from .options import Output, option
 from .output import located
 
 if TYPE_CHECKING:
-    from rerank import Workspace
-    from rerank.hook import Hook, InstallReport, SearchTrial, Status
+    from rerank.hook import Hook, InstallReport
 
 
 @click.group("hook")
@@ -32,7 +33,7 @@ _pipeline = (
 )
 
 
-def _hook(workspace: Workspace, route: str, name: str | None) -> Hook:
+def _hook(workspace: rerank.Workspace, route: str, name: str | None) -> Hook:
     from rerank.hook import hook
     from rerank.service.settings import read_token
 
@@ -58,7 +59,7 @@ def _hook(workspace: Workspace, route: str, name: str | None) -> Hook:
     group=command,
 )
 def install(
-    workspace: Workspace,
+    workspace: rerank.Workspace,
     progress: output.Bar,
     route: str,
     name: str | None,
@@ -67,7 +68,7 @@ def install(
     token_file: str | None,
     id_field: str | None,
     **given: Any,
-) -> Output:
+) -> Iterator[Output]:
     """Create or replace the search pipeline. Every node needs the plugin first."""
     from rerank.hook import HookOptions
     from rerank.service.settings import read_token
@@ -78,23 +79,41 @@ def install(
         raise click.UsageError(f"{unread[0]} is for --route stock")
     token = read_token(token_file) if token_file else ""
     wanted = HookOptions(**given, token=token, id_field=id_field)
-    return _installed(_hook(workspace, route, name).install(wanted, default=default, dry_run=dry_run))
+    yield from _installed(_hook(workspace, route, name).install(wanted, default=default, dry_run=dry_run))
 
 
 @options.command("status", *_pipeline, group=command)
-def status(workspace: Workspace, progress: output.Bar, route: str, name: str | None) -> Output:
+def status(
+    workspace: rerank.Workspace, progress: output.Bar, route: str, name: str | None
+) -> Iterator[Output]:
     """Show the pipeline, plugin, service and counters, and report problems.
 
     Exit code 1 if there is a problem.
     """
     report = _hook(workspace, route, name).status()
-    return Output(report, lambda: _show_status(report), int(bool(report.problems)))
+    yield Output(report, int(bool(report.problems)))
+    click.echo(f"pipeline {report.pipeline}: {'exists' if report.there else 'missing'}")
+    for key, value in (report.config or {}).items():
+        click.echo(f"  {key}: {value}")
+    if report.of is not None:
+        output.show_weights(report.of)
+    click.echo(f"default of: {', '.join(report.default_of) or 'no index'}")
+    for node, plugin in report.nodes.items():
+        click.echo(f"plugin on {node}: {plugin or 'missing'}")
+    if report.service is not None:
+        click.echo(f"service: ready, its stack: {report.service.get('stack', 'shown only with its token')}")
+    for url, counters in report.statistics.items():
+        _show_counters(url, counters)
+    for line in report.problems:
+        click.echo(f"problem: {located(line)}")
 
 
 @options.command("remove", *_pipeline, options.dry_run, group=command)
-def remove(workspace: Workspace, progress: output.Bar, route: str, name: str | None, dry_run: bool) -> Output:
+def remove(
+    workspace: rerank.Workspace, progress: output.Bar, route: str, name: str | None, dry_run: bool
+) -> Iterator[Output]:
     """Remove the pipeline, and stop using it as default."""
-    return _installed(_hook(workspace, route, name).remove(dry_run=dry_run))
+    yield from _installed(_hook(workspace, route, name).remove(dry_run=dry_run))
 
 
 @options.command(
@@ -105,63 +124,43 @@ def remove(workspace: Workspace, progress: output.Bar, route: str, name: str | N
     group=command,
 )
 def test(
-    workspace: Workspace, progress: output.Bar, route: str, name: str | None, query: str, count: int
-) -> Output:
+    workspace: rerank.Workspace, progress: output.Bar, route: str, name: str | None, query: str, count: int
+) -> Iterator[Output]:
     """Compare a search for QUERY with `rerank query`. Exit code 1 if the order differs."""
     from rerank.hook import try_search
 
     trial = try_search(_hook(workspace, route, name), query, count)
-    return Output(trial, lambda: _show_trial(trial), int(not trial.same))
-
-
-def _installed(report: InstallReport) -> Output:
-    for line in report.warnings:
-        output.note(f"warning: {line}")
-    lines = [f"{'would ' if report.dry_run else ''}{request}" for request in report.requests]
-    if report.dry_run or not lines:
-        lines.append("nothing was changed" if lines else "nothing to change")
-    return Output(report, lambda: click.echo("\n".join(lines)))
-
-
-def _show_status(report: Status) -> None:
-    click.echo(f"pipeline {report.pipeline}: {'exists' if report.there else 'missing'}")
-    for name, value in (report.config or {}).items():
-        click.echo(f"  {name}: {value}")
-    if report.of is not None:
-        output.show_weights(report.of)
-    click.echo(f"default of: {', '.join(report.default_of) or 'no index'}")
-    for node, plugin in report.nodes.items():
-        click.echo(f"plugin on {node}: {plugin or 'missing'}")
-    if report.service is not None:
-        click.echo(f"service: ready, its stack: {report.service.get('stack', 'shown only with its token')}")
-    for url, found in report.statistics.items():
-        passed, failed = (sum(found[kind].values()) for kind in ("passed", "failed"))
-        click.echo(f"{url}: {found['reranked']} reranked, {passed} passed through, {failed} failed")
-        if found["shadow"]["count"]:
-            click.echo(f"  {_shadow(found['shadow'])}")
-        for kind in ("passed", "failed"):
-            for reason, n in found[kind].items():
-                click.echo(f"  {kind}, {reason}: {n}")
-    for line in report.problems:
-        click.echo(f"problem: {located(line)}")
-
-
-def _shadow(shadow: dict[str, Any]) -> str:
-    count = shadow["count"]
-    moved, took = shadow["moved"] / count, shadow["total_ms"] / max(count - 1, 1)  # of all but the first
-    return (
-        f"shadow: {plural(count, 'search[|es]')}; {moved:.1f} of the first ten would move; {took:.1f} ms each"
-    )
-
-
-def _show_trial(report: SearchTrial) -> None:
-    reason = f" ({report.reason})" if report.reason else ""
-    click.echo(f"{report.stack}, depth {report.depth}: {report.outcome}{reason}")
-    if used := report.weights:
+    yield Output(trial, int(not trial.same))
+    reason = f" ({trial.reason})" if trial.reason else ""
+    click.echo(f"{trial.stack}, depth {trial.depth}: {trial.outcome}{reason}")
+    if used := trial.weights:
         click.echo(output.weights_line(used["stack"], used["normalization"], used["case"]))
-    columns = zip_longest(report.plain, report.reranked, report.expected, fillvalue="")
+    columns = zip_longest(trial.plain, trial.reranked, trial.expected, fillvalue="")
     rows = [[str(place), *ids] for place, ids in enumerate(columns, 1)]
     click.echo(table(["", "without", "with the hook", "rerank query"], rows, left=range(4)))
-    click.echo(f"the order {'is the same' if report.same else 'DIFFERS'}")
-    if report.difference is not None:
-        click.echo(f"scores differ by {report.difference:.1g} at most")
+    click.echo(f"the order {'is the same' if trial.same else 'DIFFERS'}")
+    if trial.difference is not None:
+        click.echo(f"scores differ by {trial.difference:.1g} at most")
+
+
+def _installed(report: InstallReport) -> Iterator[Output]:
+    for line in report.warnings:
+        output.note(f"warning: {line}")
+    yield Output(report)
+    for request in report.requests:
+        click.echo(f"{'would ' if report.dry_run else ''}{request}")
+    if report.dry_run or not report.requests:
+        click.echo("nothing was changed" if report.requests else "nothing to change")
+
+
+def _show_counters(url: str, counters: dict[str, Any]) -> None:
+    passed, failed = (sum(counters[kind].values()) for kind in ("passed", "failed"))
+    click.echo(f"{url}: {counters['reranked']} reranked, {passed} passed through, {failed} failed")
+    shadow = counters["shadow"]
+    if count := shadow["count"]:
+        moved, took = shadow["moved"] / count, shadow["total_ms"] / max(count - 1, 1)  # of all but the first
+        searches = plural(count, "search[|es]")
+        click.echo(f"  shadow: {searches}; {moved:.1f} of the first ten would move; {took:.1f} ms each")
+    for kind in ("passed", "failed"):
+        for reason, number in counters[kind].items():
+            click.echo(f"  {kind}, {reason}: {number}")

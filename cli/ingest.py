@@ -42,7 +42,7 @@ MOST_INVALID = 20
 )
 def command(
     folder: str, corpus: tuple[str, ...], delete: tuple[str, ...], delete_from: str | None, **settings: Any
-) -> Output:
+) -> Iterator[Output]:
     """Add or update the documents of CORPUS by their `_id`.
 
     CORPUS is one or more files of JSON lines (- is stdin) or of articles in JATS. All documents are checked
@@ -59,10 +59,7 @@ def command(
         if "quer" in Path(file).name.lower():
             output.note(f"{file} looks like a file of queries; pass such a file with --queries")
     report = rerank.ingest(folder, corpus, delete=ids, opensearch=opensearch, **settings)
-    return Output(report, lambda: _show(report, folder, settings))
-
-
-def _show(report: IngestReport, folder: str, settings: dict[str, Any]) -> None:
+    yield Output(report)
     unchanged = f", {report.unchanged:,} unchanged" if report.unchanged else ""
     click.echo(
         f"{report.added:,} added, {report.updated:,} updated, {report.deleted:,} deleted{unchanged}:"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any
@@ -152,28 +152,25 @@ infer = option(
 
 @dataclass
 class Output:
-    """The result of a command.
-
-    show: prints the report without --json. code: exit code.
-    """
+    """The result of a command. report: printed by --json. code: exit code."""
 
     report: Any
-    show: Callable[[], object]
     code: int = 0
 
 
 def command(
     name: str, *parts: str | click.Parameter, group: Any = click, **about: Any
-) -> Callable[[Callable[..., Output]], click.Command]:
+) -> Callable[[Callable[..., Iterator[Output]]], click.Command]:
     """Make a command with --workspace and --json.
 
     The function takes the options by name, and ``progress``. It also takes ``workspace``, or ``folder`` if
-    the workspace can be missing. Files of queries and judgments are read.
+    the workspace can be missing. It yields its output, and then prints it as text. With --json, the function
+    ends at the yield.
 
     parts: arguments and options; a text starts a group.
     """
 
-    def make(function: Callable[..., Output]) -> click.Command:
+    def make(function: Callable[..., Iterator[Output]]) -> click.Command:
         takes = function.__annotations__
         named = any(isinstance(part, Option) and part.name == "folder" for part in parts)
         shared = [folder] * (not named and ("workspace" in takes or "folder" in takes))
@@ -183,14 +180,14 @@ def command(
         def run(as_json: bool, **values: Any) -> None:
             if "workspace" in takes:
                 values["workspace"] = rerank.Workspace.open(values.pop("folder"))
-            _read_judged(values)
-            done = function(progress=output.Bar(hidden=as_json), **values)
+            steps = function(progress=output.Bar(hidden=as_json), **values)
+            done = next(steps)
             if as_json:
                 from rerank.results import plain
 
                 click.echo(json.dumps(plain(done.report), ensure_ascii=False, indent=2))
             else:
-                done.show()
+                next(steps, None)
             if done.code:
                 sys.exit(done.code)
 
@@ -198,13 +195,6 @@ def command(
         return made
 
     return make
-
-
-def _read_judged(values: dict[str, Any]) -> None:
-    """Replace files of queries and judgments by their content."""
-    for name in ("queries", "qrels", "dev_qrels"):
-        if file := values.get(name):
-            values[name] = rerank.read_queries(file) if name == "queries" else rerank.read_qrels(file)
 
 
 def params(context: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> dict[str, Any]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import click
 
@@ -13,10 +14,6 @@ from rerank.text import plural
 
 from . import options, output
 from .options import Output, option
-
-if TYPE_CHECKING:
-    from rerank import LabeledPair, Workspace
-    from rerank.workflows.pairs import PairScores, PairsReport
 
 _dev_pairs = option("--dev-pairs FILE", "Labeled pairs to choose the threshold.")
 
@@ -35,7 +32,9 @@ def command() -> None:
     option("--threshold X", "Lowest score of related pairs. Default: of the ranker.", type=float),
     group=command,
 )
-def predict(workspace: Workspace, ranker: str, pairs: str, dev_pairs: str | None, **settings: Any) -> Output:
+def predict(
+    workspace: rerank.Workspace, ranker: str, pairs: str, dev_pairs: str | None, **settings: Any
+) -> Iterator[Output]:
     """Print the ids, label, score and prediction of each pair, TSV."""
     from rerank.formats import read_unlabeled_pairs
 
@@ -43,10 +42,7 @@ def predict(workspace: Workspace, ranker: str, pairs: str, dev_pairs: str | None
     found = rerank.predict_pairs(
         workspace, ranker, unlabeled, dev_pairs=_labeled(workspace, dev_pairs), **settings
     )
-    return Output(found, lambda: _show_predictions(found))
-
-
-def _show_predictions(found: PairScores) -> None:
+    yield Output(found)
     rows = found.rows()
     kept = [name for name in rows[0] if any(row[name] is not None for row in rows)]
     table = csv.writer(sys.stdout, delimiter="\t", lineterminator="\n")
@@ -71,23 +67,19 @@ def _show_predictions(found: PairScores) -> None:
     group=command,
 )
 def evaluate(
-    workspace: Workspace, rankers: tuple[str, ...], pairs: str, dev_pairs: str | None, **settings: Any
-) -> Output:
+    workspace: rerank.Workspace, rankers: tuple[str, ...], dev_pairs: str | None, **settings: Any
+) -> Iterator[Output]:
     """Measure accuracy, F1 and AUC of rankers on labeled pairs, with significance."""
-    dev, labeled = _labeled(workspace, dev_pairs), _labeled(workspace, pairs)
-    report = rerank.evaluate_pairs(workspace, rankers, labeled, dev_pairs=dev, **settings)
-    return Output(report, lambda: _show(report))
+    report = rerank.evaluate_pairs(workspace, rankers, dev_pairs=dev_pairs or (), **settings)
+    yield Output(report)
+    chosen = f", thresholds of {plural(report.dev_pairs, 'dev pair[|s]')}" if report.dev_pairs else ""
+    click.echo(f"{plural(report.pairs, 'pair[|s]')}, {report.related} related{chosen}")
+    click.echo(repr(report))
 
 
-def _labeled(workspace: Workspace, file: str | None) -> list[LabeledPair]:
+def _labeled(workspace: rerank.Workspace, file: str | None) -> list[rerank.LabeledPair]:
     return rerank.read_labeled_pairs(file, workspace.engine.contains) if file else []
 
 
 def _written(value: object) -> str:
     return f"{value:.6f}" if isinstance(value, float) else str(value)
-
-
-def _show(found: PairsReport) -> None:
-    chosen = f", thresholds of {plural(found.dev_pairs, 'dev pair[|s]')}" if found.dev_pairs else ""
-    click.echo(f"{plural(found.pairs, 'pair[|s]')}, {found.related} related{chosen}")
-    click.echo(repr(found))

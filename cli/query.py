@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,7 +15,6 @@ from . import options, output
 from .options import Output, option
 
 if TYPE_CHECKING:
-    from rerank import Pipeline, Query, SearchResult, Stack, Workspace
     from rerank.search.scorer import Scorer
 
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     option("--timings", "Show the time of each step."),
 )
 def command(
-    workspace: Workspace,
+    workspace: rerank.Workspace,
     progress: output.Bar,
     words: tuple[str, ...],
     categories: tuple[str, ...],
@@ -63,7 +63,7 @@ def command(
     top: int | None,
     then_ms: int | None,
     **changes: Any,
-) -> Output:
+) -> Iterator[Output]:
     """Rank documents for TEXT."""
     from rerank.filters import filters_of
 
@@ -73,31 +73,28 @@ def command(
     stack = _then(_stack(workspace, **changes), then, top, then_ms)
     if params:
         check_params(params, stack)
-    versions, filters = workspace.versions(stack), filters_of(filter)
+    filters = filters_of(filter)
     pipeline = workspace.pipeline(
-        stack.signals, retrieve=stack.retrieve, infer_categories=infer, versions=versions
+        stack.signals, retrieve=stack.retrieve, infer_categories=infer, versions=workspace.versions(stack)
     )
     query = rerank.Query("query", text, categories, lang, params, lexical_text or None)
-    check_categories(pipeline.scorer(stack.signals, stack.first_stage), query)
     answer = pipeline.answer(query, stack, filters=filters)
+    scorer = pipeline.scorer(stack.signals, stack.first_stage)
+    check_categories(scorer, answer.unknown_categories)
     hits = pipeline.hits(answer, count)
     if count > stack.depth and len(answer.ranking) >= stack.depth:
         output.note(f"{plural(stack.depth, 'candidate[ is|s are] reranked')}; for more raise --depth")
-    for line in _remarks(workspace, pipeline, stack, answer, versions):
+    for line in _remarks(workspace, scorer, pipeline, stack, answer):
         output.note(line)
-
-    def show_all() -> None:
-        show(answer, stack, hits, explain, filtered=bool(filters))
-        if timings:
-            click.echo("  ".join(f"{stage} {1000 * value:.1f} ms" for stage, value in answer.seconds.items()))
-
-    seconds = {"seconds": dict(answer.seconds)} if timings else {}
-    return Output(answer.to_json(hits) | seconds, show_all)
+    yield Output(answer.to_json(hits) | ({"seconds": dict(answer.seconds)} if timings else {}))
+    show(answer, stack, hits, explain, filtered=bool(filters))
+    if timings:
+        click.echo("  ".join(f"{stage} {1000 * value:.1f} ms" for stage, value in answer.seconds.items()))
 
 
-def _stack(workspace: Workspace, stack: str | None, first_stage: str | None, **changes: Any) -> Stack:
-    from dataclasses import replace
-
+def _stack(
+    workspace: rerank.Workspace, stack: str | None, first_stage: str | None, **changes: Any
+) -> rerank.Stack:
     if stack is None and first_stage:
         stack = first_stage if first_stage in options.LEXICAL else "search"
     found = workspace.stack(stack or workspace.default_stack)
@@ -108,9 +105,7 @@ def _stack(workspace: Workspace, stack: str | None, first_stage: str | None, **c
     return replace(found, **{name: value for name, value in changes.items() if value})
 
 
-def _then(stack: Stack, then: str | None, top: int | None, ms: int | None) -> Stack:
-    from dataclasses import replace
-
+def _then(stack: rerank.Stack, then: str | None, top: int | None, ms: int | None) -> rerank.Stack:
     from msgspec.structs import replace as changed
 
     from rerank.stack.file import second_phase
@@ -125,18 +120,18 @@ def _then(stack: Stack, then: str | None, top: int | None, ms: int | None) -> St
 
 
 def _remarks(
-    workspace: Workspace,
-    pipeline: Pipeline,
-    stack: Stack,
-    answer: SearchResult,
-    versions: dict[str, str],
+    workspace: rerank.Workspace,
+    scorer: Scorer,
+    pipeline: rerank.Pipeline,
+    stack: rerank.Stack,
+    answer: rerank.SearchResult,
 ) -> Iterator[str]:
     from rerank.stack.parse import retriever_depths
 
     tune = f"`rerank tune --stack {','.join(stack.tuned_for)} --queries QUERIES --qrels QRELS`"
     here = workspace.versions_here(stack)
     for name in workspace.outdated(stack):
-        used = f"; it uses {name} {versions[name]}" if name in here else ""
+        used = f"; it uses {name} {pipeline.rankers[name].version}" if name in here else ""
         yield f"{name} was trained again after this stack was tuned{used}; run {tune}"
     if answer.ranking.late:
         yield "the second phase took too long: this is the stack's order; raise --then-ms or lower --top"
@@ -147,15 +142,13 @@ def _remarks(
             missing = workspace.engine.prepared(name, pipeline.rankers[name].version)
             if missing:
                 yield plural(missing, output.lacking(name))
-    scorer = pipeline.scorer(stack.signals, stack.first_stage)
     read = any(signal.uses_categories for signal in scorer.signals)
     if answer.case == "given" and not read and stack.search is None:
         yield f"--category has no effect: no signal of {stack} reads categories"
 
 
-def check_categories(scorer: Scorer, query: Query) -> None:
+def check_categories(scorer: Scorer, unknown: tuple[str, ...]) -> None:
     """Raise UsageError for unknown categories, naming similar ones."""
-    _, unknown = scorer.with_known_categories(query)
     if not unknown:
         return
     similar = list(dict.fromkeys(name for one in unknown for name in scorer.similar_categories(one)))
@@ -165,7 +158,7 @@ def check_categories(scorer: Scorer, query: Query) -> None:
     )
 
 
-def check_params(params: dict[str, Any], stack: Stack) -> None:
+def check_params(params: dict[str, Any], stack: rerank.Stack) -> None:
     """Raise UsageError for unknown parameters."""
     from rerank.formats.templates import fields_of
     from rerank.stack.signals import SEARCH
@@ -180,8 +173,8 @@ def check_params(params: dict[str, Any], stack: Stack) -> None:
 
 
 def show(
-    answer: SearchResult,
-    stack: Stack,
+    answer: rerank.SearchResult,
+    stack: rerank.Stack,
     hits: list[dict[str, Any]],
     explain: bool,
     *,
@@ -205,7 +198,7 @@ def show(
             _show_signals(hit, stack, several=len(answer.found) > 1)
 
 
-def _show_stack(answer: SearchResult, stack: Stack) -> None:
+def _show_stack(answer: rerank.SearchResult, stack: rerank.Stack) -> None:
     by = ", ".join(f"{count} by {name}" for name, count in answer.found.items())
     by = f": {by}" if len(answer.found) > 1 else f" by {stack.retrievers[0]}"
     combiner = answer.stack.combiner
@@ -219,7 +212,7 @@ def _show_stack(answer: SearchResult, stack: Stack) -> None:
         click.echo(f"categories {how}: {', '.join(answer.query.categories)}")
 
 
-def _show_signals(hit: dict[str, Any], stack: Stack, *, several: bool) -> None:
+def _show_signals(hit: dict[str, Any], stack: rerank.Stack, *, several: bool) -> None:
     moved = hit["first_stage_rank"] - hit["rank"]
     way = f"up {moved}" if moved > 0 else f"down {-moved}" if moved else "unmoved"
     found_by = f", found by {', '.join(hit['found_by'])}" if several else ""

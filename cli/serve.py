@@ -15,6 +15,7 @@ from rerank.service.settings import ServeOptions, Settings, check_exposure, read
 from . import config_options, options
 from .options import option
 
+_FAMILIES = {"serve": ServeOptions}
 _OPTIONS = (
     "Access",
     option("--token-file FILE", "File with one bearer token per line. Default: RERANK_SERVICE_TOKEN."),
@@ -26,10 +27,7 @@ _OPTIONS = (
 
 
 @click.command(
-    "serve",
-    cls=config_options.SettingsCommand,
-    families={"serve": ServeOptions},
-    params=options.grouped(_OPTIONS),
+    "serve", cls=options.Command, params=[*config_options.options_for(_FAMILIES), *options.grouped(_OPTIONS)]
 )
 def command(folder: str, as_json: bool, token_file: str | None, insecure: bool, **given: Any) -> None:
     """Run the HTTP service until Ctrl-C or SIGTERM. New rankers and stacks are loaded within seconds."""
@@ -40,7 +38,7 @@ def command(folder: str, as_json: bool, token_file: str | None, insecure: bool, 
     except ModuleNotFoundError as error:
         raise NotInstalledError.of(error, "the service") or error from error
 
-    chosen, tokens = build(ServeOptions, config_options.given(given, None)), read_tokens(token_file)
+    chosen, tokens = build(ServeOptions, config_options.settings(given, _FAMILIES)), read_tokens(token_file)
     check_exposure(chosen.host, bool(tokens), insecure)
 
     def listening(url: str) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import click
 
@@ -13,10 +14,6 @@ from . import options, output
 from .options import Output, option
 from .output import suggested
 
-if TYPE_CHECKING:
-    from rerank import Workspace
-    from rerank.workflows.promote import Promotion, Rollback
-
 
 @click.group("stack")
 def command() -> None:
@@ -24,18 +21,15 @@ def command() -> None:
 
 
 @options.command("use", options.argument("stack"), group=command)
-def use(workspace: Workspace, progress: output.Bar, stack: str) -> Output:
+def use(workspace: rerank.Workspace, progress: output.Bar, stack: str) -> Iterator[Output]:
     """Activate STACK for `query`, `serve` and the hook, without a comparison.
 
     STACK is tuned signals, weights, a stack file, or a version of `rerank status`.
     """
     used = workspace.use_stack(stack)
-
-    def show() -> None:
-        click.echo(f"active: version {workspace.releases.number}")
-        output.show_weights(used)
-
-    return Output(used, show)
+    yield Output(used)
+    click.echo(f"active: version {workspace.releases.number}")
+    output.show_weights(used)
 
 
 @options.command(
@@ -52,7 +46,7 @@ def use(workspace: Workspace, progress: output.Bar, stack: str) -> Output:
     options.dry_run,
     group=command,
 )
-def promote(workspace: Workspace, stack: str | None, **settings: Any) -> Output:
+def promote(workspace: rerank.Workspace, stack: str | None, **settings: Any) -> Iterator[Output]:
     """Activate STACK if it is not worse than the active stack.
 
     STACK is the candidate that was last tuned for its signals. Default: the signals of the active stack.
@@ -65,10 +59,7 @@ def promote(workspace: Workspace, stack: str | None, **settings: Any) -> Output:
         output.note(f"{format_leakage(report.leaks, report.queries)}: compare on other queries")
     for name in report.newer:
         output.note(f"{name} was trained again after {report.name} was tuned; the earlier version is used")
-    return Output(report, lambda: _show_promotion(report), code=int(report.value < report.before_value))
-
-
-def _show_promotion(report: Promotion) -> None:
+    yield Output(report, code=int(report.value < report.before_value))
     for name, value, one in (
         ("active", report.before_value, report.before),
         ("candidate", report.value, report.stack),
@@ -89,16 +80,13 @@ def _show_promotion(report: Promotion) -> None:
 
 
 @options.command("rollback", options.dry_run, group=command)
-def rollback(workspace: Workspace, **settings: Any) -> Output:
+def rollback(workspace: rerank.Workspace, **settings: Any) -> Iterator[Output]:
     """Activate the previous stack again.
 
     The version that was active is kept.
     """
     report = rerank.rollback(workspace, **settings)
-    return Output(report, lambda: _show_rollback(report))
-
-
-def _show_rollback(report: Rollback) -> None:
+    yield Output(report)
     would = "would be " if report.dry_run else ""
     click.echo(f"{would}active again: version {report.version}")
     output.show_weights(report.stack)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
@@ -14,23 +15,24 @@ from .options import Output, option
 from .output import suggested
 
 if TYPE_CHECKING:
-    from rerank import Workspace
-    from rerank.workflows.status import StackState, StatusReport
+    from rerank.workflows.status import StackState
 
 
 @options.command(
     "status", option("--verify", "Check all files for corruption. Exit code 1 if a file is corrupted.")
 )
-def command(workspace: Workspace, progress: output.Bar, verify: bool) -> Output:
+def command(workspace: rerank.Workspace, progress: output.Bar, verify: bool) -> Iterator[Output]:
     """Show documents, rankers, and stacks of a workspace."""
     if verify:
         corrupted = workspace.verify()
-        return Output({"corrupted": corrupted}, lambda: _show_corrupted(corrupted), int(bool(corrupted)))
+        yield Output({"corrupted": corrupted}, int(bool(corrupted)))
+        for file, problem in corrupted.items():
+            click.echo(f"{file}: {problem}")
+        if not corrupted:
+            output.note("no file is corrupted")
+        return
     report = rerank.status(workspace)
-    return Output(report, lambda: _show(report, workspace.default_stack))
-
-
-def _show(report: StatusReport, default: str) -> None:
+    yield Output(report)
     documents = plural(report.documents, "document[|s]")
     click.echo(f"{documents} ({report.lang or 'no one language'}) in {report.place}")
     for ranker in report.rankers:
@@ -47,7 +49,7 @@ def _show(report: StatusReport, default: str) -> None:
     for stack in (*(stack for stack in report.stacks if stack.of not in versions), *report.releases):
         _show_stack(stack)
     if report.rankers and not report.releases:
-        click.echo(f"active: {default}")
+        click.echo(f"active: {workspace.default_stack}")
 
 
 def _show_stack(row: StackState) -> None:
@@ -63,10 +65,3 @@ def _show_stack(row: StackState) -> None:
         click.echo(f"  promoted with {measure} {value:.4f} against {before:.4f} (p {p})")
     if row.outdated:
         click.echo(f"  outdated: {join_names(row.outdated)} was trained again; tune the stack again")
-
-
-def _show_corrupted(corrupted: dict[str, str]) -> None:
-    for file, problem in corrupted.items():
-        click.echo(f"{file}: {problem}")
-    if not corrupted:
-        output.note("no file is corrupted")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,22 +16,31 @@ from . import INTERRUPTED, config_options, options, output
 from .options import Output, option
 
 if TYPE_CHECKING:
-    from rerank import Workspace
     from rerank.rankers.training.job import TrainingResult
-    from rerank.workflows.training_data import TrainReport
-
-
-class _Train(config_options.SettingsCommand):
-    """Has the settings of the families that its arguments name."""
-
-    def chosen(self, args: list[str]) -> tuple[str, ...]:
-        """Families named by the arguments."""
-        named = {*args}
-        return tuple(name for name in self.families if named & {name, *families()[name].rankers})
 
 
 _FAMILIES = {one.name: one.options_class() for one in families().values() if one.fitter}
+_CHOSEN, _SETTINGS = f"{__name__}.chosen", f"{__name__}.settings"
+"""Keys of the families that a command line names, and of the options for their settings."""
 _PRESETS = dict.fromkeys(name for config in _FAMILIES.values() for name in config.presets)
+
+
+class _Train(options.Command):
+    """Has the settings of the families that its arguments name."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Choose the families, then read the options."""
+        named = {*args}
+        chosen = [name for name in _FAMILIES if named & {name, *families()[name].rankers}]
+        ctx.meta[_CHOSEN] = {name: _FAMILIES[name] for name in chosen}
+        ctx.meta[_SETTINGS] = config_options.options_for(ctx.meta[_CHOSEN])
+        return super().parse_args(ctx, args)
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Options of the families, or of all families, and of the command."""
+        if _SETTINGS not in ctx.meta:
+            return [*config_options.options_for(_FAMILIES), *super().get_params(ctx)]
+        return [*ctx.meta[_SETTINGS], *super().get_params(ctx)]
 
 
 @options.command(
@@ -40,9 +50,9 @@ _PRESETS = dict.fromkeys(name for config in _FAMILIES.values() for name in confi
     option("--queries FILE", "Queries, JSON lines."),
     option("--qrels FILE", "Judgments to train on, BEIR or TREC."),
     option("--dev-qrels FILE", "Judgments for early stopping. Default: a tenth of the judged queries."),
-    option("--text-pairs FILE", "Pairs of texts for projections, JSON lines."),
-    option("--labeled-pairs FILE", "Pairs of documents with labels for concept, TSV."),
-    option("--dev-pairs FILE", "Labeled pairs for early stopping of concept."),
+    option("--text-pairs FILE", "Pairs of texts for projections, JSON lines.", dest="pairs"),
+    option("--labeled-pairs FILE", "Pairs of documents with labels for concept, TSV.", dest="labeled"),
+    option("--dev-pairs FILE", "Labeled pairs for early stopping of concept.", dest="dev_labeled"),
     option("--query-text FILE", "Texts for word vectors of queries. Default: the queries."),
     options.first_stage("the first stage of the workspace"),
     options.ignore_categories,
@@ -54,9 +64,10 @@ _PRESETS = dict.fromkeys(name for config in _FAMILIES.values() for name in confi
     option("--as NAME", "Name of the trained ranker. Default: RANKER.", dest="as_name"),
     option("--restart", "Discard an interrupted training."),
     cls=_Train,
-    families=_FAMILIES,
 )
-def command(workspace: Workspace, rankers: tuple[str, ...], file: str | None, **values: Any) -> Output:
+def command(
+    workspace: rerank.Workspace, rankers: tuple[str, ...], file: str | None, **inputs: Any
+) -> Iterator[Output]:
     """Train RANKER... and compute the features of the documents.
 
     RANKER is text, meta or joint (family cnn), lsi, cllsi, opca, cca or s2net (family projection), dense,
@@ -64,51 +75,18 @@ def command(workspace: Workspace, rankers: tuple[str, ...], file: str | None, **
     or judged queries, concept from labeled pairs, the others from judged queries. Ctrl-C keeps the best
     epoch; the same command resumes.
     """
-    queries, qrels = values["queries"], values["qrels"]
-    if bool(queries) != bool(qrels) or (values["dev_qrels"] and not qrels):
+    config = config_options.settings(inputs, click.get_current_context().meta[_CHOSEN], file)
+    given = {name: value for name, value in inputs.items() if value is not None}
+    if ("queries" in given) != ("qrels" in given) or ("dev_qrels" in given and "qrels" not in given):
         raise click.UsageError("--queries and --qrels belong together; give both")
-    config = config_options.given(values, file)
-    names = ("preset", "as_name", "restart", "first_stage", "infer", "qrels", "dev_qrels", "progress")
-    report = rerank.train(
-        workspace,
-        rankers,
-        config=config,
-        **{name: values[name] for name in names},
-        **_judged(values),
-        **_pairs(values, workspace),
-    )
+    report = rerank.train(workspace, rankers, config=config, **given)
     interrupted = any(fitted.interrupted for fitted in report.rankers)
     if interrupted:
         output.note("`rerank encode` computes the features of the documents")
         left = [name for name in rankers if name not in {one.ranker.variant for one in report.rankers}]
         if left:
             output.note(f"not trained: {', '.join(left)}; train again")
-    return Output(report, lambda: _show(report), INTERRUPTED if interrupted else 0)
-
-
-def _judged(values: dict[str, Any]) -> dict[str, Any]:
-    import dataclasses
-
-    queries, text = values["queries"] or [], values["query_text"]
-    if values["ignore_categories"]:
-        queries = [dataclasses.replace(query, categories=()) for query in queries]
-    return {
-        "queries": queries,
-        "query_text": (rerank.Query(d.id, d.content) for d in rerank.read_corpus(text)) if text else None,
-    }
-
-
-def _pairs(values: dict[str, Any], workspace: Workspace) -> dict[str, Any]:
-    from rerank.formats import read_pairs
-
-    read: dict[str, Any] = {"pairs": read_pairs(values["text_pairs"])} if values["text_pairs"] else {}
-    for name, file in (("labeled", values["labeled_pairs"]), ("dev_labeled", values["dev_pairs"])):
-        if file:
-            read[name] = rerank.read_labeled_pairs(file, workspace.engine.contains)
-    return read
-
-
-def _show(report: TrainReport) -> None:
+    yield Output(report, INTERRUPTED if interrupted else 0)
     if report.train_queries:
         held = f", held out of the judgments: tune on {report.held_out}" if report.held_out else ""
         train = plural(report.train_queries, "train quer[y|ies]")

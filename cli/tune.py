@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,7 +16,6 @@ from .options import Output, option
 from .output import suggested
 
 if TYPE_CHECKING:
-    from rerank import Workspace
     from rerank.workflows.tune import TuneReport
 
 
@@ -46,20 +46,17 @@ if TYPE_CHECKING:
     option("--out FILE", "File of the stack. Default: in the workspace."),
     options.seed,
 )
-def command(workspace: Workspace, stack: str, **settings: Any) -> Output:
+def command(workspace: rerank.Workspace, stack: str, **settings: Any) -> Iterator[Output]:
     """Find the best weights of the signals on judged queries (dev), and write the stack to a file."""
     report = rerank.tune(workspace, stack, **settings)
-    return Output(report, lambda: _show(report, workspace))
-
-
-def _show(report: TuneReport, workspace: Workspace) -> None:
-    _show_weights(report)
-    _show_signals(report)
+    yield Output(report)
+    show(report)
     output.remarks(report.scoring)
     _show_place(workspace, report)
 
 
-def _show_weights(report: TuneReport) -> None:
+def show(report: TuneReport) -> None:
+    """Print the weights, and the values of the signals."""
     from rerank.evaluation.leakage import format_leakage
 
     tuned = report.tuned
@@ -97,10 +94,6 @@ def _show_weights(report: TuneReport) -> None:
         click.echo(output.recall_line(report.scoring.candidate_recall))
     else:
         click.echo(f"tuned on {report.protocol}, which contains all relevant documents")
-
-
-def _show_signals(report: TuneReport) -> None:
-    tuned = report.tuned
     click.echo("\nbest of each normalization")
     best = [[name, f"{one.value:.4f}", one.stack] for name, one in tuned.best.items()]
     click.echo(table(["", tuned.measure, "stack"], best))
@@ -108,7 +101,7 @@ def _show_signals(report: TuneReport) -> None:
     click.echo(repr(report))
 
 
-def _show_place(workspace: Workspace, report: TuneReport) -> None:
+def _show_place(workspace: rerank.Workspace, report: TuneReport) -> None:
     click.echo(f"\nwritten to {report.path}")
     stack, active = report.stack, workspace.releases
     if active.stack == stack:

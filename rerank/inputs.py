@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from rerank.errors import UsageError
-from rerank.formats import read_qrels, read_queries, read_run
+from rerank.formats import read_labeled_pairs, read_qrels, read_queries, read_run
 from rerank.order import rank
-from rerank.records import Qrels, Query
+from rerank.records import LabeledPair, Qrels, Query
 
+Value = TypeVar("Value")
 File = str | os.PathLike[str]
 
 Queries = Iterable[Query] | Mapping[str, str] | File
@@ -21,6 +23,10 @@ Judgments = Mapping[str, Mapping[str, int]] | Iterable[tuple[str, str, int]] | F
 
 Run = Mapping[str, Sequence[str] | Sequence[tuple[str, float]] | Mapping[str, float]] | File
 """Query id -> document ids (best first), pairs of id and score, or scores by id; or a file of them."""
+
+
+Pairs = Sequence[LabeledPair] | File
+"""Labeled pairs of documents, or a file of them."""
 
 
 def as_list(values: Any) -> list[Any]:
@@ -34,21 +40,23 @@ def as_list(values: Any) -> list[Any]:
     return [] if values is None else [values]
 
 
-def as_queries(queries: Queries) -> list[Query]:
+def as_queries(queries: Queries, *, ignore_categories: bool = False) -> list[Query]:
     """Return queries as a list. Raises UsageError.
+
+    ignore_categories: return them without categories.
 
     >>> as_queries({"q1": "wolf"}) == [Query("q1", "wolf")]
     True
     """
     if isinstance(queries, (str, os.PathLike)):
-        return read_queries(queries)
+        queries = read_queries(queries)
     if isinstance(queries, Mapping):
         queries = [Query(id, text) if isinstance(text, str) else text for id, text in queries.items()]
     found = list(queries) if isinstance(queries, Iterable) else [queries]
     for one in found:
         if not isinstance(one, Query):
             raise UsageError(f"queries: {_short(one)} is not a Query; give queries, texts by id, or a file")
-    return found
+    return [replace(query, categories=()) for query in found] if ignore_categories else found
 
 
 def as_qrels(qrels: Judgments) -> Qrels:
@@ -64,6 +72,16 @@ def as_qrels(qrels: Judgments) -> Qrels:
             f"qrels: {_short(qrels)} are not judgments; give Qrels, a mapping like"
             ' {"q1": {"d1": 1}}, or a file'
         ) from None
+
+
+def from_file(values: Value | File, read: Callable[[File], Value]) -> Value:
+    """Return the content of a file, or other values unchanged."""
+    return read(values) if isinstance(values, (str, os.PathLike)) else values
+
+
+def as_pairs(pairs: Pairs, known: Callable[[Iterable[str]], Collection[str]]) -> Sequence[LabeledPair]:
+    """Return labeled pairs. known: returns the existing ids among given ids, to check a file."""
+    return from_file(pairs, lambda file: read_labeled_pairs(file, known))
 
 
 def as_run(name: str, run: Run) -> dict[str, list[str]]:

@@ -17,19 +17,19 @@ from rerank.evaluation.ranks import RankMeasure
 from rerank.files import write_text
 from rerank.formats import read_corpus, read_qrels, read_queries
 from rerank.progress import Progress
-from rerank.records import Qrels, Query
+from rerank.records import Qrels
 from rerank.report_page.page import evaluation_page
 from rerank.report_page.tables import EvaluationReport
 from rerank.results import Report
 from rerank.stack.stack import Stack
 from rerank.text import guess_language, join_names, plural
-from rerank.workflows.auto_training import Options, Record, Trainings
-from rerank.workflows.collection_folder import Folder, read_folder
+from rerank.workflows.auto_training import Record, Run, Trainings
+from rerank.workflows.collection_folder import read_folder
 from rerank.workflows.encode import encode
 from rerank.workflows.evaluate import evaluate
 from rerank.workflows.ingest import ingest
 from rerank.workflows.ranker_choice import RankerChoice
-from rerank.workflows.splits import Splits, split
+from rerank.workflows.splits import split
 from rerank.workflows.tune import TuneReport, tune
 from rerank.workspace import Workspace
 
@@ -133,42 +133,27 @@ def auto(
         from rerank.rankers.encoder.transformer import model_folder
 
         model_folder(model)
-    options = Options(measure, minutes, seed, model, progress or Progress())
+    run = _Auto(read_folder(Path(folder)), measure, minutes, seed, model, progress or Progress())
     try:
-        return _Auto(read_folder(Path(folder)), options).run(Path(workspace), opensearch, lang)
+        return run.all_steps(Path(workspace), opensearch, lang)
     except KeyboardInterrupt as stop:
         raise KeyboardInterrupt(f"{str(stop) or 'interrupted'}; run it again to continue") from None
 
 
-class _Auto:
-    queries: list[Query]
-    workspace: Workspace
-    splits: Splits
-
-    def __init__(self, files: Folder, options: Options) -> None:
-        self.files, self.options, self.progress = files, options, options.progress
-        self.messages: list[str] = []
-
-    def say(self, step: str, *lines: str) -> None:
-        for line in lines:
-            self.messages.append(f"{step}: {line}")
-            self.progress.say(f"{step}: {line}")
-
-    def run(self, folder: Path, opensearch: Settings | None, lang: str | None) -> AutoReport:
-        files, options = self.files, self.options
-        judged = {name: read_qrels(path) for name, path in files.qrels.items()}
-        self.queries = read_queries(files.queries)
-        self.say("files", str(files))
-        record = Record(folder, files, options)
+class _Auto(Run):
+    def all_steps(self, folder: Path, opensearch: Settings | None, lang: str | None) -> AutoReport:
+        judged = {name: read_qrels(path) for name, path in self.files.qrels.items()}
+        self.queries = read_queries(self.files.queries)
+        self.say("files", str(self.files))
+        record = Record(folder, self)
         self.workspace = self._ingest(folder, record, opensearch, lang or self._language())
         ids = {*self.workspace.engine.ids()}
-        self.splits = splits = split(judged, self.queries, ids, seed=options.seed)
+        self.splits = splits = split(judged, self.queries, ids, seed=self.seed)
         paths = splits.save(self.workspace.folder / "splits")
         parts = f"train {len(splits.train):,}, dev {len(splits.dev):,}, test {len(splits.test):,}"
         self.say("queries", parts, *splits.notes)
         first, others = self._first_stage()
-        trainings = Trainings(self.workspace, self.queries, splits, options, record, self.say)
-        choices = trainings.run_all(first)
+        choices = Trainings(self, record, first).run_all()
         # Without a gain on dev, the encoder trained on links equals the untrained one.
         trained = [one.ranker for one in reversed(choices) if one.trained]
         different = {self.workspace.ranker(name).version: name for name in trained}
@@ -177,7 +162,7 @@ class _Auto:
             self.workspace,
             [",".join(tuned.stack.tuned_for)],
             qrels=splits.test,
-            measures=list(dict.fromkeys([options.measure, *MEASURES])),
+            measures=list(dict.fromkeys([self.measure, *MEASURES])),
             baseline=first,
             keep=KEPT,
             **self._common(),
@@ -194,12 +179,12 @@ class _Auto:
             evaluated,
             page,
             paths,
-            files.queries,
+            self.files.queries,
             self.messages,
         )
 
     def _common(self) -> dict[str, Any]:
-        return {"queries": self.queries, "seed": self.options.seed, "progress": self.progress}
+        return {"queries": self.queries, "seed": self.seed, "progress": self.progress}
 
     def _language(self) -> str | None:
         """Return the language of documents without ``lang``, by their words."""
@@ -244,7 +229,7 @@ class _Auto:
         return done.workspace
 
     def _first_stage(self) -> tuple[str, list[str]]:
-        names, measure = self.workspace.engine.first_stages, self.options.measure
+        names, measure = self.workspace.engine.first_stages, self.measure
         if len(names) < 2:
             return names[0], []
         pool = {**self.splits.dev, **self.splits.train}
@@ -265,7 +250,7 @@ class _Auto:
             **self._common(),
             "qrels": self.splits.dev,
             "first_stage": signals[0],
-            "measure": self.options.measure,
+            "measure": self.measure,
             "out": self.workspace.stack_path(signals),
         }
         tuned = self._retrieving(",".join(signals), asked, tune(self.workspace, ",".join(signals), **asked))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import util
 from pathlib import Path
 from typing import Any
@@ -30,18 +29,34 @@ MODEL, READS = "minilm", "en"
 """Default encoder, and its language."""
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options of auto; see :func:`rerank.auto`."""
+@dataclass
+class Run:
+    """An auto run: options (see :func:`rerank.auto`), and the results of its first steps.
 
+    messages: remarks of the steps.
+    """
+
+    files: Folder
     measure: str
     minutes: float
     seed: int
     model: str | None
     progress: Progress
+    messages: list[str] = field(default_factory=list)
+    workspace: Workspace = field(init=False)
+    queries: list[Query] = field(init=False)
+    splits: Splits = field(init=False)
+
+    def say(self, step: str, *lines: str) -> None:
+        """Print and keep remarks of a step."""
+        for line in lines:
+            self.messages.append(f"{step}: {line}")
+            self.progress.say(f"{step}: {line}")
 
 
 class _Training(msgspec.Struct):
+    """planned: steps of the plan. version: of the ranker, if complete. steps: of its training."""
+
     planned: int
     version: str = ""
     steps: int = 0
@@ -55,11 +70,11 @@ class _File(msgspec.Struct):
 class Record:
     """Trainings of rankers on the same files. known: from an auto run. other: from other files."""
 
-    def __init__(self, workspace: Path, files: Folder, options: Options) -> None:
+    def __init__(self, workspace: Path, run: Run) -> None:
         """Read the record. Other inputs start a new one."""
-        inputs = f"{options.seed} {options.model or MODEL}"
+        inputs = f"{run.seed} {run.model or MODEL}"
         digest = hashlib.sha256(inputs.encode())
-        for path in files.files():
+        for path in run.files.files():
             known = path.stat()
             digest.update(f"{path.resolve()}\0{known.st_size}\0{known.st_mtime_ns}\n".encode())
         self._path, self._file = workspace / "auto.json", _File(digest.hexdigest())
@@ -68,106 +83,87 @@ class Record:
             stored = msgspec.json.decode(self._path.read_bytes(), type=_File)
             self.known, self.other = True, stored.key != self._file.key
             self._file = self._file if self.other else stored
+        self.rankers = self._file.rankers
 
     @property
     def trained(self) -> bool:
         """Whether a training is complete."""
-        return any(one.version for one in self._file.rankers.values())
+        return any(one.version for one in self.rankers.values())
 
     def save(self) -> None:
         """Write the record."""
         self.known = True
         write_bytes(self._path, msgspec.json.format(msgspec.json.encode(self._file), indent=1) + b"\n")
 
-    def steps(self, workspace: Workspace, name: str, planned: int) -> int | None:
-        """Return the steps of an unchanged ranker of this plan, or None if it must be trained."""
-        one = self._file.rankers.get(name)
-        with suppress(RerankError):
-            if one and one.planned == planned and workspace.ranker(name).version == one.version:
-                return one.steps
-        return None
-
-    def plan(self, name: str, planned: int) -> bool:
-        """Record a plan. Returns whether an interrupted training of it can continue."""
-        before = self._file.rankers.get(name)
-        self._file.rankers[name] = _Training(planned)
-        self.save()
-        return before is None or before.planned == planned
-
-    def add(self, workspace: Workspace, name: str, steps: int) -> None:
-        """Record a complete training."""
-        one = self._file.rankers[name]
-        one.version, one.steps = workspace.ranker(name).version, steps
-        self.save()
-
 
 class Trainings:
-    """Trains one ranker after the other within a budget. say: (step, line)."""
+    """Trains one ranker after the other within a budget. first: first stage."""
 
-    def __init__(
-        self,
-        workspace: Workspace,
-        queries: Sequence[Query],
-        splits: Splits,
-        options: Options,
-        record: Record,
-        say: Callable[..., None],
-    ) -> None:
-        self.workspace, self.queries, self.splits = workspace, queries, splits
-        self.options, self.record, self.say = options, record, say
-        engine, model = workspace.engine, options.model
+    def __init__(self, run: Run, record: Record, first: str) -> None:
+        self.run, self.record, self.first = run, record, first
+        engine, model = run.workspace.engine, run.model
         facts = CollectionFacts.of(
-            options.progress.over(engine.documents(), "look at documents", len(engine), "doc"),
-            queries,
-            splits,
-            lang=workspace.lang,
+            run.progress.over(engine.documents(), "look at documents", len(engine), "doc"),
+            run.queries,
+            run.splits,
+            lang=run.workspace.lang,
             model=model is not None or util.find_spec(PACKAGED[MODEL]) is not None,
             reads=READS if model in (None, MODEL) else None,
         )
-        self.budget = Budget(facts, options.minutes)
+        self.budget = Budget(facts, run.minutes)
 
-    def run_all(self, first: str) -> list[RankerChoice]:
-        """Apply the rules. first: first stage."""
-        chosen = {rule.ranker: self._run(rule, first) for rule in ranker_choice.RULES}
+    def run_all(self) -> list[RankerChoice]:
+        """Apply the rules."""
+        chosen = {rule.ranker: self._run(rule) for rule in ranker_choice.RULES}
         for rule in ranker_choice.RULES:
             if chosen[rule.ranker].too_long and rule.share < 1:  # the others have left time
-                chosen[rule.ranker] = self._run(replace(rule, share=1.0), first)
+                chosen[rule.ranker] = self._run(replace(rule, share=1.0))
         return [*chosen.values()]
 
-    def _run(self, rule: Rule, first: str) -> RankerChoice:
-        choice, name = self.budget.choose(rule), rule.ranker
+    def _run(self, rule: Rule) -> RankerChoice:
+        choice, name, run = self.budget.choose(rule), rule.ranker, self.run
         if not choice.trained:
             return choice if choice.too_long and rule.share < 1 else self._report(choice)
-        steps = self.record.steps(self.workspace, name, choice.steps)
-        if steps is not None:
-            self.say("rankers", f"{choice} (done before)")
-            self.budget.spend(rule, steps)
+        before = self.record.rankers.get(name)
+        same = before is not None and before.planned == choice.steps
+        if before is not None and same and self._is_installed(name, before.version):
+            run.say("rankers", f"{choice} (done before)")
+            self.budget.spend(rule, before.steps)
             return choice
         self._report(choice)
-        if not self.record.plan(name, choice.steps):
-            shutil.rmtree(self.workspace.folder / "training" / name, ignore_errors=True)
+        if before is not None and not same:  # its interrupted training has another plan
+            shutil.rmtree(run.workspace.folder / "training" / name, ignore_errors=True)
+        training = self.record.rankers[name] = _Training(choice.steps)
+        self.record.save()
         try:
-            result = self._fit(rule, choice, first)
+            result = self._fit(rule, choice)
         except TrainingError as error:
             return self._report(replace(choice, trained=False, reason=str(error)))
         if result.interrupted:
             raise KeyboardInterrupt(
                 f"interrupted: {name} is kept at its best step; call again to finish its training"
             )
-        steps = choice.steps if rule.steps == ranker_choice.PARTS else result.epochs
-        self.record.add(self.workspace, name, steps)
-        self.budget.spend(rule, steps)
+        training.version = run.workspace.ranker(name).version
+        training.steps = choice.steps if rule.steps == ranker_choice.PARTS else result.epochs
+        self.record.save()
+        self.budget.spend(rule, training.steps)
         if result.dev is not None:
             measured = f"{result.measure} {result.dev:.4f}, {result.baseline:.4f} {result.without}"
-            self.say("rankers", f"{name}: {measured}")
+            run.say("rankers", f"{name}: {measured}")
         return choice
 
-    def _fit(self, rule: Rule, choice: RankerChoice, first: str) -> TrainingResult:
-        variant, options = rule.variant or rule.ranker, self.options
-        config: dict[str, Any] = {"seed": options.seed} if rule.steps == "epochs" else {}
+    def _is_installed(self, name: str, version: str) -> bool:
+        try:
+            return self.run.workspace.ranker(name).version == version
+        except RerankError:
+            return False
+
+    def _fit(self, rule: Rule, choice: RankerChoice) -> TrainingResult:
+        variant, run = rule.variant or rule.ranker, self.run
+        config: dict[str, Any] = {"seed": run.seed} if rule.steps == "epochs" else {}
         config |= rule.config
         if variant in ("dense", "adapter"):
-            config["model"] = options.model or MODEL
+            config["model"] = run.model or MODEL
         if rule.steps == ranker_choice.PARTS:
             parts = choice.steps  # of 64 tokens; four are a passage of most models
             config |= {"passage_tokens": 64 * parts if parts < 4 else None, "passages": max(1, parts // 4)}
@@ -175,19 +171,12 @@ class Trainings:
             config[rule.steps] = choice.steps
         learns: dict[str, Any] = {}
         if rule.judged:
-            learns = {"qrels": self.splits.train, "dev_qrels": self.splits.dev, "first_stage": first}
-            learns["queries"] = self.queries
-        done = train(
-            self.workspace,
-            [variant],
-            as_name=rule.ranker,
-            config=config,
-            progress=options.progress,
-            **learns,
-        )
-        (result,) = done.rankers
+            learns = {"queries": run.queries, "qrels": run.splits.train, "dev_qrels": run.splits.dev}
+            learns["first_stage"] = self.first
+        learns |= {"config": config, "progress": run.progress}
+        (result,) = train(run.workspace, [variant], as_name=rule.ranker, **learns).rankers
         return result
 
     def _report(self, choice: RankerChoice) -> RankerChoice:
-        self.say("rankers", str(choice))
+        self.run.say("rankers", str(choice))
         return choice

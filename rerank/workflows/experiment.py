@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -31,17 +31,23 @@ class JudgedQueries:
     queries: Sequence[Query]
     qrels: Qrels
     filters: Sequence[Filter] = ()
-    ignore_categories: bool = False
     infer: bool = True
     seed: int = 0
     progress: Progress | None = None
 
     @classmethod
     def of(
-        cls, queries: Queries, qrels: Judgments, filter: str | Sequence[str] = (), **more: Any
+        cls,
+        queries: Queries,
+        qrels: Judgments,
+        filter: str | Sequence[str] = (),
+        *,
+        ignore_categories: bool = False,
+        **more: Any,
     ) -> JudgedQueries:
         """Read queries, judgments and filters in any form. more: other fields."""
-        return cls(queries=as_queries(queries), qrels=as_qrels(qrels), filters=filters_of(filter), **more)
+        read = as_queries(queries, ignore_categories=ignore_categories)
+        return cls(queries=read, qrels=as_qrels(qrels), filters=filters_of(filter), **more)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,44 +67,26 @@ class Experiment(JudgedQueries):
         judged: JudgedQueries,
         versions: Mapping[str, str] | None = None,
     ) -> Experiment:
-        """Prepare the signals, retrievers and searches of stacks; see :meth:`prepare`."""
-        signals = dict.fromkeys(name for stack in stacks for name in stack.signals)
-        retrieve = dict.fromkeys(name for stack in stacks for name in retriever_depths(stack.retrieve))
-        searches = dict.fromkeys(stack.search for stack in stacks if stack.search is not None)
-        return cls.prepare(
-            workspace, [*signals], judged, retrieve=retrieve, searches=[*searches], versions=versions
-        )
+        """Encode missing features of the stacks' rankers and keep the judged queries with a text.
 
-    @classmethod
-    def prepare(
-        cls,
-        workspace: Workspace,
-        signals: Sequence[str],
-        judged: JudgedQueries,
-        *,
-        retrieve: Iterable[str] = (),
-        searches: Sequence[SearchTemplate] = (),
-        versions: Mapping[str, str] | None = None,
-    ) -> Experiment:
-        """Encode missing features and keep the judged queries with a text.
-
-        searches: custom first stages. versions: ranker -> version; default: newest.
+        versions: ranker -> version; default: newest.
 
         Raises InputError if no query remains, or a run has other queries or documents.
         """
+        signals = list(dict.fromkeys(name for stack in stacks for name in stack.signals))
+        retrieve = dict.fromkeys(name for stack in stacks for name in retriever_depths(stack.retrieve))
+        named = list(dict.fromkeys(stack.search for stack in stacks if stack.search is not None))
         pipeline = workspace.pipeline(
             signals, retrieve=retrieve, infer_categories=judged.infer, versions=versions
         )
         queries, qrels = {query.id: query for query in judged.queries}, judged.qrels
         known = [queries[id] for id in sorted(qrels) if id in queries]
-        if judged.ignore_categories:
-            known = [replace(query, categories=()) for query in known]
         kept = Qrels({query.id: qrels[query.id] for query in known})
         if not kept:
             problem = "no judged query is in the query file" if queries else "no queries are given"
             raise InputError(f"{problem}; check that --queries and --qrels belong together")
-        check_filters(searches, judged.filters)
-        searches = [check_search(workspace, search, known) for search in searches]
+        check_filters(named, judged.filters)
+        searches = [check_search(workspace, search, known) for search in named]
         if len(searches) == 1 and searches[0].kind != "run":
             check_clauses(searches[0], signals)
         with suppress(WorkspaceError, EngineError):  # busy or read-only: features are computed per query

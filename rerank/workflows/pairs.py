@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from rerank.errors import UsageError
 from rerank.evaluation.pairs import MEASURES, accuracy, auc, best_threshold, f1, paired_test
 from rerank.evaluation.significance import holm
+from rerank.inputs import Pairs, as_pairs
 from rerank.progress import Progress
 from rerank.records import LabeledPair
 from rerank.results import Report
@@ -98,7 +99,7 @@ def predict_pairs(
     ranker: str,
     pairs: Sequence[tuple[str, str, bool | None]],
     *,
-    dev_pairs: Sequence[LabeledPair] = (),
+    dev_pairs: Pairs = (),
     threshold: float | None = None,
     progress: Progress | None = None,
 ) -> PairScores:
@@ -115,16 +116,17 @@ def predict_pairs(
         raise UsageError("give --threshold or --dev-pairs, not both")
     if threshold is not None and not np.isfinite(threshold):
         raise UsageError(f"--threshold must be a number, not {threshold}")
-    scores, found = _scores(workspace, ranker, pairs, dev_pairs, progress)
+    dev = as_pairs(dev_pairs, workspace.engine.contains)
+    scores, found = _scores(workspace, ranker, pairs, dev, progress)
     return PairScores(ranker, found if threshold is None else threshold, list(pairs), scores)
 
 
 def evaluate_pairs(
     workspace: Workspace,
     rankers: Sequence[str],
-    pairs: Sequence[LabeledPair],
+    pairs: Pairs,
     *,
-    dev_pairs: Sequence[LabeledPair] = (),
+    dev_pairs: Pairs = (),
     baseline: str | None = None,
     permutations: int = 2000,
     seed: int = 0,
@@ -149,6 +151,7 @@ def evaluate_pairs(
     >>> evaluate_pairs(workspace, ["bm25"], test, dev_pairs=dev).rows()[0]["accuracy"]
     1.0
     """
+    dev_pairs, pairs = (as_pairs(one, workspace.engine.contains) for one in (dev_pairs, pairs))
     if both := {pair.key for pair in pairs} & {pair.key for pair in dev_pairs}:
         some = plural(len(both), "pair[ is|s are] also in --dev-pairs")
         raise UsageError(f"{some}, first {' and '.join(min(both))}; remove these from one of the files")

@@ -8,11 +8,12 @@ from typing import Any
 
 from rerank.config import Options
 from rerank.errors import BusyError, UsageError, option_name
-from rerank.inputs import Judgments, Queries, as_list, as_qrels, as_queries
+from rerank.formats import read_corpus, read_pairs
+from rerank.inputs import File, Judgments, Pairs, Queries, as_list, as_pairs, as_qrels, as_queries, from_file
 from rerank.progress import Progress
 from rerank.rankers.registry import Family, Fitter, Source, configuration, family_of
 from rerank.rankers.training.job import TrainingJob
-from rerank.records import LabeledPair, Query
+from rerank.records import Document, Query
 from rerank.workflows.encode import encode
 from rerank.workflows.training_data import Inputs, TrainReport, training_data
 from rerank.workspace import Workspace
@@ -25,15 +26,16 @@ def train(
     queries: Queries = (),
     qrels: Judgments | None = None,
     dev_qrels: Judgments | None = None,
-    pairs: Sequence[tuple[str, str]] = (),
-    labeled: Sequence[LabeledPair] = (),
-    dev_labeled: Sequence[LabeledPair] = (),
+    pairs: Sequence[tuple[str, str]] | File = (),
+    labeled: Pairs = (),
+    dev_labeled: Pairs = (),
     config: Any = None,
     preset: str | None = None,
     as_name: str | None = None,
     restart: bool = False,
     first_stage: str | None = None,
-    query_text: Iterable[Query] | None = None,
+    query_text: Iterable[Document | Query] | File | None = None,
+    ignore_categories: bool = False,
     infer: bool = True,
     progress: Progress | None = None,
 ) -> TrainReport:
@@ -41,13 +43,13 @@ def train(
 
     names: for example ``text`` and ``meta``, ``s2net`` or ``dense``.
     queries, qrels, dev_qrels: judged queries. Default for dev: 10 % of them.
-    pairs: (query, document) texts for projections.
+    pairs: (query, document) texts for projections, or a file of them.
     labeled, dev_labeled: document pairs for ``concept``. Dev pairs choose the step; default: the last one.
     config: settings by name (``{"epochs": 3}``), or an object (``CnnConfig(epochs=3)``).
     preset: initial settings, for example ``paper``. as_name: name of a single ranker.
     restart: discard interrupted trainings instead of resuming. infer: infer missing categories of queries.
     first_stage: retrieves candidates, also ``template:FILE``. Default: the workspace's first stage.
-    query_text: texts for word vectors of queries. Default: the train queries.
+    query_text: texts for word vectors of queries, also a file of documents. Default: the train queries.
 
     Ctrl-C keeps the best epoch and skips other rankers; call ``encode`` later.
 
@@ -56,27 +58,26 @@ def train(
     """
     names, progress = list(dict.fromkeys(as_list(names))), progress or Progress()
     family, options = family_of(names), configuration(names, config, preset)
+    known = workspace.engine.contains
     inputs = Inputs(
-        queries=as_queries(queries),
+        queries=as_queries(queries, ignore_categories=ignore_categories),
         qrels=None if qrels is None else as_qrels(qrels),
         dev_qrels=None if dev_qrels is None else as_qrels(dev_qrels),
-        pairs=pairs,
+        pairs=from_file(pairs, read_pairs),
         first_stage=first_stage,
-        query_text=query_text,
+        query_text=None if query_text is None else from_file(query_text, read_corpus),
         infer=infer,
         seed=getattr(options, "seed", 0),
-        labeled=(labeled, dev_labeled),
+        labeled=(as_pairs(labeled, known), as_pairs(dev_labeled, known)),
     )
     called = _called(workspace, family, names, as_name)
-    _check_restart(restart, family, names, options)
-    _check_inputs(family, ", ".join(names), inputs, options)
+    _check_inputs(family, ", ".join(names), inputs, options, restart)
     report, given = TrainReport(), inputs.qrels is not None or inputs.pairs
     data = training_data(workspace, inputs, report, progress) if given else None
     folder = workspace.folder / "training"
     job = TrainingJob(workspace.engine, data, folder, restart, progress, inputs.labeled)
     _fit(workspace, family.make_fitter(job, options), called, job, report)
-    if report.rankers and not report.rankers[-1].interrupted:
-        report.encoded = _encoded(workspace, progress)
+    _encode(workspace, report, progress)
     return report
 
 
@@ -92,19 +93,13 @@ def _called(
     return called
 
 
-def _check_restart(restart: bool, family: Family, names: Sequence[str], options: Options) -> None:
-    """Raise UsageError if a restart has no effect."""
-    if restart and (not family.resumes or getattr(options, "untrained", False)):
-        what = "--untrained" if family.resumes else ", ".join(names)
-        raise UsageError(f"{option_name('restart')} has no effect with {what}; leave it out")
-
-
-def _encoded(workspace: Workspace, progress: Progress) -> dict[str, int]:
-    try:
-        return encode(workspace, progress=progress).encoded
-    except BusyError as error:
-        progress.say(f"{error}: the rankers are active; `rerank encode` stores the features")
-        return {}
+def _encode(workspace: Workspace, report: TrainReport, progress: Progress) -> None:
+    """Encode the documents, except after an interruption."""
+    if report.rankers and not report.rankers[-1].interrupted:
+        try:
+            report.encoded = encode(workspace, progress=progress).encoded
+        except BusyError as error:
+            progress.say(f"{error}: the rankers are active; `rerank encode` stores the features")
 
 
 _INPUTS: dict[Source, str] = {
@@ -114,8 +109,11 @@ _INPUTS: dict[Source, str] = {
 }
 
 
-def _check_inputs(family: Family, names: str, inputs: Inputs, options: Options) -> None:
+def _check_inputs(family: Family, names: str, inputs: Inputs, options: Options, restart: bool) -> None:
     """Raise UsageError if an input or option has no effect, or the family has no input."""
+    if restart and (not family.resumes or getattr(options, "untrained", False)):
+        what = "--untrained" if family.resumes else names
+        raise UsageError(f"{option_name('restart')} has no effect with {what}; leave it out")
     given = {
         "judgments": inputs.qrels is not None,
         "pairs": bool(inputs.pairs),

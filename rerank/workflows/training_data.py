@@ -39,7 +39,7 @@ class Inputs:
     dev_qrels: Qrels | None = None
     pairs: Sequence[tuple[str, str]] = ()
     first_stage: str | None = None
-    query_text: Iterable[Query] | None = None
+    query_text: Iterable[Document | Query] | None = None
     infer: bool = True
     seed: int = 0
     labeled: tuple[Sequence[LabeledPair], Sequence[LabeledPair]] = ((), ())
@@ -72,21 +72,20 @@ class TrainReport(Report):
 
 
 class Collection:
-    """Documents of a workspace: ids, positions, languages, texts."""
+    """Documents of a workspace: texts, positions by id, and their number per language."""
 
     def __init__(self, workspace: Workspace, progress: Progress) -> None:
-        self.ids: list[str] = []
+        self.position: dict[str, int] = {}
         self.langs: Counter[str] = Counter()
         engine = workspace.engine
         if not len(engine):
             raise TrainingError(f"{workspace.folder}: the workspace is empty; run `rerank ingest` first")
         documents = progress.over(engine.documents(), "read documents", len(engine), "doc")
         self.documents = Corpus.read(self._counted(documents))
-        self.position = {id: i for i, id in enumerate(self.ids)}
 
     def _counted(self, documents: Iterable[Document]) -> Iterator[Document]:
         for document in documents:
-            self.ids.append(document.id)
+            self.position[document.id] = len(self.position)
             if code := language_or_none(document.lang):
                 self.langs[code] += 1
             yield document
@@ -98,15 +97,10 @@ class Collection:
     def judged(self, row: int, grades: Mapping[str, int], candidates: Candidates) -> Judged:
         """Return judged documents and candidates as positions."""
         known = sorted((self.position[d], grade) for d, grade in grades.items() if d in self.position)
-        relevant = [(d, grade) for d, grade in known if grade > 0]
-        return Judged(
-            row,
-            np.array([d for d, _ in relevant], dtype=np.int64),
-            np.array([grade for _, grade in relevant], dtype=np.int64),
-            np.array([self.position[d] for d in candidates.ids], dtype=np.int64),
-            candidates.scores,
-            np.array([d for d, grade in known if grade <= 0], dtype=np.int64),
-        )
+        places, values = np.array(known, dtype=np.int64).reshape(-1, 2).T
+        wanted = values > 0
+        found = np.array([self.position[d] for d in candidates.ids], dtype=np.int64)
+        return Judged(row, places[wanted], values[wanted], found, candidates.scores, places[~wanted])
 
 
 def training_data(
@@ -136,7 +130,7 @@ def _of_pairs(workspace: Workspace, inputs: Inputs, report: TrainReport, progres
     report.dev_pairs = max(1, round(HELD_OUT * len(pairs)))
     report.train_pairs = len(pairs) - report.dev_pairs
     return TrainingData(
-        document_ids=collection.ids,
+        document_ids=[*collection.position],
         documents=collection.documents,
         queries=Corpus.read([]),
         train=[],
@@ -161,11 +155,20 @@ def _of_judgments(
     train_ids, dev_ids = _split(qrels, inputs.dev_qrels, by_id, report, inputs.seed)
     dev_qrels = qrels if inputs.dev_qrels is None else inputs.dev_qrels
     report.seen = TrainingRecord.of(qrels, trained=train_ids) | TrainingRecord.of(dev_qrels, stopped=dev_ids)
-    grades = [*(qrels[id] for id in train_ids), *(dev_qrels[id] for id in dev_ids)]
-    depths = [TRAIN_DEPTH] * len(train_ids) + [DEV_DEPTH] * len(dev_ids)
-    asked = [by_id[id] for id in (*train_ids, *dev_ids)]
-    report.first_stage, candidates = _candidates(workspace, inputs, asked, depths, progress)
-    queries, judged = _with_positions(collection, candidates, grades, inputs.infer, report)
+    asked = [(by_id[id], qrels[id], TRAIN_DEPTH) for id in train_ids]
+    asked += [(by_id[id], dev_qrels[id], DEV_DEPTH) for id in dev_ids]
+    queries: list[Query] = []
+    judged: list[Judged] = []
+    for query, grades, candidates in _candidates(workspace, inputs, asked, report, progress):
+        report.unknown_documents += sum(d not in collection.position for d in grades if grades[d] > 0)
+        if not len(candidates):
+            report.silent.append(query.id)
+        elif inputs.infer and not query.categories:
+            categories = vote(candidates.ids, candidates.scores, collection.categories)
+            report.inferred_categories += bool(categories)
+            query = replace(query, categories=categories)
+        judged.append(collection.judged(len(queries), grades, candidates))
+        queries.append(query)
     report.without_hits = len(report.silent)
     train = [one for one in judged[: len(train_ids)] if len(one.documents)]
     dev = [one for one in judged[len(train_ids) :] if len(one.documents)]
@@ -175,12 +178,12 @@ def _of_judgments(
             raise TrainingError(
                 f"no judged {name}query has a relevant document in the workspace; check {option}"
             )
-    counts = Counter(code for query in asked if (code := language_or_none(query.lang))), collection.langs
+    counts = Counter(code for query in queries if (code := language_or_none(query.lang))), collection.langs
     languages = {code for count in counts for code, _ in count.most_common(1)}
     # Word vectors do not use dev queries, as they do not use test queries.
     query_text = queries[: len(train_ids)] if inputs.query_text is None else inputs.query_text
     return TrainingData(
-        document_ids=collection.ids,
+        document_ids=[*collection.position],
         documents=collection.documents,
         queries=Corpus.read(queries),
         train=train,
@@ -193,46 +196,29 @@ def _of_judgments(
     )
 
 
-def _with_positions(
-    collection: Collection,
-    results: Iterable[tuple[Query, Candidates]],
-    grades: Sequence[Mapping[str, int]],
-    infer: bool,
-    report: TrainReport,
-) -> tuple[list[Query], list[Judged]]:
-    queries: list[Query] = []
-    judged: list[Judged] = []
-    for row, (query, candidates) in enumerate(results):
-        relevant = [d for d, grade in grades[row].items() if grade > 0]
-        report.unknown_documents += sum(d not in collection.position for d in relevant)
-        if not len(candidates):
-            report.silent.append(query.id)
-        elif infer and not query.categories:
-            categories = vote(candidates.ids, candidates.scores, collection.categories)
-            report.inferred_categories += bool(categories)
-            query = replace(query, categories=categories)
-        queries.append(query)
-        judged.append(collection.judged(row, grades[row], candidates))
-    return queries, judged
-
-
 def _candidates(
-    workspace: Workspace, inputs: Inputs, queries: Sequence[Query], depths: Sequence[int], progress: Progress
-) -> tuple[str, Iterator[tuple[Query, Candidates]]]:
-    first_stage, search = workspace.first_stage_of(inputs.first_stage)
+    workspace: Workspace,
+    inputs: Inputs,
+    asked: Sequence[tuple[Query, Mapping[str, int], int]],
+    report: TrainReport,
+    progress: Progress,
+) -> Iterator[tuple[Query, Mapping[str, int], Candidates]]:
+    """Yield the queries, their grades, and their candidates. asked: also the number of candidates."""
+    report.first_stage, search = workspace.first_stage_of(inputs.first_stage)
     if search is not None and inputs.queries:
         search = check_search(workspace, search, inputs.queries)
     requests = [
         SearchRequest(
             query.search_text(workspace.engine.lang),
-            first_stage,
+            report.first_stage,
             depth=depth,
             template=None if search is None else FilledTemplate(search, query),
         )
-        for query, depth in zip(queries, depths)
+        for query, _, depth in asked
     ]
-    pairs = zip(queries, workspace.engine.search(requests), strict=True)
-    return first_stage, progress.over(pairs, "first stage", len(queries), "query")
+    results = progress.over(workspace.engine.search(requests), "first stage", len(asked), "query")
+    for (query, grades, _), candidates in zip(asked, results, strict=True):
+        yield query, grades, candidates
 
 
 def _split(

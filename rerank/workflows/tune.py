@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from rerank.combiners.folds import CrossValidated, cross_validate
-from rerank.combiners.linear import CASES
+from rerank.combiners.linear import CASES, Linear
 from rerank.combiners.normalize import PER_QUERY, TRIED
 from rerank.combiners.score_table import ScoreTable
 from rerank.combiners.tune import TuningResult
@@ -134,9 +134,13 @@ def tune(
     asked = Protocol(depth) if protocol is None else parse_protocol(protocol)
     shared: dict[str, Any] = {"infer": infer, "seed": seed, "progress": progress}
     judged = JudgedQueries.of(queries, qrels, filter, ignore_categories=ignore_categories, **shared)
-    weights = _Weights(workspace, signals, judged, asked, tuple(retrieve), first_stage)
+    first, search = _first_stage(workspace, signals, retrieve, first_stage)
+    equal = Linear(signals, (1.0,) * len(signals))
+    weights = _Weights(
+        workspace, Stack(equal, first, asked.cut or depth, tuple(retrieve), search=search), judged, asked
+    )
     weights.tune(measure, tuple(normalizations))
-    return weights.report(asked.cut or depth, folds, phase, out)
+    return weights.report(folds, phase, out)
 
 
 def _signals(stack: str, *, alone: bool) -> tuple[str, ...]:
@@ -171,44 +175,32 @@ def _first_stage(
 
 
 class _Weights:
-    """Weights per case, without useless signals."""
+    """Weights per case, without useless signals. start: the stack with equal weights."""
 
-    def __init__(
-        self,
-        workspace: Workspace,
-        signals: tuple[str, ...],
-        judged: JudgedQueries,
-        protocol: Protocol,
-        retrieve: tuple[str, ...],
-        first_stage: str | None,
-    ) -> None:
-        self.workspace, self.requested, self.protocol = workspace, signals, protocol
+    def __init__(self, workspace: Workspace, start: Stack, judged: JudgedQueries, protocol: Protocol) -> None:
+        self.workspace, self.protocol = workspace, protocol
         self.progress, self.dropped = judged.progress or Progress(), dict[str, float]()
-        self.first, search = _first_stage(workspace, signals, retrieve, first_stage)
-        self.retrieve = () if retrieve == (self.first,) else retrieve
-        self.experiment = Experiment.prepare(
-            workspace, signals, judged, retrieve=self.retrieve, searches=[] if search is None else [search]
-        )
-        self.search = next(iter(self.experiment.searches), None)
+        self.experiment = Experiment.of_stacks(workspace, [start], judged)
+        self.start = replace(start, search=next(iter(self.experiment.searches), None))
         self.ids = [query.id for query in self.experiment.queries]
 
     def tune(self, measure: str, normalizations: tuple[str, ...]) -> None:
-        shared = self.search is not None or self.workspace.engine.shared  # then, scales of scores vary
+        start, signals = self.start, self.start.signals
+        shared = start.search is not None or self.workspace.engine.shared  # then, scales of scores vary
         self.options: dict[str, Any] = {
-            "first_stage": self.first,
+            "first_stage": start.first_stage,
             "measure": measure,
             "cut": self.protocol.cut,
             "normalizations": normalizations or (PER_QUERY if shared else TRIED),
         }
-        signals = self.requested
-        scorer = self.experiment.pipeline.scorer(signals, self.first)
+        scorer = self.experiment.pipeline.scorer(signals, start.first_stage)
         reading = {signal.name for signal in scorer.signals if signal.uses_categories}
         table, self.scoring = self.experiment.table(
             protocol=self.protocol,
-            signals=list(dict.fromkeys((*signals, self.first))),
-            first_stage=self.first,
-            retrieve=self.retrieve,
-            search=self.search,
+            signals=list(dict.fromkeys((*signals, start.first_stage))),
+            first_stage=start.first_stage,
+            retrieve=start.retrieve,
+            search=start.search,
             every_case=bool(reading),
         )
         while True:
@@ -228,7 +220,7 @@ class _Weights:
             signals = tuple(name for name in signals if name in weighted)
 
     def report(
-        self, depth: int, folds: int | None, phase: SecondPhase | None, out: str | os.PathLike[str] | None
+        self, folds: int | None, phase: SecondPhase | None, out: str | os.PathLike[str] | None
     ) -> TuneReport:
         """Cross-validate in ``folds``, tune the second phase, and save the stack."""
         validated = None
@@ -238,7 +230,7 @@ class _Weights:
             final = next(iter(self.tuned.values()))
             with self.progress.step("weights", unit="query") as advance:
                 validated = cross_validate(table, qrels, final, folds=folds, progress=advance, **options)
-        stack, second = self.stack(depth), None
+        stack, second = self.stack(), None
         if phase is not None:
             stack, second = self.second_phase(stack, phase)
         path = self.workspace.stack_path(stack.tuned_for) if out is None else Path(out)
@@ -259,20 +251,13 @@ class _Weights:
             second_phase=second,
         )
 
-    def stack(self, depth: int) -> Stack:
+    def stack(self) -> Stack:
         """Return the tuned stack."""
         main, *others = (one.combiner for one in self.tuned.values())
-        used = {*self.signals, *retriever_depths(self.retrieve)}
-        rankers = self.experiment.pipeline.rankers.items()
-        return Stack(
-            replace(main, cases=dict(zip([*self.tuned][1:], others))),
-            self.first,
-            depth=depth,
-            retrieve=self.retrieve,
-            versions={name: ranker.version for name, ranker in rankers if name in used},
-            search=self.search,
-            tuned=self._record(),
-        )
+        combiner = replace(main, cases=dict(zip([*self.tuned][1:], others)))
+        stack, rankers = replace(self.start, combiner=combiner), self.experiment.pipeline.rankers
+        versions = {name: rankers[name].version for name in stack.rankers}
+        return replace(stack, versions=versions, tuned=self._record())
 
     def second_phase(self, stack: Stack, then: SecondPhase) -> tuple[Stack, TuningResult]:
         """Tune the weights of a second phase. Without weight, it is left out of the stack."""
@@ -298,7 +283,7 @@ class _Weights:
         recall = self.scoring.candidate_recall
         record = {
             **records[main],
-            "signals": list(self.requested),
+            "signals": list(self.start.signals),
             "protocol": str(self.protocol),
             "candidate_recall": {name: round(share, 6) for name, share in recall.items()},
             "seen": TrainingRecord.of(self.experiment.qrels, tuned=self.ids).to_json(),

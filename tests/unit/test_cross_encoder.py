@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from msgspec import structs
 from rerank.cli.query import show
-from rerank.cli.tune import _show as show_tuned
+from rerank.cli.tune import show as show_tuned
 
 from rerank import Document, Qrels, Query, Stack, Workspace, evaluate, tune
 from rerank.errors import UsageError
@@ -224,7 +224,7 @@ def test_tuning_finds_the_weight_and_the_stack_file_keeps_it(collection, model, 
     assert then is not None
     assert then.linear().shares()["cross-encoder"] > 0
     assert report.second_phase.value > report.second_phase.first_stage_value
-    show_tuned(report, workspace)
+    show_tuned(report)
     assert "second phase: " in capsys.readouterr().out
     assert Stack.load(report.path) == report.stack
     without = replace(report.stack, then=None)
