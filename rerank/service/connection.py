@@ -30,7 +30,6 @@ class Connection(HttpToolsProtocol):
         self._written = self.loop.time()  # when the client had last read everything
         self._unparsed = 0  # bytes since the last complete part of a request
         self._refused = False
-        self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for a request; close a connection if there are too many."""
@@ -41,12 +40,6 @@ class Connection(HttpToolsProtocol):
             min(connections, key=lambda one: one._use).transport.abort()
         self._set_use(_WAITING)
         self._check()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the checks."""
-        if self._timer is not None:
-            self._timer.cancel()
-        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Parse bytes, unless the request was refused."""
@@ -100,6 +93,8 @@ class Connection(HttpToolsProtocol):
 
     def _check(self) -> None:
         """End the connection if its client takes too long to send a request, or to read an answer."""
+        if self not in self.connections:  # it has ended
+            return
         now = self.loop.time()
         if not self.transport.get_write_buffer_size():
             self._written = now
@@ -110,7 +105,7 @@ class Connection(HttpToolsProtocol):
             self.transport.abort()
         elif use == _WAITING and now - since > self.settings.request_timeout:
             self._refuse(408, "the request did not come in time")
-        self._timer = self.loop.call_later(_INTERVAL, self._check)
+        self.loop.call_later(_INTERVAL, self._check)
 
     def _refuse(self, status: int, message: str) -> None:
         """Answer if possible, then close."""
