@@ -16,11 +16,11 @@ _BY_FIELD = {
 _BY_VECTORS = ("neural", "neural_sparse")
 """The field of these has vectors, so it is none of a user's words."""
 
-_PLAIN = ("multi_match", "combined_fields")
-"""Queries of the shape {"query": text}."""
-
 _WITH_SYNTAX = ("query_string", "simple_query_string")
-"""The same, with operators in the text."""
+"""Queries with operators in the text."""
+
+_OF_FIELDS = ("multi_match", "combined_fields", *_WITH_SYNTAX)
+"""Queries of the shape {"query": text}."""
 
 _AROUND = {
     "bool": ("must", "should"),  # not filter and must_not: they only exclude documents
@@ -113,29 +113,23 @@ def _visit(root: object, read: Callable[[Query], tuple[Iterable[T], Iterable[Any
 
 
 def _clause(clause: Query) -> tuple[list[Text], list[Any]]:
+    """The texts of a clause, and the clauses inside."""
     texts: list[Text] = []
     inner: list[Any] = []
     for kind, about in clause.items():
         if not isinstance(about, Mapping):
             continue
-        if kind in _AROUND:
-            inner += [about[place] for place in _AROUND[kind] if place in about]
-        elif kind == "template":  # a query that another processor has not filled in yet
+        inner += [about[place] for place in _AROUND.get(kind, ()) if place in about]
+        if kind == "template":  # a query that another processor has not filled in yet
             inner.append(about)
-        else:
-            texts += [(fields, text) for fields, text in _texts(kind, about) if isinstance(text, str)]
+        elif kind in _BY_FIELD:
+            for field, value in about.items():
+                text = value.get(_BY_FIELD[kind]) if isinstance(value, Mapping) else value
+                if isinstance(text, str):
+                    texts.append((() if kind in _BY_VECTORS else (field,), text))
+        elif kind in _OF_FIELDS and isinstance(text := about.get("query"), str):
+            texts.append((_fields(about), plain(text) if kind in _WITH_SYNTAX else text))
     return texts, inner
-
-
-def _texts(kind: str, about: Query) -> Iterator[tuple[Sequence[str], object]]:
-    if kind in _BY_FIELD:
-        for field, value in about.items():
-            text = value.get(_BY_FIELD[kind]) if isinstance(value, Mapping) else value
-            yield () if kind in _BY_VECTORS else (field,), text
-    elif kind in _PLAIN:
-        yield _fields(about), about.get("query")
-    elif kind in _WITH_SYNTAX and isinstance(about.get("query"), str):
-        yield _fields(about), plain(about["query"])
 
 
 def _fields(about: Query) -> tuple[str, ...]:
