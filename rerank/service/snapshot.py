@@ -78,16 +78,7 @@ class Snapshot:
             resolve(stack.signals, self.rankers)
             return stack
         active = None if wanted else self._releases.stack
-        return active or self._find(wanted or self._first_stage)
-
-    def _find(self, text: str) -> Stack:
-        return find_stack(
-            text,
-            lambda name: resolve([name], self.rankers),
-            lambda names: self.tuned.get(frozenset(names)),
-            self._first_stage,
-            self._search,
-        )
+        return active or self.stack(wanted or self._first_stage)
 
     def describe(self) -> dict[str, Any]:
         """Stack and rankers, for the log and ``/readyz``."""
@@ -112,7 +103,13 @@ class Snapshot:
             return self.default
         if text.endswith(".json"):
             raise UsageError("a request names a stack by its signals; only the command line takes a file")
-        return self._find(text)
+        return find_stack(
+            text,
+            lambda name: resolve([name], self.rankers),
+            lambda names: self.tuned.get(frozenset(names)),
+            self._first_stage,
+            self._search,
+        )
 
     def scorer(self, text: str | None) -> tuple[Stack, Scorer]:
         """The stack of a text, see :meth:`stack`, and the scorer of its signals."""
@@ -127,12 +124,8 @@ class Snapshot:
 
     def pipeline_of(self, stack: Stack) -> Pipeline:
         """Engine and rankers of a tuned stack."""
-        older = {
-            name: self.versions[name, version]
-            for name, version in stack.versions.items()
-            if (name, version) in self.versions and version != self.rankers[name].version
-        }
-        return replace(self.pipeline, rankers={**self.rankers, **older}) if older else self.pipeline
+        tuned = {key[0]: self.versions[key] for key in stack.versions.items() if key in self.versions}
+        return replace(self.pipeline, rankers={**self.rankers, **tuned})
 
     def knows(self, text: str) -> bool:
         """Whether a text names a signal."""
