@@ -204,9 +204,10 @@ class Hook(ABC):
         names = " and ".join(self.plugins)
         return [f"plugin missing on {where}: {names}; {self.remedy}"] if lacking else []
 
-    def pipeline(self) -> dict[str, Any] | None:
-        """The stored pipeline, or None."""
-        return (self._ask("GET", self._path) or {}).get(self.name)
+    def pipeline(self, name: str | None = None) -> dict[str, Any] | None:
+        """The stored pipeline, or None. name: another one."""
+        name = name or self.name
+        return (self._ask("GET", f"/_search/pipeline/{name}") or {}).get(name)
 
     def config(self) -> dict[str, Any]:
         """The pipeline's settings. Raises EngineError if it does not exist, or rerank did not make it."""

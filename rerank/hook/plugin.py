@@ -64,17 +64,13 @@ class PluginHook(Hook):
     def _requests(self, options: HookOptions, pipeline: Mapping[str, Any] | None) -> list[Request]:
         if barred := self._barred(options.url):
             raise EngineError("; ".join(barred))
-        written = self._written(options, self._other_pipeline(options.add_to) or pipeline or {})
+        other = pipeline
+        if options.add_to is not None and (other := self.pipeline(options.add_to)) is None:
+            raise UsageError(
+                f"--add-to {options.add_to}: this search pipeline does not exist; correct the name"
+            )
+        written = self._written(options, other or {})
         return [Request("PUT", self._path, written)] if differs(pipeline, written) else []
-
-    def _other_pipeline(self, name: str | None) -> dict[str, Any] | None:
-        if name is None:
-            return None
-        answer = self._ask("GET", f"/_search/pipeline/{name}")
-        if answer is None:
-            raise UsageError(f"--add-to {name}: this search pipeline does not exist; correct the name")
-        pipeline: dict[str, Any] = answer[name]
-        return pipeline
 
     def _barred(self, url: str) -> list[str]:
         """Why nodes would not call the service."""
