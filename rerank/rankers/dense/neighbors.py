@@ -180,7 +180,7 @@ def by_pagerank(
             f" --related, for example 64"
         )
     count = related or max(1, len(usable) - 1)
-    ids, scores = top_pagerank(graph.matrix(), count, seed=seed, progress=progress)
+    ids, scores = top_pagerank(graph.matrix, count, seed=seed, progress=progress)
     rows, columns = np.nonzero((ids >= 0) & usable[:, None] & usable[ids])
     return Neighbors.of(rows, ids[rows, columns], scores[rows, columns], usable)
 
