@@ -89,11 +89,10 @@ class QuintupletSampler:
 
     def anchors(self) -> NDArray[np.int64]:
         """Return documents and turns, (A, 2)."""
-        usable = self.neighbors.usable
-        documents = np.flatnonzero(usable if self.isolated else usable & self.neighbors.paired)
-        turns = np.maximum(self.neighbors.turns(), self.isolated)[documents]
-        numbers = np.arange(int(turns.sum())) - np.repeat(np.cumsum(turns) - turns, turns)
-        return np.stack((np.repeat(documents, turns), numbers), axis=1)
+        turns = self.neighbors.usable * np.maximum(self.neighbors.turns(), self.isolated)
+        documents = np.repeat(np.arange(len(turns)), turns)
+        numbers = np.arange(len(documents)) - np.repeat(np.cumsum(turns) - turns, turns)
+        return np.stack((documents, numbers), axis=1)
 
     def steps(self) -> int:
         """Return batches per epoch."""
