@@ -17,7 +17,6 @@ from rerank.rankers.dense.losses import Contrastive
 from rerank.rankers.dense.neighbors import Neighbors, StructuralPair
 from rerank.rankers.dense.quintuplets import QuintupletSampler, Vocabulary
 from rerank.rankers.dense.texts import Passages
-from rerank.rankers.encoder.batching import Loss
 from rerank.rankers.encoder.task import EncoderTask
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.training.data import DevSet, Judged, TrainingData
@@ -132,11 +131,7 @@ class JudgedTask(EncoderTask):
         )
         self.dev = dev_set(data, config.seed)
         self.queries = first + self.dev.queries
-        super().__init__(bare, config, sampler, progress, checkpoint)
-
-    def make_loss(self) -> Loss:
-        """Return the contrastive loss with negatives of the first stage."""
-        return Contrastive(hard=True)
+        super().__init__(bare, config, sampler, progress, checkpoint, Contrastive(hard=True))
 
     def evaluate(self) -> dict[str, float]:
         """Return the best NDCG with the first stage, and the NDCG of the encoder."""
