@@ -118,7 +118,6 @@ class DenseTask(EncoderTask):
 
     name: str = "dense"
     config: DenseConfig
-    sampler: QuintupletSampler
 
     def __init__(
         self,
@@ -136,14 +135,8 @@ class DenseTask(EncoderTask):
         self.graph, self.held = structure.graph, structure.held_out
         self.cut = Passages(texts.tokens, encoder.room, config.passages)
         self.text = self.cut.get
-        sampler = QuintupletSampler(
-            structure.neighbors,
-            self.cut,
-            Vocabulary.of(encoder.tokenizer),
-            config.batch,
-            isolated="corrupted" in loss.reads,
-            seed=config.seed,
-        )
+        words = Vocabulary.of(encoder.tokenizer) if "corrupted" in loss.reads else None
+        sampler = QuintupletSampler(structure.neighbors, self.cut, words, config.batch, config.seed)
         self.test: HeldOut | None = None
         if texts.usable[self.held].all(axis=1).any():
             self.test = HeldOut.of(self.graph, self.held, texts.usable, size=POOL, seed=config.seed)
