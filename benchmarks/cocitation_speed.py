@@ -103,7 +103,7 @@ def triplets(archive: Path, wanted: int) -> None:
     citations = Citations.of(articles(archive))
     begin = clock()
     network = citations.network
-    print(f"network: {len(network)} references, {network.mentions} mentions in {since(begin)}")
+    print(f"network: {len(network)} references in {since(begin)}")
     sizes = ", ".join(f"{level} {network.levels[level].pairs()}" for level in LEVELS)
     print(f"pairs: {sizes}; peak {peak():.0f} MB")
     sample(network, np.array([key in citations.titles for key in network.keys]), wanted)
@@ -115,7 +115,7 @@ def pairs(archive: Path) -> None:
     network = CoCitations.of(
         (paper, [one for one in found if one.reference.startswith("10.")]) for paper, found in papers
     )
-    print(f"{len(network)} references, {network.mentions} mentions")
+    print(f"{len(network)} references")
     for level in LEVELS:
         print(f"{level:10} {network.levels[level].pairs():>9,} pairs")
 
@@ -163,9 +163,7 @@ def synthetic(references: int, mentions: int, wanted: int) -> None:
     network = CoCitations.of_rows(tuple(f"r{one}" for one in range(references)), rows, sizes)
     del rows
     cited = np.diff(network.levels["document"].of_refs.indptr)
-    print(
-        f"{references:,} references, {network.mentions:,} mentions, the most cited in {cited.max():,} papers"
-    )
+    print(f"{references:,} references, {papers * 50:,} mentions, the most cited in {cited.max():,} papers")
     print(f"  network in {since(begin)}; peak {peak():.0f} MB")
     sample(network, np.ones(len(network), bool), wanted)
     print(f"  peak {peak():.0f} MB", flush=True)

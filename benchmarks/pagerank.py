@@ -40,7 +40,7 @@ def recall(found: np.ndarray, true: np.ndarray) -> float:
 
 def against_the_inverse(folder: Path, k: int, repeats: int) -> None:
     graph = LinkGraph.of(read_corpus(str(next(folder.glob("corpus*.jsonl.gz")))))
-    adjacency = graph.matrix()
+    adjacency = graph.matrix
     print(f"{folder.name}: {len(graph.ids)} documents, {len(graph.pairs())} linked pairs")
     print("| | wall s | CPU s | largest error |\n| --- | --- | --- | --- |")
     for _ in range(repeats):
@@ -71,7 +71,7 @@ def power_law(size: int, links: int, sample: int, tolerances: list[float]) -> No
     sources = np.repeat(np.arange(size, dtype=np.int32), links)
     drawn = np.searchsorted(weights, rng.random(size * links) * weights[-1])
     targets = rng.permutation(size).astype(np.int32)[np.minimum(drawn, size - 1)]
-    adjacency = LinkGraph.from_edges([""] * size, sources, targets).matrix()
+    adjacency = LinkGraph.from_edges([""] * size, sources, targets).matrix
     print(f"{size:,} documents, {adjacency.nnz // 2:,} links; {peak():.0f} MB")
     print("| tolerance | documents/s | all, minutes of CPU (wall) | recall of the top 64 | MB |")
     print("| --- | --- | --- | --- | --- |")

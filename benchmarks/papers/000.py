@@ -161,7 +161,7 @@ def prepared(data: Path, work: Path, name: str, start: str, tokens: int, seed: i
         found = documents(data / name, None)
     texts = Texts.read(found, encoder(start, tokens, 0)[0].tokens)
     graph, test = apart(texts, 0.2, SPLIT + seed)
-    linked = graph.matrix()
+    linked = graph.matrix
     kept = [(j, text) for i, j, text in contexts if not linked[i, j]]  # the link is held out
     own = [(i, text) for i, text in enumerate(bodies) if text]
     labels = [one.categories for one in found]
@@ -226,7 +226,7 @@ def by_links(of: Prepared, vectors: np.ndarray, seed: int) -> dict[str, np.ndarr
         others = np.flatnonzero(~mates & ~of.test.known[row])
         others = rng.choice(others, OTHERS)
         nearer.append((scores[mates][:, None] > scores[others]).mean())
-    links = of.graph.matrix()
+    links = of.graph.matrix
     near = []
     for document in usable[np.diff(links.indptr)[usable] > 0].tolist():
         scores = vectors @ vectors[document]
@@ -244,7 +244,7 @@ def baseline(options: argparse.Namespace, name: str, how: str, seed: int) -> dic
         else documents(options.data / name, None)
     )
     texts = [words(document.content) for document in found]
-    vectors = mean_vectors(texts, seed) if how == "word2vec" else smoothed(texts, of.graph.matrix(), seed)
+    vectors = mean_vectors(texts, seed) if how == "word2vec" else smoothed(texts, of.graph.matrix, seed)
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     values = by_links(of, np.float32(vectors / np.maximum(lengths, 1e-9)), seed)
     measures = {

@@ -104,7 +104,7 @@ class LinkedNeighbors(Neighbors):
 
 def by_links(graph: LinkGraph, usable: NDArray[np.bool_]) -> Neighbors:
     """Return linked documents, scored by weight."""
-    rows = graph.matrix().tocoo()
+    rows = graph.matrix.tocoo()
     kept = usable[rows.row] & usable[rows.col]
     return LinkedNeighbors.of(rows.row[kept], rows.col[kept], rows.data[kept], usable)
 
@@ -230,7 +230,7 @@ def by_hops(
     seed: int = 0,
 ) -> Neighbors:
     """Return the documents with the fewest hops. Documents at equal distance are sampled at random."""
-    links = graph.matrix()
+    links = graph.matrix
     rng = np.random.default_rng((seed, 7))
     rows: list[int] = []
     ids: list[int] = []

@@ -211,12 +211,6 @@ def test_held_out_links_are_not_used_for_training(tiny):
     assert not (task.test.wanted & task.test.known).any()
 
 
-def test_links_that_are_removed_twice_are_counted_once():
-    graph = LinkGraph.of([Document("a", links=("b", "c")), Document("b"), Document("c")])
-    rest = graph.without(np.array([(0, 1), (0, 1), (1, 0)]))
-    assert rest.matrix().toarray().tolist() == [[0, 0, 1], [0, 0, 0], [1, 0, 0]]
-
-
 def test_models_that_are_too_small_are_refused(tiny):
     with pytest.raises(UsageError, match="2 layers; 3 cannot be kept"):
         TextEncoder.load(tiny, layers=3, longest=16)

@@ -97,9 +97,9 @@ def test_links_form_a_graph_and_held_out_links_are_removed():
         ]
     )
     assert whole.ids == ["a", "b", "c", "later", "alone"]
-    assert (whole.adjacency.nnz, whole.unknown) == (5, 1)
+    assert (whole.matrix.nnz, whole.unknown) == (8, 1)
     assert whole.pairs().tolist() == [[0, 1], [0, 2], [1, 3], [2, 3]]
-    assert whole.matrix().toarray()[0].tolist() == [0, 1, 1, 0, 0]
+    assert whole.matrix.toarray()[0].tolist() == [0, 1, 1, 0, 0]
     rest, held = whole.hold_out(0.5, seed=1)
     assert len(held) == 2
     kept = {tuple(pair) for pair in rest.pairs().tolist()}

@@ -118,7 +118,6 @@ class DenseTask(EncoderTask):
 
     name: str = "dense"
     config: DenseConfig
-    sampler: QuintupletSampler
 
     def __init__(
         self,
@@ -131,27 +130,17 @@ class DenseTask(EncoderTask):
         structure: Structure | None = None,
         loss: Loss | None = None,
     ) -> None:
-        self.texts, self._loss = texts, loss or make_loss(config.objective)
+        self.texts, loss = texts, loss or make_loss(config.objective)
         structure = structure or Structure.find(texts, config, progress)
         self.graph, self.held = structure.graph, structure.held_out
         self.cut = Passages(texts.tokens, encoder.room, config.passages)
         self.text = self.cut.get
-        sampler = QuintupletSampler(
-            structure.neighbors,
-            self.cut,
-            Vocabulary.of(encoder.tokenizer),
-            config.batch,
-            isolated="corrupted" in self._loss.reads,
-            seed=config.seed,
-        )
+        words = Vocabulary.of(encoder.tokenizer) if "corrupted" in loss.reads else None
+        sampler = QuintupletSampler(structure.neighbors, self.cut, words, config.batch, config.seed)
         self.test: HeldOut | None = None
         if texts.usable[self.held].all(axis=1).any():
             self.test = HeldOut.of(self.graph, self.held, texts.usable, size=POOL, seed=config.seed)
-        super().__init__(encoder, config, sampler, progress, checkpoint)
-
-    def make_loss(self) -> Loss:
-        """Return the loss."""
-        return self._loss
+        super().__init__(encoder, config, sampler, progress, checkpoint, loss)
 
     def identity(self) -> tuple[Any, Iterable[NDArray[Any]]]:
         """Return links and texts."""

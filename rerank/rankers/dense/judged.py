@@ -15,9 +15,8 @@ from rerank.rankers.cnn.towers import Ragged
 from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.losses import Contrastive
 from rerank.rankers.dense.neighbors import Neighbors, StructuralPair
-from rerank.rankers.dense.quintuplets import QuintupletSampler, Vocabulary
+from rerank.rankers.dense.quintuplets import QuintupletSampler
 from rerank.rankers.dense.texts import Passages
-from rerank.rankers.encoder.batching import Loss
 from rerank.rankers.encoder.task import EncoderTask
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.training.data import DevSet, Judged, TrainingData
@@ -99,8 +98,6 @@ class JudgedTask(EncoderTask):
     """Trains on judged queries. documents: tokens, without special tokens."""
 
     name: str = "dense"
-    config: DenseConfig
-    sampler: QuintupletSampler
 
     def __init__(
         self,
@@ -122,21 +119,10 @@ class JudgedTask(EncoderTask):
         self.cut = _Passages(texts, size, READ, first, (prompts[0], prompts[1]))
         self.text = self.cut.get
         self.neighbors = JudgedNeighbors.read(data, texts.lengths > 0, config.seed)
-        sampler = QuintupletSampler(
-            self.neighbors,
-            self.cut,
-            Vocabulary.of(encoder.tokenizer),
-            config.batch,
-            isolated=False,
-            seed=config.seed,
-        )
+        sampler = QuintupletSampler(self.neighbors, self.cut, None, config.batch, config.seed)
         self.dev = dev_set(data, config.seed)
         self.queries = first + self.dev.queries
-        super().__init__(bare, config, sampler, progress, checkpoint)
-
-    def make_loss(self) -> Loss:
-        """Return the contrastive loss with negatives of the first stage."""
-        return Contrastive(hard=True)
+        super().__init__(bare, config, sampler, progress, checkpoint, Contrastive(hard=True))
 
     def evaluate(self) -> dict[str, float]:
         """Return the best NDCG with the first stage, and the NDCG of the encoder."""

@@ -67,12 +67,11 @@ class Neighbors:
     @property
     def paired(self) -> NDArray[np.bool_]:
         """Documents with a positive, (N,) bool."""
-        found: NDArray[np.bool_] = np.diff(self.indptr) > 0
-        return found
+        return self.turns() > 0
 
     def turns(self) -> NDArray[np.int64]:
-        """Return turns as anchor per epoch, (N,)."""
-        return np.ones(len(self.usable), np.int64)
+        """Return pairs of an epoch per document, (N,)."""
+        return np.minimum(np.diff(self.indptr), 1)
 
     def unrelated(self, document: int, rng: np.random.Generator) -> int:
         """Draw an unrelated document; -1 after TRIES draws."""
@@ -130,11 +129,6 @@ class CitedNeighbors(Neighbors):
         refs = self.triplets.network.neighbors(ref, self.triplets.widest)
         return self.texts[refs[self.triplets.usable[refs]]]
 
-    @property
-    def paired(self) -> NDArray[np.bool_]:
-        """Texts with a positive, (N,) bool."""
-        return self.turns() > 0
-
     def turns(self) -> NDArray[np.int64]:
         """Return triplets per text, (N,)."""
         found = np.zeros(len(self.usable), np.int64)
@@ -180,7 +174,7 @@ def by_pagerank(
             f" --related, for example 64"
         )
     count = related or max(1, len(usable) - 1)
-    ids, scores = top_pagerank(graph.matrix(), count, seed=seed, progress=progress)
+    ids, scores = top_pagerank(graph.matrix, count, seed=seed, progress=progress)
     rows, columns = np.nonzero((ids >= 0) & usable[:, None] & usable[ids])
     return Neighbors.of(rows, ids[rows, columns], scores[rows, columns], usable)
 

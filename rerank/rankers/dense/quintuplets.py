@@ -78,22 +78,23 @@ class Quintuplets:
 
 @dataclass(frozen=True)
 class QuintupletSampler:
-    """Draws quintuplets. isolated: unrelated documents are anchors; otherwise, no text is corrupted."""
+    """Draws quintuplets.
+
+    vocabulary: to corrupt texts of all usable documents. None: anchors have a positive, no text is corrupted.
+    """
 
     neighbors: Neighbors
     passages: Passages
-    vocabulary: Vocabulary
+    vocabulary: Vocabulary | None
     batch: int
-    isolated: bool = True
     seed: int = 0
 
     def anchors(self) -> NDArray[np.int64]:
         """Return documents and turns, (A, 2)."""
-        usable = self.neighbors.usable
-        documents = np.flatnonzero(usable if self.isolated else usable & self.neighbors.paired)
-        turns = np.maximum(self.neighbors.turns(), self.isolated)[documents]
-        numbers = np.arange(int(turns.sum())) - np.repeat(np.cumsum(turns) - turns, turns)
-        return np.stack((np.repeat(documents, turns), numbers), axis=1)
+        turns = self.neighbors.usable * np.maximum(self.neighbors.turns(), self.vocabulary is not None)
+        documents = np.repeat(np.arange(len(turns)), turns)
+        numbers = np.arange(len(documents)) - np.repeat(np.cumsum(turns) - turns, turns)
+        return np.stack((documents, numbers), axis=1)
 
     def steps(self) -> int:
         """Return batches per epoch."""
@@ -119,7 +120,7 @@ class QuintupletSampler:
             ends = (pair.positive, pair.negative) if pair.level else ()
             others = [self.passages.draw(end, rng) for end in ends] or [text, text]
             pairs.append(pair)
-            changed = self.vocabulary.corrupt(source, rng) if self.isolated else source
+            changed = self.vocabulary.corrupt(source, rng) if self.vocabulary is not None else source
             texts.append((text, *others, changed))
         own = [{one.anchor, one.positive, *self.neighbors.near(one.anchor).tolist()} for one in pairs]
         numbers, level, positives, negatives = zip(*pairs)

@@ -201,9 +201,7 @@ def _halves(encoder: TextEncoder, layers: nn.ModuleList, cut: int) -> tuple[Any,
         return None
     lower, upper = _with_layers(model, layers[:cut]), _with_layers(model, layers[cut:])
     upper.embeddings = _Identity()
-    before, after = encoder.tokens.frame
-    ids = torch.tensor([[*before, *range(5, 12), *after]], device=encoder.device)
-    mask = torch.ones_like(ids)
+    ids, mask = encoder.batch([range(5, 12)])
     model.eval(), lower.eval(), upper.eval()
     try:
         with torch.no_grad():

@@ -45,6 +45,7 @@ class EncoderTask(Task):
     """Trains encoder and loss.
 
     text: document -> evaluation tokens.
+    loss: Default: :meth:`make_loss`.
     """
 
     text: Callable[[int], NDArray[np.int32]]
@@ -56,6 +57,7 @@ class EncoderTask(Task):
         sampler: Sampler,
         progress: Progress | None = None,
         checkpoint: Path | None = None,
+        loss: Loss | None = None,
     ) -> None:
         self.encoder, self.config, self.sampler = encoder, config, sampler
         self.progress, self.steps_per_epoch = progress or Progress(), sampler.steps()
@@ -68,12 +70,12 @@ class EncoderTask(Task):
             encoder.model.to("cuda")
         encoder.precision = config.precision
         self.encoding = BatchEncoder(encoder, config.learning_layers(encoder.model.config.num_hidden_layers))
-        self.objective = self.make_loss().to(encoder.device)
+        self.objective = (loss or self.make_loss()).to(encoder.device)
         self._losses = [one for one in self.objective.modules() if isinstance(one, Loss)]
         self.model = torch.nn.ModuleDict({"encoder": encoder.model, "loss": self.objective})
 
     def make_loss(self) -> Loss:
-        """Return the loss."""
+        """Return a loss that needs the encoder."""
         raise NotImplementedError
 
     def identity(self) -> tuple[Any, Iterable[NDArray[Any]]]:

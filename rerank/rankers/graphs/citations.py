@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.rankers.base import content_hash
 from rerank.rankers.graphs.cocitation import LEVELS, CoCitations, Ids, Level, Mention
 from rerank.records import Document
 from rerank.references import find_doi, named_key
@@ -126,10 +127,8 @@ class Citations:
 
     def digest(self) -> str:
         """Return a hash of texts, documents and places."""
-        digest = hashlib.sha256("\n".join(self.ids).encode("utf-8", "surrogatepass"))
-        for paper, mentions in self.papers():
-            digest.update(repr((paper, [tuple(one) for one in mentions])).encode("utf-8", "surrogatepass"))
-        return digest.hexdigest()[:16]
+        known = [self.ids, self._refs, self._papers, sorted(self.away)]
+        return content_hash(known, [np.frombuffer(self._rows, np.int32)])
 
 
 def _names(document: Document) -> list[str]:

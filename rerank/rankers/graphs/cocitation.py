@@ -85,14 +85,10 @@ def _row(matrix: csr_matrix, number: int) -> Ids:
 
 @dataclass(frozen=True)
 class CoCitations:
-    """V references, ``keys`` by first mention, and groups per level.
-
-    mentions: number of mentions.
-    """
+    """V references, ``keys`` by first mention, and groups per level."""
 
     keys: tuple[str, ...]
     levels: dict[Level, Groups]
-    mentions: int
 
     @classmethod
     def of(cls, papers: Iterable[tuple[str, Iterable[Mention]]]) -> CoCitations:
@@ -118,7 +114,7 @@ class CoCitations:
             parts = rows[:, column]
             levels[level] = Groups.of(paper * (int(parts.max(initial=0)) + 1) + parts, rows[:, 0], len(keys))
         levels["document"] = Groups.of(paper, rows[:, 0], len(keys))
-        return cls(keys, levels, len(rows))
+        return cls(keys, levels)
 
     def __len__(self) -> int:
         return len(self.keys)

@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LinkGraph:
-    """Documents and links.
+    """Linked documents.
 
     ids: N, in input order.
-    adjacency: (N, N) CSR, links of i in row i.
+    matrix: (N, N) CSR, symmetric: 1 if one of two documents links to the other.
     unknown: links to ids that no document has.
     """
 
     ids: list[str]
-    adjacency: csr_matrix
+    matrix: csr_matrix
     unknown: int = 0
 
     @classmethod
@@ -59,47 +59,33 @@ class LinkGraph:
 
         unknown = targets < 0
         kept = ~unknown & (sources != targets)
-        shape = (len(ids), len(ids))
-        ones = np.ones(int(kept.sum()), dtype=np.float32)
-        adjacency = csr_matrix((ones, (sources[kept], targets[kept])), shape=shape)
-        adjacency.sum_duplicates()
-        adjacency.data[:] = 1.0
-        return cls(ids, adjacency, int(unknown.sum()))
-
-    def matrix(self) -> csr_matrix:
-        """Symmetric adjacency, (N, N)."""
-        return self.adjacency.maximum(self.adjacency.T).tocsr()
+        ends = np.stack((sources[kept], targets[kept]))
+        both = np.concatenate((ends, ends[::-1]), axis=1)
+        ones = np.ones(both.shape[1], dtype=np.float32)
+        matrix = csr_matrix((ones, both), shape=(len(ids), len(ids)))
+        matrix.sum_duplicates()
+        matrix.data[:] = 1.0
+        return cls(ids, matrix, int(unknown.sum()))
 
     def pairs(self) -> NDArray[np.int32]:
         """Distinct sorted pairs, (E, 2), a < b."""
         from scipy.sparse import triu
 
-        upper = triu(self.matrix(), format="csr").tocoo()
+        upper = triu(self.matrix, format="csr").tocoo()
         return np.stack((upper.row, upper.col), axis=1).astype(np.int32)
 
     def near(self, documents: NDArray[np.integer]) -> csr_matrix:
-        """Return the rows of :meth:`matrix` of n documents, (n, N)."""
-        return self.matrix()[documents]
+        """Return the rows of n documents, (n, N)."""
+        return self.matrix[documents]
 
     def digest(self) -> str:
-        """Return a hash of ids and links."""
-        return content_hash(self.ids, (self.adjacency.indptr, self.adjacency.indices))
-
-    def without(self, pairs: NDArray[np.integer]) -> LinkGraph:
-        """Drop links between pairs, (E, 2), in both directions."""
-        from scipy.sparse import csr_matrix
-
-        ones = np.ones(len(pairs), dtype=np.float32)
-        gone = csr_matrix((ones, (pairs[:, 0], pairs[:, 1])), shape=self.adjacency.shape)
-        gone = gone + gone.T
-        gone.data[:] = 1  # also for a pair that is given twice, or in both orders
-        rest = (self.adjacency - self.adjacency.multiply(gone)).tocsr()
-        rest.eliminate_zeros()
-        return replace(self, adjacency=rest)
+        """Return a hash of ids and linked pairs."""
+        return content_hash(self.ids, (self.matrix.indptr, self.matrix.indices))
 
     def hold_out(self, share: float, seed: int) -> tuple[LinkGraph, NDArray[np.int32]]:
         """Return the graph without held-out pairs, and the pairs, (H, 2)."""
         pairs = self.pairs()
         count = round(share * len(pairs))
-        held = pairs[np.sort(np.random.default_rng(seed).permutation(len(pairs))[:count])]
-        return self.without(held), held
+        held = np.sort(np.random.default_rng(seed).permutation(len(pairs))[:count])
+        rest = LinkGraph.from_edges(self.ids, *np.delete(pairs, held, axis=0).T)
+        return replace(rest, unknown=self.unknown), pairs[held]
