@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from rerank.engines.local.documents import Documents, Version
 from rerank.engines.local.features import Features
-from rerank.engines.local.nearest import first
+from rerank.engines.local.nearest import best
 from rerank.engines.local.text_index import TextIndex
-from rerank.engines.local.tfidf import TfIdf, best
+from rerank.engines.local.tfidf import TfIdf
 from rerank.filters import Filter
 from rerank.order import rank
 from rerank.records import Candidates
@@ -125,7 +125,7 @@ class Lexical:
         return self._snapshot.tfidf.scores(self._snapshot.index.analyze(self._text))
 
     def top(self, signal: str, depth: int) -> tuple[Rows, Scores]:
-        """Return rows and scores of the ``depth`` best documents. Ties: smallest ids."""
+        """Return rows and scores of the ``depth`` best documents, unordered. Ties: smallest ids."""
         snapshot = self._snapshot
         if signal == "bm25":
             among = None if self._filtered is None else self._filtered.query
@@ -134,8 +134,9 @@ class Lexical:
             scores = self._tfidf
             if self._filtered is not None and len(scores):
                 scores = np.where(self._filtered.rows, scores, 0.0)
-            rows, scores = best(scores, depth)
-        return first(rows, scores, depth, snapshot.ids)  # ties are included
+            rows = np.flatnonzero(scores)
+            scores = scores[rows]
+        return best(rows, scores, depth, snapshot.ids)
 
     def scores(self, signal: str, rows: Rows) -> Scores:
         """(n,) scores, as in :meth:`top`; 0: no shared term."""

@@ -167,7 +167,7 @@ class TextIndex:
     def top(
         self, searcher: tantivy.Searcher, text: str, depth: int, among: tantivy.Query | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Return rows and scores of the ``depth`` best documents and ties, best first.
+        """Return rows and scores of the ``depth`` best documents and all ties, and maybe a few more.
 
         among: restricts the documents.
         """
@@ -184,11 +184,7 @@ class TextIndex:
             if len(hits) < limit or limit == documents or hits[-1][0] < hits[depth - 1][0]:
                 break
             limit = min(4 * limit, documents)
-        scores = np.fromiter(map(_SCORE, hits), np.float64, len(hits))
-        if len(hits) > depth:
-            kept = int(np.searchsorted(-scores, -scores[depth - 1], side="right"))
-            hits, scores = hits[:kept], scores[:kept]
-        return _rows(searcher, hits), scores
+        return _rows(searcher, hits), np.fromiter(map(_SCORE, hits), np.float64, len(hits))
 
     def scores(self, searcher: tantivy.Searcher, text: str, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """(n,) scores, as in :meth:`top`; 0: no shared term."""

@@ -72,18 +72,6 @@ class TfIdf:
         return scores
 
 
-def best(scores: NDArray[np.float64], depth: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return rows and scores of the ``depth`` best documents and ties, best first."""
-    rows = np.flatnonzero(scores)
-    values = scores[rows]
-    if len(rows) > depth:
-        cut = np.partition(values, len(values) - depth)[len(values) - depth]
-        kept = values >= cut
-        rows, values = rows[kept], values[kept]
-    order = np.argsort(-values, kind="stable")
-    return rows[order], values[order]
-
-
 def _idf(frequency: NDArray[np.int64], documents: int) -> NDArray[np.float64]:
     return np.log((1 + documents) / (1 + frequency)) + 1
 
