@@ -167,7 +167,7 @@ class TextIndex:
     def top(
         self, searcher: tantivy.Searcher, text: str, depth: int, among: tantivy.Query | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Return rows and scores of the ``depth`` best documents and all ties, and maybe a few more.
+        """Return rows and scores of the ``depth`` best documents and all ties, and a few others.
 
         among: restricts the documents.
         """
