@@ -73,8 +73,6 @@ class Snapshot:
     @cached_property
     def dead(self) -> Rows:
         """Rows without a document."""
-        if self.version.documents == self.version.rows:
-            return np.empty(0, np.int64)
         return np.flatnonzero(~self.documents.alive(self.version))
 
     @cached_property
@@ -151,17 +149,16 @@ class Lexical:
             among = None if self._filtered is None else self._filtered.query
             rows, scores = self._bm25 = snapshot.index.top(snapshot.searcher, self._text, depth, among)
         else:
-            scores = self._tfidf
-            if self._filtered is not None and len(scores):
-                scores = np.where(self._filtered.rows, scores, 0.0)
-            rows = np.flatnonzero(scores)
-            scores = scores[rows]
+            rows = np.flatnonzero(self._tfidf)
+            if self._filtered is not None:
+                rows = rows[self._filtered.rows[rows]]
+            scores = self._tfidf[rows]
         return best(rows, scores, depth, snapshot.ids)
 
     def scores(self, signal: str, rows: Rows) -> Scores:
         """(n,) scores, as in :meth:`top`; 0: no shared term."""
         if signal != "bm25":
-            return self._tfidf[rows] if len(self._tfidf) else np.zeros(len(rows))
+            return self._tfidf[rows]
         snapshot, (known, values) = self._snapshot, self._bm25
         by_row = np.full(snapshot.version.rows, np.nan)
         by_row[known] = values

@@ -55,11 +55,11 @@ class TfIdf:
         return number if number < len(self._ends) and self._term(number) == wanted else None
 
     def scores(self, terms: Iterable[str]) -> NDArray[np.float64]:
-        """(rows,) scores; empty without known terms."""
+        """(rows,) scores; 0 without known terms."""
         counts = {self._find(term): count for term, count in Counter(terms).items()}
         numbers = sorted(n for n in counts if n is not None and self.starts[n] < self.starts[n + 1])
         if not numbers:
-            return np.empty(0, np.float64)
+            return np.zeros(len(self._lengths), np.float64)
         spans = [slice(int(self.starts[n]), int(self.starts[n + 1])) for n in numbers]
         idf = _idf(np.array([span.stop - span.start for span in spans]), self._documents)
         weights = (1 + np.log([counts[n] for n in numbers])) * idf
