@@ -169,12 +169,13 @@ class TextIndex:
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Return rows and scores of the ``depth`` best documents and all ties, and a few others.
 
-        among: restricts the documents.
+        among: restricts the documents, and scores 0.
         """
         query, documents = self._query(text), searcher.num_docs
         if query is None or documents == 0:
             return np.empty(0, np.int64), np.empty(0, np.float64)
         if among is not None:
+            # One clause for all terms, so the float32 sum is the same.
             query = tantivy.Query.boolean_query([(Occur.Must, among), (Occur.Must, query)])
         # A tie at the cut costs a second search.
         limit = min(depth + 1 + min(depth // 8, 32), documents)
@@ -188,19 +189,12 @@ class TextIndex:
 
     def scores(self, searcher: tantivy.Searcher, text: str, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """(n,) scores, as in :meth:`top`; 0: no shared term."""
-        query = self._query(text)
-        if query is None or searcher.num_docs == 0 or not len(rows):
-            return np.zeros(len(rows), np.float64)
         wanted = np.unique(rows)
-        # One clause for all terms: the same float32 sum as in `top`.
         selected = tantivy.Query.term_set_query(self._schema, "row", wanted.tolist())
-        filtered = tantivy.Query.boolean_query(
-            [(Occur.Must, tantivy.Query.const_score_query(selected, 0.0)), (Occur.Should, query)]
-        )
-        with _panics():
-            hits = searcher.search(filtered, limit=len(wanted), count=False).hits
+        among = tantivy.Query.const_score_query(selected, 0.0)
+        matches, scores = self.top(searcher, text, len(wanted), among)
         by_row = np.zeros(len(wanted), np.float64)
-        by_row[np.searchsorted(wanted, _rows(searcher, hits))] = list(map(_SCORE, hits))
+        by_row[np.searchsorted(wanted, matches)] = scores
         return by_row[np.searchsorted(wanted, rows)]
 
 
