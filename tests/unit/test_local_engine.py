@@ -84,18 +84,6 @@ class TestTfIdf:
         for query in ("w1 w2", "brandnew", "newest w7", "other w0"):
             assert scores(engine, query, "tfidf") == pytest.approx(cosines(texts, query), abs=1e-6)
 
-    def test_ties_are_cut_by_id(self, engine: LocalEngine) -> None:
-        engine.write(
-            Document(f"{i:04}", text="common rare" if i % 50 == 7 else "common x") for i in range(3000)
-        )
-        everything = engine.find(SearchRequest("common rare", first_stage="tfidf", depth=3000)).ids
-        assert everything[:60] == [f"{i:04}" for i in range(7, 3000, 50)]
-        for depth in (1, 59, 60, 61, 500, 2999):
-            assert (
-                engine.find(SearchRequest("common rare", first_stage="tfidf", depth=depth)).ids
-                == everything[:depth]
-            )
-
 
 class TestBm25:
     def test_bm25_scores_match_the_formula(self, engine: LocalEngine) -> None:
@@ -115,11 +103,6 @@ class TestBm25:
                     expected[id] = expected.get(id, 0) + weight * idf * tf * 2.2 / (tf + norm)
         found = scores(engine, " ".join(query.elements()), "bm25")
         assert found == pytest.approx(expected, rel=1e-5)
-
-    def test_more_ties_than_the_depth_are_sorted_by_id(self, engine: LocalEngine) -> None:
-        engine.write(Document(f"{(i * 7) % 500:03}", text="same words") for i in range(500))
-        found = engine.find(SearchRequest("words", first_stage="bm25", depth=10))
-        assert found.ids == [f"{i:03}" for i in range(10)]
 
     def test_scores_do_not_depend_on_depth_or_route(self, engine: LocalEngine) -> None:
         texts = random_texts(2500, seed=5)

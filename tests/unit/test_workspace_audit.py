@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 
 from rerank.engines.base import Encoder, SearchRequest
-from rerank.engines.local import LocalEngine, engine, features, storage
+from rerank.engines.file_features import FeatureFiles
+from rerank.engines.local import LocalEngine, engine, storage
 from rerank.engines.local import documents as store
 from rerank.errors import BusyError, WorkspaceError
 from rerank.files import folder_lock
@@ -250,7 +251,7 @@ def test_if_a_folder_cannot_be_locked_a_lock_file_is_used(tmp_path, monkeypatch)
 MOMENTS = [  # after a function; number of rows that the compaction has removed by then
     (storage.Storage, "create", 0),
     (store.Documents, "write", 0),
-    (features.Features, "copy", 0),
+    (FeatureFiles, "copy", 0),
     (engine, "_write_about", 20),
     (engine, "remove_unused", 20),
 ]

@@ -248,13 +248,9 @@ class Documents:
 
     def alive(self, version: Version) -> NDArray[np.bool_]:
         """(rows,) bool: the living rows."""
-        mask = np.zeros(version.rows, np.bool_)
-        # With the plus, SQLite reads only the index on ids.
-        cursor = self._db.execute(
-            f"SELECT row FROM documents WHERE +{_ALIVE}", (version.rows, version.number)
-        )
-        while rows := cursor.fetchmany(100_000):
-            mask[[row[0] for row in rows]] = True
+        mask = np.ones(version.rows, np.bool_)
+        sql = "SELECT row FROM documents WHERE row < ? AND died <> 0 AND died <= ?"
+        mask[[row for (row,) in self._db.execute(sql, (version.rows, version.number))]] = False
         return mask
 
     def problem(self) -> str | None:

@@ -28,7 +28,7 @@ from rerank.engines.base import (
 from rerank.engines.local.documents import Documents, Version
 from rerank.engines.local.features import LocalFeatures
 from rerank.engines.local.files import disk, unreadable, write_lock
-from rerank.engines.local.snapshot import Lexical, Snapshot, number_of, rows_of
+from rerank.engines.local.snapshot import Lexical, Snapshot
 from rerank.engines.local.storage import Storage, remove_unused
 from rerank.errors import NoCollectionError, UsageError, WorkspaceError
 from rerank.files import trouble, write_bytes
@@ -281,12 +281,10 @@ class LocalEngine(Engine):
     def _search(self, requests: Sequence[SearchRequest]) -> Iterator[Candidates]:
         snapshot, one = self._snapshot(), requests[0]
         filtered = snapshot.filtered(one.filters)
-        nearest = []
-        for some in zip(*(request.vector_queries for request in requests)):
-            excluded = snapshot.dead if filtered is None else np.flatnonzero(~filtered.rows)
-            depth, vectors = some[0].depth or one.depth, np.array([query.vector for query in some])
-            rows, ids = snapshot.version.rows, snapshot.ids
-            nearest.append(snapshot.features.nearest(some[0], vectors, depth, rows, excluded, ids))
+        nearest = [
+            snapshot.nearest(some, some[0].depth or one.depth, filtered)
+            for some in zip(*(request.vector_queries for request in requests))
+        ]
         for request in requests:
             lexical = Lexical(snapshot, request.text, filtered)
             if not one.retrievers:
@@ -295,12 +293,9 @@ class LocalEngine(Engine):
                 continue
             retrieved = {name: lexical.top(name, one.depth)[0] for name in one.signals}
             retrieved |= {query.name: next(found) for query, found in zip(one.vector_queries, nearest)}
-            masks = {name: np.zeros(snapshot.version.rows, np.bool_) for name in retrieved}
-            for name, found in retrieved.items():
-                masks[name][found] = True
-            union = np.flatnonzero(np.logical_or.reduce([*masks.values()]))
-            scores = lexical.scores(one.first_stage, union)
-            yield snapshot.candidates(union, scores, one.features, masks)
+            union = np.unique(np.concatenate([*retrieved.values()]))
+            by = {name: np.isin(union, found) for name, found in retrieved.items()}
+            yield snapshot.candidates(union, lexical.scores(one.first_stage, union), one.features, by)
 
     def _select(self, request: SearchRequest) -> Candidates:
         snapshot = self._snapshot()
@@ -312,14 +307,13 @@ class LocalEngine(Engine):
     def score(self, text: str, signal: str, candidates: Candidates) -> NDArray[np.float64]:
         """See :meth:`Engine.score`."""
         check_signal(signal, self.first_stages)
-        storage = self.storage()
-        snapshot = storage.snapshot()
-        scores = Lexical(snapshot, text).scores
-        if number_of(candidates.rows) == storage.number:
-            return scores(signal, rows_of(candidates.rows))
-        # The rows were numbered anew by a compaction.
+        snapshot = self._snapshot()
+        lexical, rows = Lexical(snapshot, text), snapshot.rows_of(candidates)
+        if rows is not None:
+            return lexical.scores(signal, rows)
         known = snapshot.documents.rows_of(candidates.ids, snapshot.version)
-        by_id = dict(zip(known, scores(signal, np.array([*known.values()], np.int64)).tolist()))
+        scores = lexical.scores(signal, np.array([*known.values()], np.int64))
+        by_id = dict(zip(known, scores.tolist()))
         return np.array([by_id.get(id, 0.0) for id in candidates.ids], np.float64)
 
 

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from rerank.arrays import feature_width
-from rerank.engines.base import Encoder, Encoding, FeatureStore, VectorQuery, cannot_retrieve
-from rerank.engines.file_features import FeatureFiles
+from rerank.engines.base import Encoder, Encoding, FeatureStore
 from rerank.engines.local.files import disk
-from rerank.engines.local.nearest import nearest
-from rerank.errors import WorkspaceError
 
 if TYPE_CHECKING:
     from rerank.engines.local.documents import Documents
@@ -22,46 +16,6 @@ if TYPE_CHECKING:
     from rerank.engines.local.storage import Storage
 
 _BATCH = 256  # documents per call of an encoder
-_COPIED = 1024  # rows that are copied together
-
-
-class Features(FeatureFiles):
-    """Features in files."""
-
-    def nearest(
-        self,
-        query: VectorQuery,
-        vectors: NDArray[np.float32],
-        depth: int,
-        rows: int,
-        excluded: NDArray[np.int64],
-        ids: Callable[[NDArray[np.int64]], list[str]],
-    ) -> Iterator[NDArray[np.int64]]:
-        """Yield the nearest of the first ``rows`` rows per (Q, width) vector.
-
-        Raises UsageError without features, WorkspaceError for another width.
-        """
-        name, version = query.name, query.version
-        if version not in self.versions().get(name, ()):
-            raise cannot_retrieve(name)
-        matrix = self.matrix(name, version, rows)[:rows]
-        width = feature_width(query.passages, vectors.shape[1])
-        if len(matrix) and matrix.shape[1] != width:
-            raise WorkspaceError(
-                f"the stored {name} features have {matrix.shape[1]} numbers, not {width}; train {name} again"
-            )
-        dead = excluded[excluded < len(matrix)]
-        return nearest(matrix, vectors, depth, query.passages, dead, ids)
-
-    def copy(self, other: Features, rows: NDArray[np.int64]) -> None:
-        """Copy rows, ascending, to the rows 0, 1, ..."""
-        for name, versions in other.versions().items():
-            for version in versions:
-                for start in range(0, len(rows), _COPIED):
-                    values, missing = other.read(name, version, rows[start : start + _COPIED])
-                    if not missing.all():
-                        self.write(name, version, start + np.flatnonzero(~missing), values[~missing])
-                self.sync(name, version)
 
 
 class LocalFeatures(FeatureStore):

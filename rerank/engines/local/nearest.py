@@ -48,18 +48,20 @@ def nearest(
                 rows, left = rows[np.abs(scores - cut) <= 2 * error], left - len(found[-1])
                 scores, error = _products(matrix[rows], vector, passages), rounding
             scores = scores.astype(np.float32)  # equal documents get equal scores
-            order = np.argsort(-scores, kind="stable")[: np.count_nonzero(scores > 0)]
-            found.append(first(rows[order], scores[order], left, ids)[0])
+            positive = scores > 0
+            found.append(best(rows[positive], scores[positive], left, ids)[0])
             yield np.sort(np.concatenate(found))
 
 
-def first(rows: Rows, scores: NDArray[Any], depth: int, ids: Ids) -> tuple[Rows, NDArray[Any]]:
-    """Return the first ``depth`` rows and scores. Ties: smallest ids. scores: descending."""
+def best(rows: Rows, scores: NDArray[Any], depth: int, ids: Ids) -> tuple[Rows, NDArray[Any]]:
+    """Return the ``depth`` best rows and their scores, unordered. Ties: smallest ids."""
     if len(rows) > depth:
-        begin, end = (np.searchsorted(-scores, -scores[depth - 1], side) for side in ("left", "right"))
-        names = ids(rows[begin:end])
-        kept = sorted(range(len(names)), key=names.__getitem__)[: depth - int(begin)]
-        rows, scores = np.concatenate([rows[:begin], rows[begin:end][kept]]), scores[:depth]
+        cut = np.partition(scores, -depth)[-depth] if depth else np.inf
+        above, ties = np.flatnonzero(scores > cut), np.flatnonzero(scores == cut)
+        names = ids(rows[ties])
+        smallest = sorted(range(len(ties)), key=names.__getitem__)[: depth - len(above)]
+        kept = np.concatenate([above, ties[smallest]])
+        rows, scores = rows[kept], scores[kept]
     return rows, scores
 
 

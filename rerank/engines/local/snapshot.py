@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -10,11 +10,14 @@ import numpy as np
 import tantivy
 from numpy.typing import NDArray
 
+from rerank.arrays import feature_width
+from rerank.engines.base import VectorQuery, cannot_retrieve
+from rerank.engines.file_features import FeatureFiles
 from rerank.engines.local.documents import Documents, Version
-from rerank.engines.local.features import Features
-from rerank.engines.local.nearest import first
+from rerank.engines.local.nearest import best, nearest
 from rerank.engines.local.text_index import TextIndex
-from rerank.engines.local.tfidf import TfIdf, best
+from rerank.engines.local.tfidf import TfIdf
+from rerank.errors import WorkspaceError
 from rerank.filters import Filter
 from rerank.order import rank
 from rerank.records import Candidates
@@ -53,7 +56,7 @@ class Snapshot:
     index: TextIndex
     searcher: tantivy.Searcher
     tfidf: TfIdf
-    features: Features
+    features: FeatureFiles
     _searches: int = 0
 
     @cached_property
@@ -70,8 +73,6 @@ class Snapshot:
     @cached_property
     def dead(self) -> Rows:
         """Rows without a document."""
-        if self.version.documents == self.version.rows:
-            return np.empty(0, np.int64)
         return np.flatnonzero(~self.documents.alive(self.version))
 
     @cached_property
@@ -85,6 +86,33 @@ class Snapshot:
         """Return documents that meet filters; None: all. Raises UsageError."""
         return self._filter(tuple(filters)) if filters else None
 
+    def nearest(
+        self, queries: Sequence[VectorQuery], depth: int, filtered: Filtered | None
+    ) -> Iterator[Rows]:
+        """Yield the nearest rows of each query; all are of one ranker.
+
+        Raises UsageError without features, WorkspaceError for another width.
+        """
+        name, version, vector, _, passages = queries[0]
+        if version not in self.features.versions().get(name, ()):
+            raise cannot_retrieve(name)
+        matrix = self.features.matrix(name, version, self.version.rows)[: self.version.rows]
+        width = feature_width(passages, len(vector))
+        if len(matrix) and matrix.shape[1] != width:
+            raise WorkspaceError(
+                f"the stored {name} features have {matrix.shape[1]} numbers, not {width}; train {name} again"
+            )
+        excluded = self.dead if filtered is None else np.flatnonzero(~filtered.rows)
+        excluded = excluded[excluded < len(matrix)]
+        vectors = np.array([query.vector for query in queries])
+        return nearest(matrix, vectors, depth, passages, excluded, self.ids)
+
+    def rows_of(self, candidates: Candidates) -> Rows | None:
+        """Return the rows of candidates; None: a compaction has changed the rows since."""
+        if (candidates.rows >> _NUMBER != self.number).any():
+            return None
+        return candidates.rows & ((1 << _NUMBER) - 1)
+
     def candidates(
         self,
         rows: Rows,
@@ -92,25 +120,15 @@ class Snapshot:
         features: Mapping[str, str],
         retrieved_by: Mapping[str, NDArray[np.bool_]] | None = None,
     ) -> Candidates:
-        """Return candidates in order, with features. retrieved_by: retriever -> (all rows,) bool."""
+        """Return candidates in order, with features. retrieved_by: retriever -> (n,) bool."""
         ids = self.ids(rows)
         order = rank(ids, scores)
         ids, rows, scores = [ids[i] for i in order.tolist()], rows[order], scores[order]
         read = {name: self.features.read(name, version, rows) for name, version in features.items()}
         values = {name: one for name, (one, _) in read.items()}
         missing = {name: one for name, (_, one) in read.items()}
-        by = {name: mask[rows] for name, mask in (retrieved_by or {}).items()}
+        by = {name: found[order] for name, found in (retrieved_by or {}).items()}
         return Candidates(ids, scores, rows + (self.number << _NUMBER), values, missing, by)
-
-
-def number_of(handles: Rows) -> int:
-    """Return the folder number."""
-    return int(handles[0]) >> _NUMBER if len(handles) else 0
-
-
-def rows_of(handles: Rows) -> Rows:
-    """Return the candidates' rows."""
-    return handles & ((1 << _NUMBER) - 1)
 
 
 class Lexical:
@@ -125,22 +143,22 @@ class Lexical:
         return self._snapshot.tfidf.scores(self._snapshot.index.analyze(self._text))
 
     def top(self, signal: str, depth: int) -> tuple[Rows, Scores]:
-        """Return rows and scores of the ``depth`` best documents. Ties: smallest ids."""
+        """Return rows and scores of the ``depth`` best documents, unordered. Ties: smallest ids."""
         snapshot = self._snapshot
         if signal == "bm25":
             among = None if self._filtered is None else self._filtered.query
             rows, scores = self._bm25 = snapshot.index.top(snapshot.searcher, self._text, depth, among)
         else:
-            scores = self._tfidf
-            if self._filtered is not None and len(scores):
-                scores = np.where(self._filtered.rows, scores, 0.0)
-            rows, scores = best(scores, depth)
-        return first(rows, scores, depth, snapshot.ids)  # ties are included
+            rows = np.flatnonzero(self._tfidf)
+            if self._filtered is not None:
+                rows = rows[self._filtered.rows[rows]]
+            scores = self._tfidf[rows]
+        return best(rows, scores, depth, snapshot.ids)
 
     def scores(self, signal: str, rows: Rows) -> Scores:
         """(n,) scores, as in :meth:`top`; 0: no shared term."""
         if signal != "bm25":
-            return self._tfidf[rows] if len(self._tfidf) else np.zeros(len(rows))
+            return self._tfidf[rows]
         snapshot, (known, values) = self._snapshot, self._bm25
         by_row = np.full(snapshot.version.rows, np.nan)
         by_row[known] = values

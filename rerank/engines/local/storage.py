@@ -18,9 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
+from rerank.engines.file_features import FeatureFiles
 from rerank.engines.local import tfidf
 from rerank.engines.local.documents import Documents, Version
-from rerank.engines.local.features import Features
 from rerank.engines.local.files import corruptions, disk, update_checksums
 from rerank.engines.local.snapshot import Snapshot
 from rerank.engines.local.text_index import TextIndex
@@ -43,7 +43,7 @@ class Storage:
             fcntl.flock(descriptor, fcntl.LOCK_SH)
         self.documents = Documents(self.folder / "documents.db")
         self.index = TextIndex(self.folder / "index", lang)
-        self.features = Features(self.folder / "features")
+        self.features = FeatureFiles(self.folder / "features")
         self._mutex = threading.Lock()
         self._snapshot: Snapshot | None = None
 

@@ -167,14 +167,15 @@ class TextIndex:
     def top(
         self, searcher: tantivy.Searcher, text: str, depth: int, among: tantivy.Query | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Return rows and scores of the ``depth`` best documents and ties, best first.
+        """Return rows and scores of the ``depth`` best documents and all ties, and a few others.
 
-        among: restricts the documents.
+        among: restricts the documents, and scores 0.
         """
         query, documents = self._query(text), searcher.num_docs
         if query is None or documents == 0:
             return np.empty(0, np.int64), np.empty(0, np.float64)
         if among is not None:
+            # One clause for all terms, so the float32 sum is the same.
             query = tantivy.Query.boolean_query([(Occur.Must, among), (Occur.Must, query)])
         # A tie at the cut costs a second search.
         limit = min(depth + 1 + min(depth // 8, 32), documents)
@@ -184,27 +185,16 @@ class TextIndex:
             if len(hits) < limit or limit == documents or hits[-1][0] < hits[depth - 1][0]:
                 break
             limit = min(4 * limit, documents)
-        scores = np.fromiter(map(_SCORE, hits), np.float64, len(hits))
-        if len(hits) > depth:
-            kept = int(np.searchsorted(-scores, -scores[depth - 1], side="right"))
-            hits, scores = hits[:kept], scores[:kept]
-        return _rows(searcher, hits), scores
+        return _rows(searcher, hits), np.fromiter(map(_SCORE, hits), np.float64, len(hits))
 
     def scores(self, searcher: tantivy.Searcher, text: str, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """(n,) scores, as in :meth:`top`; 0: no shared term."""
-        query = self._query(text)
-        if query is None or searcher.num_docs == 0 or not len(rows):
-            return np.zeros(len(rows), np.float64)
         wanted = np.unique(rows)
-        # One clause for all terms: the same float32 sum as in `top`.
         selected = tantivy.Query.term_set_query(self._schema, "row", wanted.tolist())
-        filtered = tantivy.Query.boolean_query(
-            [(Occur.Must, tantivy.Query.const_score_query(selected, 0.0)), (Occur.Should, query)]
-        )
-        with _panics():
-            hits = searcher.search(filtered, limit=len(wanted), count=False).hits
+        among = tantivy.Query.const_score_query(selected, 0.0)
+        matches, scores = self.top(searcher, text, len(wanted), among)
         by_row = np.zeros(len(wanted), np.float64)
-        by_row[np.searchsorted(wanted, _rows(searcher, hits))] = list(map(_SCORE, hits))
+        by_row[np.searchsorted(wanted, matches)] = scores
         return by_row[np.searchsorted(wanted, rows)]
 
 

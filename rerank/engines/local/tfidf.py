@@ -55,11 +55,11 @@ class TfIdf:
         return number if number < len(self._ends) and self._term(number) == wanted else None
 
     def scores(self, terms: Iterable[str]) -> NDArray[np.float64]:
-        """(rows,) scores; empty without known terms."""
+        """(rows,) scores; 0 without known terms."""
         counts = {self._find(term): count for term, count in Counter(terms).items()}
         numbers = sorted(n for n in counts if n is not None and self.starts[n] < self.starts[n + 1])
         if not numbers:
-            return np.empty(0, np.float64)
+            return np.zeros(len(self._lengths), np.float64)
         spans = [slice(int(self.starts[n]), int(self.starts[n + 1])) for n in numbers]
         idf = _idf(np.array([span.stop - span.start for span in spans]), self._documents)
         weights = (1 + np.log([counts[n] for n in numbers])) * idf
@@ -70,18 +70,6 @@ class TfIdf:
         products = np.bincount(rows, np.concatenate(parts), len(self._lengths))
         scores: NDArray[np.float64] = products / self._lengths
         return scores
-
-
-def best(scores: NDArray[np.float64], depth: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return rows and scores of the ``depth`` best documents and ties, best first."""
-    rows = np.flatnonzero(scores)
-    values = scores[rows]
-    if len(rows) > depth:
-        cut = np.partition(values, len(values) - depth)[len(values) - depth]
-        kept = values >= cut
-        rows, values = rows[kept], values[kept]
-    order = np.argsort(-values, kind="stable")
-    return rows[order], values[order]
 
 
 def _idf(frequency: NDArray[np.int64], documents: int) -> NDArray[np.float64]:
