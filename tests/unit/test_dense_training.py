@@ -15,9 +15,7 @@ from rerank.rankers.dense.neighbors import by_pagerank
 from rerank.rankers.dense.quintuplets import QuintupletSampler, Vocabulary
 from rerank.rankers.dense.texts import Passages, Texts
 from rerank.rankers.encoder.transformer import TextEncoder
-from rerank.rankers.graphs.links import LinkGraph
 from rerank.rankers.training.trainer import SHARES, between
-from rerank.records import Document
 from tests.dense import collection, trainer
 from tests.watch import Watch
 

@@ -58,9 +58,10 @@ def best(rows: Rows, scores: NDArray[Any], depth: int, ids: Ids) -> tuple[Rows, 
     if len(rows) > depth:
         cut = np.partition(scores, -depth)[-depth] if depth else np.inf
         above, ties = np.flatnonzero(scores > cut), np.flatnonzero(scores == cut)
-        names = ids(rows[ties])
-        smallest = sorted(range(len(ties)), key=names.__getitem__)[: depth - len(above)]
-        kept = np.concatenate([above, ties[smallest]])
+        if len(above) + len(ties) > depth:
+            names = ids(rows[ties])
+            ties = ties[sorted(range(len(ties)), key=names.__getitem__)[: depth - len(above)]]
+        kept = np.concatenate([above, ties])
         rows, scores = rows[kept], scores[kept]
     return rows, scores
 
