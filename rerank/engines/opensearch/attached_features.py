@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from rerank.engines.base import Encoder, Encoding, FeatureStore
 from rerank.engines.opensearch.doc_value_features import DocValueFeatures
 from rerank.engines.opensearch.index import Index
-from rerank.engines.opensearch.layout import AttachedLayout
 from rerank.engines.opensearch.reading import Hits, Reader
 from rerank.engines.opensearch.text_rows import DocumentLocation, TextRows
 from rerank.records import Document
@@ -41,8 +40,7 @@ class AttachedFeatures(FeatureStore):
     def __init__(self, index: Index, reader: Reader, folder: Path, doc_values: DocValueFeatures) -> None:
         self._index, self._client, self._settings = index, index.client, index.settings
         self._reader, self._doc_values = reader, doc_values
-        layout = index.layout
-        fields = json.dumps(layout.fields, sort_keys=True) if isinstance(layout, AttachedLayout) else ""
+        fields = json.dumps(index.layout.fields, sort_keys=True)
         self._rows = TextRows(folder, hashlib.sha256(fields.encode()).hexdigest()[:8])
 
     @property

@@ -23,7 +23,6 @@ from rerank.engines.opensearch.columns import (
     without_vectors,
 )
 from rerank.engines.opensearch.index import Index
-from rerank.engines.opensearch.layout import AttachedLayout
 from rerank.engines.opensearch.reading import Hits, Reader
 from rerank.errors import EngineError
 
@@ -184,8 +183,7 @@ class DocValueFeatures(FeatureStore):
         newest = {ranker_of(key)[0]: key for key in by_age}.values()
         kept = sorted(stored.keys() & {*wanted, *others, *newest})
         # They are part of _source in an attached index, where null removes the unused ones.
-        attached = isinstance(self._layout, AttachedLayout)
-        dropped = [key for key in stored if attached and key not in kept]
+        dropped = [key for key in stored if self._layout.attached and key not in kept]
         # A list of passages is replaced anyway.
         dropped += [vector_key(key, 0) for key in dropped if stored[key].vectors and not stored[key].passages]
         return _Plan(wanted, stored, vectors, fresh, kept, dropped, encoding.force)

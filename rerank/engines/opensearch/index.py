@@ -14,7 +14,7 @@ from opensearchpy import exceptions as client_errors
 
 from rerank.engines.opensearch.connection import Settings, check, connect
 from rerank.engines.opensearch.errors import CREATE_AGAIN, asking
-from rerank.engines.opensearch.layout import AttachedLayout, Layout, check_fields, field_types
+from rerank.engines.opensearch.layout import Layout, check_fields, field_types
 from rerank.errors import EngineError, UsageError
 from rerank.index_templates import index_body
 
@@ -63,7 +63,7 @@ class Index:
         if not found:
             raise EngineError(f"{self.settings.where} has no index {self.settings.index!r}; {CREATE_AGAIN}")
         for name, about in found.items():
-            if isinstance(self.layout, AttachedLayout):
+            if self.layout.attached:
                 check_fields(name, about["mappings"], self.layout.fields)
                 continue
             made = about["mappings"].get("_meta", {}).get("rerank", {}).get("format")

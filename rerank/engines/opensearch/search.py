@@ -267,7 +267,7 @@ class Searcher:
     def _find(self, searches: Sequence[Search], keys: Sequence[str]) -> list[Answer]:
         """Send searches in one request. keys: features to return."""
         found = []
-        by_id = self._layout.has_id
+        by_id = not self._layout.attached
         bodies = [self._body(search, keys, by_id) for search in searches]
         for search, answer in zip(searches, self._send(searches, bodies), strict=True):
             hits = answer["hits"]["hits"]
@@ -287,7 +287,7 @@ class Searcher:
         if by_id:
             body.update(stored_fields="_none_", sort=[{"_score": "desc"}, {"id": "asc"}])
         else:
-            body.update(_source=False, seq_no_primary_term=not self._layout.has_id)
+            body.update(_source=False, seq_no_primary_term=self._layout.attached)
         if keys:
             body["docvalue_fields"] = [f"{FEATURES}.{key}" for key in keys]
         return body

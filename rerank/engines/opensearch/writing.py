@@ -18,7 +18,6 @@ from rerank.engines.opensearch.bulk import Action, Written, action, send
 from rerank.engines.opensearch.columns import FEATURES, Column, encode, feature_key
 from rerank.engines.opensearch.doc_value_features import DocValueFeatures
 from rerank.engines.opensearch.index import Index
-from rerank.engines.opensearch.layout import AttachedLayout
 from rerank.engines.opensearch.reading import LONGEST_ID, Reader, usable
 from rerank.errors import EngineError, InputError, UsageError
 from rerank.files import DISK_ERRORS, folder_lock
@@ -84,7 +83,7 @@ class Writer(Reader):
 
         replace: write a new index, then move the alias. An empty collection is always written this way.
         """
-        if isinstance(self._layout, AttachedLayout):
+        if self._layout.attached:
             raise UsageError(
                 f"index {self._settings.index!r} is attached and only read; change its documents elsewhere"
             )
