@@ -227,8 +227,8 @@ class DocValueFeatures(FeatureStore):
             encoded.append((encoder.name, {hits[i]["_id"] for i in changed}))
         for found, document in zip(features, documents):
             found |= self._layout.row(document)
-        for key in dict.fromkeys([*plan.kept, *plan.vectors]):
-            if key in plan.stored and plan.stored[key].vectors:
+        for key in plan.kept:
+            if key not in plan.wanted and plan.stored[key].vectors:
                 plan.stored[key].add_vectors(key, features)
         return features, encoded
 
