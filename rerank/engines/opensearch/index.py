@@ -28,6 +28,9 @@ NO_PIPELINE = "_none"
 body, because the header of ``_msearch`` does not accept it. Searches at a point in time may use the default
 pipeline; the hook does not change them, because they have no words."""
 
+DEFAULTS: Mapping[str, Any] = {"search_pipeline": NO_PIPELINE, "track_total_hits": False}
+"""Parts of the body of every search."""
+
 _ALL: Mapping[str, Any] = {"match_all": {}}
 _FRESH = 2.0  # seconds until the indices of the name are read again
 
@@ -148,11 +151,18 @@ class Index:
         return asking(self.settings, doing)
 
     def search(self, doing: str, body: Mapping[str, Any], index: str | None = "", **params: str) -> Any:
-        """Return the answer of all shards. index: default: of the settings; None: of a point in time."""
+        """Return the answer of all shards. index: default: of the settings; None: of a point in time.
+
+        The searches of a dying node fail; copies of its shards answer the second request.
+        """
         index = self.settings.index if index == "" else index
-        body = {"search_pipeline": NO_PIPELINE, "track_total_hits": False, **body}
-        params = {"allow_partial_search_results": "false", **params}
+        body, params = {**DEFAULTS, **body}, {"allow_partial_search_results": "false", **params}
         with self.asking(doing):
+            try:
+                return self.client.search(index=index, body=body, params=params)
+            except client_errors.TransportError as error:
+                if not isinstance(error.status_code, int) or error.status_code < 500:
+                    raise
             return self.client.search(index=index, body=body, params=params)
 
     def count(self, query: Mapping[str, Any] = _ALL, index: str = "") -> int:

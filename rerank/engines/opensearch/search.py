@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from opensearchpy import exceptions as client_errors
 
 from rerank.arrays import feature_width, passage_cosines
 from rerank.engines.base import SearchRequest, VectorQuery, cannot_retrieve, check_signal
@@ -21,9 +20,8 @@ from rerank.engines.opensearch.attached_features import AttachedFeatures
 from rerank.engines.opensearch.columns import FEATURES, Column, feature_key, vector_field
 from rerank.engines.opensearch.connection import Settings
 from rerank.engines.opensearch.doc_value_features import DocValueFeatures
-from rerank.engines.opensearch.errors import asking, explain
 from rerank.engines.opensearch.filtering import Fields
-from rerank.engines.opensearch.index import NO_PIPELINE
+from rerank.engines.opensearch.index import DEFAULTS
 from rerank.engines.opensearch.reading import Reader, usable
 from rerank.errors import WorkspaceError
 from rerank.order import rank
@@ -81,7 +79,7 @@ class Searcher:
     def __init__(self, reader: Reader, features: DocValueFeatures, attached: AttachedFeatures | None) -> None:
         index = self._index = reader.index
         self._features, self._attached = features, attached
-        self._client, self._settings, self._layout = index.client, index.settings, index.layout
+        self._settings, self._layout = index.settings, index.layout
         self.fields = Fields(reader)
 
     def search(self, requests: Sequence[SearchRequest], kept: Clauses | None = None) -> Iterator[Candidates]:
@@ -278,12 +276,7 @@ class Searcher:
         return found
 
     def _body(self, search: Search, keys: Sequence[str], by_id: bool) -> dict[str, Any]:
-        body: dict[str, Any] = {
-            "query": search.query,
-            "size": search.size,
-            "track_total_hits": False,
-            "search_pipeline": NO_PIPELINE,
-        }
+        body: dict[str, Any] = {"query": search.query, "size": search.size}
         if by_id:
             body.update(stored_fields="_none_", sort=[{"_score": "desc"}, {"id": "asc"}])
         else:
@@ -295,26 +288,15 @@ class Searcher:
     def _send(self, searches: Sequence[Search], bodies: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         options = [search_options(self._settings, search.text) for search in searches]
         if len(bodies) == 1:
-            yield self._ask(bodies[0], options[0])
+            yield self._index.search(_DOING, bodies[0], **options[0])
             return
         lines: list[Any] = []
         for option, body in zip(options, bodies):
-            lines += [{**option, "index": self._settings.index}, body]
-        with asking(self._settings, _DOING):
-            answers = self._client.msearch(body=lines)["responses"]
+            lines += [{**option, "index": self._settings.index}, {**DEFAULTS, **body}]
+        with self._index.asking(_DOING):
+            answers = self._index.client.msearch(body=lines)["responses"]
         for body, option, answer in zip(bodies, options, answers, strict=True):
-            yield self._ask(body, option) if "error" in answer else answer
-
-    def _ask(self, body: dict[str, Any], option: dict[str, str], again: bool = True) -> dict[str, Any]:
-        try:
-            answer: dict[str, Any] = self._client.search(index=self._settings.index, body=body, params=option)
-        except client_errors.OpenSearchException as error:
-            status = getattr(error, "status_code", None)
-            # The searches of a dying node fail; copies of its shards answer the next request.
-            if again and isinstance(status, int) and status >= 500:
-                return self._ask(body, option, again=False)
-            raise explain(error, self._settings, _DOING) from error
-        return answer
+            yield self._index.search(_DOING, body, **option) if "error" in answer else answer
 
 
 def _hit(hit: Mapping[str, Any]) -> Hit:
