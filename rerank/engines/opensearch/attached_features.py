@@ -18,7 +18,7 @@ from rerank.engines.base import Encoder, Encoding, FeatureStore
 from rerank.engines.opensearch.doc_value_features import DocValueFeatures
 from rerank.engines.opensearch.index import Index
 from rerank.engines.opensearch.reading import Hits, Reader
-from rerank.engines.opensearch.text_rows import DocumentLocation, TextRows
+from rerank.engines.opensearch.text_rows import TextRows
 from rerank.records import Document
 
 _BATCH = 256  # documents per call of an encoder
@@ -147,11 +147,9 @@ class AttachedFeatures(FeatureStore):
         for encoder in encoders:
             encoded[encoder.name] = rows.features.encode(encoder, numbers, documents, force=force)
             rows.features.sync(encoder.name, encoder.version)
-        locations = [
-            DocumentLocation(shard.uuid, shard.number, hit["_seq_no"], hit["_primary_term"], hit["_id"])
-            for hit in hits
-        ]
-        rows.locate(locations, numbers)
+        seq_nos, terms = np.array([(hit["_seq_no"], hit["_primary_term"]) for hit in hits], np.int64).T
+        shards, ids = np.full(len(hits), shard.number), [hit["_id"] for hit in hits]
+        rows.locate(shard.uuid, shards, seq_nos, terms, ids, numbers)
         return encoded
 
     def _document(self, hit: Mapping[str, Any]) -> Document:

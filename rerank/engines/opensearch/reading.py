@@ -7,7 +7,6 @@ from contextlib import suppress
 from typing import Any
 
 from rerank.engines.opensearch.index import Index
-from rerank.engines.opensearch.text_rows import DocumentLocation
 from rerank.records import Document
 
 LONGEST_ID = 512
@@ -53,20 +52,24 @@ class Reader:
             found = self.index.search("reading documents", page)
             yield from found["hits"]["hits"]
 
-    def at(self, locations: Sequence[DocumentLocation]) -> list[Document | None]:
-        """Return the documents at these locations; None: changed or deleted."""
+    def at(self, locations: Sequence[tuple[str, int, int]]) -> list[Document | None]:
+        """Return the documents at these locations; None: changed or deleted.
+
+        locations: uuid of the index, shard and sequence number.
+        """
+        numbers: dict[tuple[str, int], list[int]] = {}
+        for uuid, shard, seq_no in locations:
+            numbers.setdefault((uuid, shard), []).append(seq_no)
         names = {uuid: name for name, uuid in self.index.shape().uuids.items()}
-        if any(one.uuid not in names for one in locations):  # the alias may have moved
+        if any(uuid not in names for uuid, _ in numbers):  # the alias may have moved
             names = {uuid: name for name, uuid in self.index.shape(fresh=True).uuids.items()}
         found: dict[tuple[str, int, int], Document] = {}
-        for uuid, shard in dict.fromkeys((one.uuid, one.shard) for one in locations):
-            if uuid not in names:
-                continue
-            numbers = [one.seq_no for one in locations if (one.uuid, one.shard) == (uuid, shard)]
-            body = self.numbered({"terms": {"_seq_no": numbers}}, len(numbers))
-            for hit in self.shard(names[uuid], shard, body)["hits"]:
-                found[uuid, shard, hit["_seq_no"]] = self._layout.document(hit["_id"], hit["_source"])
-        return [found.get((one.uuid, one.shard, one.seq_no)) for one in locations]
+        for (uuid, shard), some in numbers.items():
+            if uuid in names:
+                body = self.numbered({"terms": {"_seq_no": some}}, len(some))
+                for hit in self.shard(names[uuid], shard, body)["hits"]:
+                    found[uuid, shard, hit["_seq_no"]] = self._layout.document(hit["_id"], hit["_source"])
+        return [found.get(location) for location in locations]
 
     def numbered(self, query: Mapping[str, Any], size: int) -> dict[str, Any]:
         """Return the body of a search by sequence number."""
