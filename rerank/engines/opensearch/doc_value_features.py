@@ -22,7 +22,6 @@ from rerank.engines.opensearch.columns import (
     vector_key,
     without_vectors,
 )
-from rerank.engines.opensearch.index import Index
 from rerank.engines.opensearch.reading import Hits, Reader
 from rerank.errors import EngineError
 
@@ -82,9 +81,10 @@ class _Plan:
 class DocValueFeatures(FeatureStore):
     """Writes and counts the features of an index. columns: feature key -> mapped column."""
 
-    def __init__(self, index: Index, reader: Reader) -> None:
-        self._index, self._reader = index, reader
-        self._client, self._settings, self._layout = index.client, index.settings, index.layout
+    def __init__(self, reader: Reader) -> None:
+        self.reader, self._index = reader, reader.index
+        self._client, self._settings = self._index.client, self._index.settings
+        self._layout = self._index.layout
         self.columns: dict[str, Column] = {}
 
     def stored(self) -> dict[str, Column]:
@@ -192,7 +192,7 @@ class DocValueFeatures(FeatureStore):
         """Encode documents; return whether other clients changed some."""
 
         def batches() -> Iterator[tuple[Encoded, list[Action]]]:
-            for hits in self._reader.pages(plan.body(self._layout.source)):
+            for hits in self.reader.pages(plan.body(self._layout.source)):
                 features, encoded = self._encode(plan, hits)
                 yield encoded, plan.actions(hits, features)
 

@@ -19,7 +19,6 @@ from rerank.engines.opensearch.auth import check_trust, trust
 from rerank.engines.opensearch.connection import Settings, check
 from rerank.engines.opensearch.index import Index
 from rerank.engines.opensearch.layout import Layout, fields_of
-from rerank.engines.opensearch.reading import Reader
 from rerank.engines.opensearch.search import Searcher
 from rerank.engines.opensearch.templates import Templates
 from rerank.engines.opensearch.writing import Writer
@@ -47,13 +46,8 @@ class OpenSearchEngine(Writer, Engine):
         super().__init__(index)
         self.settings, self.layout, self.lang = index.settings, index.layout, index.lang
         self.first_stages = index.layout.first_stages
-        reader = Reader(index)  # not self, see Writer
-        self.attached_features = (
-            AttachedFeatures(index, reader, index.folder / "features", self.doc_values)
-            if index.layout.attached
-            else None
-        )
-        self.searcher = Searcher(reader, self.doc_values, self.attached_features)
+        self.attached_features = AttachedFeatures(self.doc_values) if index.layout.attached else None
+        self.searcher = Searcher(self.doc_values, self.attached_features)
         self.templates = Templates(index)
         self._uuids: set[str] = set()
         self._foreign: set[str] = set()
@@ -175,7 +169,7 @@ class OpenSearchEngine(Writer, Engine):
 
     def score(self, text: str, signal: str, candidates: Candidates) -> NDArray[np.float64]:
         """Score candidates by a lexical signal."""
-        return self.searcher.score(text, signal, candidates)
+        return self.searcher.score(text, signal, candidates.ids)
 
     @property
     def features(self) -> FeatureStore:

@@ -165,7 +165,7 @@ class Index:
                     raise
             return self.client.search(index=index, body=body, params=params)
 
-    def count(self, query: Mapping[str, Any] = _ALL, index: str = "") -> int:
+    def count(self, query: Mapping[str, Any] = _ALL, index: str = "", **params: str) -> int:
         """Count matches. A missing shard is an error, unlike with ``_count``."""
         body = {"size": 0, "track_total_hits": True, "query": query}
-        return int(self.search("counting documents", body, index)["hits"]["total"]["value"])
+        return int(self.search("counting documents", body, index, **params)["hits"]["total"]["value"])

@@ -66,21 +66,18 @@ class Reader:
         found: dict[tuple[str, int, int], Document] = {}
         for (uuid, shard), some in numbers.items():
             if uuid in names:
-                body = self.numbered({"terms": {"_seq_no": some}}, len(some))
-                for hit in self.shard(names[uuid], shard, body)["hits"]:
+                query = {"terms": {"_seq_no": some}}
+                for hit in self.shard(names[uuid], shard, query, len(some)):
                     found[uuid, shard, hit["_seq_no"]] = self._layout.document(hit["_id"], hit["_source"])
         return [found.get(location) for location in locations]
 
-    def numbered(self, query: Mapping[str, Any], size: int) -> dict[str, Any]:
-        """Return the body of a search by sequence number."""
-        more = {"_source": self._layout.source, "seq_no_primary_term": True}
-        return {**more, "size": size, "query": query, "sort": [{"_seq_no": "asc"}]}
-
-    def shard(self, index: str, number: int, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the hits in one primary shard."""
-        where = f"_shards:{number}|_primary"
-        found: dict[str, Any] = self.index.search("reading documents", body, index, preference=where)["hits"]
-        return found
+    def shard(self, index: str, number: int, query: Mapping[str, Any], size: int) -> list[dict[str, Any]]:
+        """Return the first hits in one primary shard, by sequence number. size: their maximum number."""
+        body = {"size": size, "query": query, "sort": [{"_seq_no": "asc"}]}
+        body |= {"_source": self._layout.source, "seq_no_primary_term": True}
+        found = self.index.search("reading documents", body, index, preference=primary(number))
+        hits: list[dict[str, Any]] = found["hits"]["hits"]
+        return hits
 
     def documents(self) -> Iterator[Document]:
         """Return all documents as a stream."""
@@ -115,6 +112,11 @@ class Reader:
             with suppress(Exception):
                 params = {"request_timeout": min(1.0, self._settings.timeout)}
                 self._client.delete_pit(body={"pit_id": [keep]}, params=params)
+
+
+def primary(shard: int) -> str:
+    """Return the preference of searches in one primary shard."""
+    return f"_shards:{shard}|_primary"
 
 
 def usable(id: str) -> bool:

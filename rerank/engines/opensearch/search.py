@@ -22,7 +22,7 @@ from rerank.engines.opensearch.connection import Settings
 from rerank.engines.opensearch.doc_value_features import DocValueFeatures
 from rerank.engines.opensearch.filtering import Fields
 from rerank.engines.opensearch.index import DEFAULTS
-from rerank.engines.opensearch.reading import Reader, usable
+from rerank.engines.opensearch.reading import usable
 from rerank.errors import WorkspaceError
 from rerank.order import rank
 from rerank.records import Candidates
@@ -76,11 +76,11 @@ def search_options(settings: Settings, text: str) -> dict[str, str]:
 class Searcher:
     """Finds and scores the documents of one index. attached: the features of an attached index."""
 
-    def __init__(self, reader: Reader, features: DocValueFeatures, attached: AttachedFeatures | None) -> None:
-        index = self._index = reader.index
+    def __init__(self, features: DocValueFeatures, attached: AttachedFeatures | None) -> None:
         self._features, self._attached = features, attached
+        index = self._index = features.reader.index
         self._settings, self._layout = index.settings, index.layout
-        self.fields = Fields(reader)
+        self.fields = Fields(features.reader)
 
     def search(self, requests: Sequence[SearchRequest], kept: Clauses | None = None) -> Iterator[Candidates]:
         """Search for one batch of requests; see :func:`batches`. kept: additional filters.
@@ -110,13 +110,10 @@ class Searcher:
         hits, took = self._among(ids, text, request.first_stage, [*wanted.values()])
         return self._candidates(_ordered(hits), took, request, wanted)
 
-    def score(self, text: str, signal: str, candidates: Candidates) -> NDArray[np.float64]:
-        """Score candidates; see :meth:`Engine.score`."""
+    def score(self, text: str, signal: str, ids: Sequence[str]) -> NDArray[np.float64]:
+        """Score documents; see :meth:`Engine.score`."""
         check_signal(signal, self._layout.first_stages)
-        return self._scores(_encodable(text), candidates.ids, signal)
-
-    def _scores(self, text: str, ids: Sequence[str], signal: str) -> NDArray[np.float64]:
-        hits, _ = self._among(ids, text, signal, matching=True)
+        hits, _ = self._among(ids, _encodable(text), signal, matching=True)
         scores = {hit.id: hit.score for hit in hits}
         return np.array([scores.get(id, 0.0) for id in ids], np.float64)
 
@@ -208,7 +205,7 @@ class Searcher:
         scores = {hit.id: hit.score for name, part in parts.items() if name in scored for hit in part}
         unscored = [id for id in hits_by_id if id not in scores]
         if unscored:
-            scores |= zip(unscored, self._scores(request.text, unscored, request.first_stage).tolist())
+            scores |= zip(unscored, self.score(request.text, request.first_stage, unscored).tolist())
         hits = _ordered([hit._replace(score=scores[id]) for id, hit in hits_by_id.items()])
         members = {name: {hit.id for hit in part} for name, part in parts.items()}
         by = {name: np.array([hit.id in some for hit in hits], np.bool_) for name, some in members.items()}

@@ -64,7 +64,7 @@ class Writer(Reader):
     def __init__(self, index: Index) -> None:
         super().__init__(index)
         # Not self: connections are closed when the last reference goes.
-        self.doc_values = DocValueFeatures(index, Reader(index))
+        self.doc_values = DocValueFeatures(Reader(index))
 
     def write(
         self,
