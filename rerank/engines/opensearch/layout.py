@@ -55,7 +55,7 @@ class Layout:
         self.source: bool | list[str] = sorted({path for paths in fields.values() for path in paths}) or True
         self._words = [path for name in ("title", "text") for path in fields.get(name, ())]
         parts = fields or {name: (name,) for name in FIELDS}
-        self._paths = {name: [path.split(".") for path in paths] for name, paths in parts.items()}
+        self._paths = [(name, path.split(".")) for name, paths in parts.items() for path in paths]
 
     def query(self, text: str, signal: str) -> dict[str, Any]:
         """Return the query of a lexical signal. text: plain words. Scores of title and text add up."""
@@ -66,10 +66,10 @@ class Layout:
 
     def document(self, id: str, source: Mapping[str, Any]) -> Document:
         """Return the document of a ``_source``; several texts are joined by line breaks."""
-        found = {
-            name: [value for path in paths for value in _strings(_at(source, path))]
-            for name, paths in self._paths.items()
-        }
+        found: dict[str, list[str]] = {}
+        for name, path in self._paths:
+            value = source.get(path[0]) if len(path) == 1 else _at(source, path)
+            found.setdefault(name, []).extend(_strings(value))
         return Document(
             id,
             "\n".join(found.get("title", ())),
