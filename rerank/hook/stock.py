@@ -141,7 +141,7 @@ class StockHook(Hook):
 
     @property
     def _id_field(self) -> str:
-        return "id" if self.engine.layout.has_id else "_id"
+        return "_id" if self.engine.layout.attached else "id"
 
     def _send(self, requests: Sequence[Request]) -> None:
         known = {"<token>": self._token}

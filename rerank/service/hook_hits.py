@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from rerank.engines.base import Engine
 from rerank.engines.opensearch.columns import DOCUMENT, rows
-from rerank.engines.opensearch.text_rows import DocumentLocation
 from rerank.errors import UsageError
 from rerank.records import Document
 from rerank.search.scorer import INFERENCE_DEPTH
@@ -101,9 +100,10 @@ class HookHits:
         which = list(positions)
         if not self.locatable or self._locations is None:
             return list(self._engine.get([self.ids[i] for i in which]))
-        locations = zip(*(part[which].tolist() for part in (self._index, *self._locations)))
+        shards, seq_nos, _ = self._locations
+        locations = zip(*(part[which].tolist() for part in (self._index, shards, seq_nos)))
         at = self._engine.at  # type: ignore[attr-defined]
-        return list(at([DocumentLocation(self._uuids[index], *rest) for index, *rest in locations]))
+        return list(at([(self._uuids[index], *rest) for index, *rest in locations]))
 
     def find_ids(self) -> None:
         """Read the ids of hits without an id; a hit without a document keeps its number."""

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from opensearchpy import exceptions as client_errors
 
 from rerank import config_file
+from rerank.engines.base import FIRST_STAGES
 from rerank.engines.opensearch import OpenSearchEngine, Settings, fields_of
 from rerank.engines.opensearch.columns import FEATURES, Column, column, columns, feature_key, ranker_of
 from rerank.engines.opensearch.connection import connect
 from rerank.engines.opensearch.errors import block, cause, explain
-from rerank.engines.opensearch.layout import Layout
 from rerank.errors import EngineError, UsageError
 
 HERE = Settings(("http://127.0.0.1:9200",), "articles")
@@ -47,9 +47,8 @@ settings = st.builds(
 @given(settings)
 def test_settings_in_rerank_toml_are_read_again(given_settings: Settings) -> None:
     assert Settings.read(given_settings.table(), "") == given_settings
-    table = config_file.read(
-        config_file.written("en", "opensearch", given_settings.table(), Layout.first_stages)
-    )["opensearch"]
+    written = config_file.written("en", "opensearch", given_settings.table(), FIRST_STAGES)
+    table = config_file.read(written)["opensearch"]
     assert Settings.read(table, "") == given_settings
     assert table.keys() <= set(Settings.__struct_fields__)
 

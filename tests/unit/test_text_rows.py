@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rerank.engines.opensearch.text_rows import DocumentLocation, TextRows
+from rerank.engines.opensearch.text_rows import TextRows
 from rerank.errors import WorkspaceError
 from rerank.records import Document
 
@@ -18,7 +18,6 @@ DOCUMENTS = [
     Document(f"d{i}", text=f"wolf {i}", categories=(f"animals {i % 3}", "wölfe")) for i in range(COUNT)
 ]
 VALUES = np.random.default_rng(3).normal(size=(COUNT, 21)).astype(np.float16)
-LOCATIONS = [DocumentLocation("uuid", i % 2, 7 + i, 1, f"d{i}") for i in range(COUNT)]
 SHARDS, SEQ_NOS = np.arange(COUNT) % 2, np.arange(COUNT) + 7
 TERMS, IDS = np.ones(COUNT, np.int64), [f"d{i}" for i in range(COUNT)]
 
@@ -33,7 +32,7 @@ def rows(tmp_path: Path) -> TextRows:
 def store(rows: TextRows) -> None:
     numbers = rows.add(DOCUMENTS)
     rows.features.write("text", "v1", numbers, VALUES)
-    rows.locate(LOCATIONS, numbers)
+    rows.locate("uuid", SHARDS, SEQ_NOS, TERMS, IDS, numbers)
     rows.set_encoded("text", "v1", "uuid", 0, 7 + COUNT)
 
 
@@ -99,7 +98,7 @@ def test_corrupt_rows_can_be_replaced(rows: TextRows, tmp_path: Path) -> None:
     new = TextRows(tmp_path / "features")
     numbers = new.add(DOCUMENTS[::-1])
     new.features.write("text", "v1", numbers, VALUES[::-1])
-    new.locate(LOCATIONS[::-1], numbers)
+    new.locate("uuid", SHARDS[::-1], SEQ_NOS[::-1], TERMS, IDS[::-1], numbers)
     assert read(new) == COUNT
     read(rows)  # rows of the removed file
     assert read(rows.current()) == COUNT
@@ -116,7 +115,7 @@ def test_changed_rows_are_reported(rows: TextRows, tmp_path: Path, change: str) 
 
 
 def test_previous_indices_and_versions_are_removed(rows: TextRows) -> None:
-    rows.locate([one._replace(uuid="former") for one in LOCATIONS], rows.of_texts(DOCUMENTS))
+    rows.locate("former", SHARDS, SEQ_NOS, TERMS, IDS, rows.of_texts(DOCUMENTS))
     rows.keep_indices(["uuid"])
     assert read(rows) == COUNT
     assert (rows.find("former", SHARDS, SEQ_NOS, TERMS) == -1).all()

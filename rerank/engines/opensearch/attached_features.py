@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,10 +15,8 @@ from numpy.typing import NDArray
 
 from rerank.engines.base import Encoder, Encoding, FeatureStore
 from rerank.engines.opensearch.doc_value_features import DocValueFeatures
-from rerank.engines.opensearch.index import Index
-from rerank.engines.opensearch.layout import AttachedLayout
-from rerank.engines.opensearch.reading import Hits, Reader
-from rerank.engines.opensearch.text_rows import DocumentLocation, TextRows
+from rerank.engines.opensearch.reading import Hits, primary
+from rerank.engines.opensearch.text_rows import TextRows
 from rerank.records import Document
 
 _BATCH = 256  # documents per call of an encoder
@@ -38,12 +35,12 @@ class Shard(NamedTuple):
 class AttachedFeatures(FeatureStore):
     """Writes and reads the features of one attached index. doc_values: for rankers that retrieve."""
 
-    def __init__(self, index: Index, reader: Reader, folder: Path, doc_values: DocValueFeatures) -> None:
-        self._index, self._client, self._settings = index, index.client, index.settings
-        self._reader, self._doc_values = reader, doc_values
-        layout = index.layout
-        fields = json.dumps(layout.fields, sort_keys=True) if isinstance(layout, AttachedLayout) else ""
-        self._rows = TextRows(folder, hashlib.sha256(fields.encode()).hexdigest()[:8])
+    def __init__(self, doc_values: DocValueFeatures) -> None:
+        self._doc_values, self._reader = doc_values, doc_values.reader
+        self._index = self._reader.index
+        fields = json.dumps(self._index.layout.fields, sort_keys=True)
+        layout = hashlib.sha256(fields.encode()).hexdigest()[:8]
+        self._rows = TextRows(self._index.folder / "features", layout)
 
     @property
     def rows(self) -> TextRows:
@@ -71,8 +68,8 @@ class AttachedFeatures(FeatureStore):
         rows, count = self.rows, 0
         for shard in self._shards():
             last = rows.encoded(name, version, shard.uuid, shard.number)
-            body = {"size": 0, "track_total_hits": True, "query": _after(last, shard)}
-            count += int(self._reader.shard(shard.name, shard.number, body)["total"]["value"])
+            where = primary(shard.number)
+            count += self._index.count(_after(last, shard), shard.name, preference=where)
         return count
 
     def prepared(self, name: str, version: str) -> int | None:
@@ -149,11 +146,9 @@ class AttachedFeatures(FeatureStore):
         for encoder in encoders:
             encoded[encoder.name] = rows.features.encode(encoder, numbers, documents, force=force)
             rows.features.sync(encoder.name, encoder.version)
-        locations = [
-            DocumentLocation(shard.uuid, shard.number, hit["_seq_no"], hit["_primary_term"], hit["_id"])
-            for hit in hits
-        ]
-        rows.locate(locations, numbers)
+        seq_nos, terms = np.array([(hit["_seq_no"], hit["_primary_term"]) for hit in hits], np.int64).T
+        shards, ids = np.full(len(hits), shard.number), [hit["_id"] for hit in hits]
+        rows.locate(shard.uuid, shards, seq_nos, terms, ids, numbers)
         return encoded
 
     def _document(self, hit: Mapping[str, Any]) -> Document:
@@ -161,7 +156,8 @@ class AttachedFeatures(FeatureStore):
 
     def _shards(self) -> list[Shard]:
         with self._index.asking("reading the index's state"):
-            stats = self._client.indices.stats(index=self._settings.index, metric="docs", level="shards")
+            client, name = self._index.client, self._index.settings.index
+            stats = client.indices.stats(index=name, metric="docs", level="shards")
         return [
             Shard(name, about["uuid"], int(number), copy["seq_no"]["global_checkpoint"])
             for name, about in sorted(stats["indices"].items())
@@ -172,13 +168,10 @@ class AttachedFeatures(FeatureStore):
 
     def _pages(self, shard: Shard, last: int) -> Iterator[tuple[list[dict[str, Any]], int]]:
         """Read the documents after a sequence number; yields hits and the number reached."""
-        body = self._reader.numbered(_after(last, shard), _BATCH)
         while last < shard.last:
-            hits = self._reader.shard(shard.name, shard.number, body)["hits"]
+            hits = self._reader.shard(shard.name, shard.number, _after(last, shard), _BATCH)
             last = hits[-1]["_seq_no"] if len(hits) == _BATCH else shard.last
             yield hits, last
-            if hits:
-                body["search_after"] = hits[-1]["sort"]
 
 
 def _after(last: int, shard: Shard) -> dict[str, Any]:

@@ -198,8 +198,8 @@ def encode(
 ) -> list[int]:
     """Encode the documents that lack this feature; return their positions.
 
-    features: key -> Base64 for each document, receives the new ones. stored: receives the column.
-    retrieves: the features are also searched.
+    features: key -> Base64 for each document; receives the new ones, and the vectors of all. stored: receives
+    the column. retrieves: the features are also searched.
     """
     key = feature_key(encoder.name, encoder.version)
     lacking = [i for i, found in enumerate(features) if key not in found]
@@ -209,6 +209,8 @@ def encode(
         stored[key] = replace(made, vectors="hnsw", passages=encoder.passages) if retrieves else made
         for i, text in zip(lacking, made.encode(values)):
             features[i][key] = text
+    if key in stored and stored[key].vectors:
+        stored[key].add_vectors(key, features)
     return lacking
 
 

@@ -22,8 +22,6 @@ from rerank.engines.opensearch.columns import (
     vector_key,
     without_vectors,
 )
-from rerank.engines.opensearch.index import Index
-from rerank.engines.opensearch.layout import AttachedLayout
 from rerank.engines.opensearch.reading import Hits, Reader
 from rerank.errors import EngineError
 
@@ -83,9 +81,10 @@ class _Plan:
 class DocValueFeatures(FeatureStore):
     """Writes and counts the features of an index. columns: feature key -> mapped column."""
 
-    def __init__(self, index: Index, reader: Reader) -> None:
-        self._index, self._reader = index, reader
-        self._client, self._settings, self._layout = index.client, index.settings, index.layout
+    def __init__(self, reader: Reader) -> None:
+        self.reader, self._index = reader, reader.index
+        self._client, self._settings = self._index.client, self._index.settings
+        self._layout = self._index.layout
         self.columns: dict[str, Column] = {}
 
     def stored(self) -> dict[str, Column]:
@@ -184,8 +183,7 @@ class DocValueFeatures(FeatureStore):
         newest = {ranker_of(key)[0]: key for key in by_age}.values()
         kept = sorted(stored.keys() & {*wanted, *others, *newest})
         # They are part of _source in an attached index, where null removes the unused ones.
-        attached = isinstance(self._layout, AttachedLayout)
-        dropped = [key for key in stored if attached and key not in kept]
+        dropped = [key for key in stored if self._layout.attached and key not in kept]
         # A list of passages is replaced anyway.
         dropped += [vector_key(key, 0) for key in dropped if stored[key].vectors and not stored[key].passages]
         return _Plan(wanted, stored, vectors, fresh, kept, dropped, encoding.force)
@@ -194,7 +192,7 @@ class DocValueFeatures(FeatureStore):
         """Encode documents; return whether other clients changed some."""
 
         def batches() -> Iterator[tuple[Encoded, list[Action]]]:
-            for hits in self._reader.pages(plan.body(self._layout.source)):
+            for hits in self.reader.pages(plan.body(self._layout.source)):
                 features, encoded = self._encode(plan, hits)
                 yield encoded, plan.actions(hits, features)
 
@@ -229,8 +227,8 @@ class DocValueFeatures(FeatureStore):
             encoded.append((encoder.name, {hits[i]["_id"] for i in changed}))
         for found, document in zip(features, documents):
             found |= self._layout.row(document)
-        for key in dict.fromkeys([*plan.kept, *plan.vectors]):
-            if key in plan.stored and plan.stored[key].vectors:
+        for key in plan.kept:
+            if key not in plan.wanted and plan.stored[key].vectors:
                 plan.stored[key].add_vectors(key, features)
         return features, encoded
 

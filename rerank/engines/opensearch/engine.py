@@ -18,8 +18,7 @@ from rerank.engines.opensearch.attached_features import AttachedFeatures
 from rerank.engines.opensearch.auth import check_trust, trust
 from rerank.engines.opensearch.connection import Settings, check
 from rerank.engines.opensearch.index import Index
-from rerank.engines.opensearch.layout import AttachedLayout, fields_of
-from rerank.engines.opensearch.reading import Reader
+from rerank.engines.opensearch.layout import Layout, fields_of
 from rerank.engines.opensearch.search import Searcher
 from rerank.engines.opensearch.templates import Templates
 from rerank.engines.opensearch.writing import Writer
@@ -47,12 +46,8 @@ class OpenSearchEngine(Writer, Engine):
         super().__init__(index)
         self.settings, self.layout, self.lang = index.settings, index.layout, index.lang
         self.first_stages = index.layout.first_stages
-        reader = Reader(index)  # not self, see Writer
-        attached = isinstance(index.layout, AttachedLayout)
-        self.attached_features = (
-            AttachedFeatures(index, reader, index.folder / "features", self.doc_values) if attached else None
-        )
-        self.searcher = Searcher(reader, self.doc_values, self.attached_features)
+        self.attached_features = AttachedFeatures(self.doc_values) if index.layout.attached else None
+        self.searcher = Searcher(self.doc_values, self.attached_features)
         self.templates = Templates(index)
         self._uuids: set[str] = set()
         self._foreign: set[str] = set()
@@ -77,10 +72,10 @@ class OpenSearchEngine(Writer, Engine):
         settings: Settings,
         folder: Path,
         lang: str | None = None,
-        fields: Mapping[str, Sequence[str]] | None = None,
+        fields: Mapping[str, Sequence[str]] = {},
     ) -> OpenSearchEngine:
         """Open an index. folder: of the engine. fields: of an attached index (:func:`fields_of`)."""
-        return cls(Index(settings, folder, AttachedLayout(fields) if fields else None, lang))
+        return cls(Index(settings, folder, Layout(fields), lang))
 
     @classmethod
     def in_workspace(
@@ -168,13 +163,13 @@ class OpenSearchEngine(Writer, Engine):
 
     def field_values(self, ids: Sequence[str], fields: Sequence[str]) -> list[NDArray[np.float64]]:
         """See :meth:`Engine.field_values`."""
-        if isinstance(self.layout, AttachedLayout):
+        if self.layout.attached:
             return self.searcher.fields.field_values(ids, fields)
         return super().field_values(ids, fields)
 
     def score(self, text: str, signal: str, candidates: Candidates) -> NDArray[np.float64]:
         """Score candidates by a lexical signal."""
-        return self.searcher.score(text, signal, candidates)
+        return self.searcher.score(text, signal, candidates.ids)
 
     @property
     def features(self) -> FeatureStore:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.engines.opensearch.layout import AttachedLayout
 from rerank.engines.opensearch.reading import Reader
 from rerank.errors import UsageError
 from rerank.filters import FIELD, KINDS, Filter, Span, every, exact, period
@@ -38,7 +37,7 @@ class Fields:
 
     def _clause(self, uuids: frozenset[str], one: Filter) -> dict[str, Any]:
         """uuids: of the indices, which can change."""
-        if isinstance(self._index.layout, AttachedLayout):
+        if self._index.layout.attached:
             caps = self._caps(f"{one.field},*.keyword")
             kinds = ", ".join(sorted(caps.get(one.field, ())))
             return clause(one, kinds, self._index.settings.index, caps)

@@ -14,7 +14,7 @@ from opensearchpy import exceptions as client_errors
 
 from rerank.engines.opensearch.connection import Settings, check, connect
 from rerank.engines.opensearch.errors import CREATE_AGAIN, asking
-from rerank.engines.opensearch.layout import AttachedLayout, Layout, check_fields, field_types
+from rerank.engines.opensearch.layout import Layout, check_fields, field_types
 from rerank.errors import EngineError, UsageError
 from rerank.index_templates import index_body
 
@@ -27,6 +27,9 @@ NO_PIPELINE = "_none"
 """No search pipeline: with the hook's pipeline, the service would call itself without end. It is set in the
 body, because the header of ``_msearch`` does not accept it. Searches at a point in time may use the default
 pipeline; the hook does not change them, because they have no words."""
+
+DEFAULTS: Mapping[str, Any] = {"search_pipeline": NO_PIPELINE, "track_total_hits": False}
+"""Parts of the body of every search."""
 
 _ALL: Mapping[str, Any] = {"match_all": {}}
 _FRESH = 2.0  # seconds until the indices of the name are read again
@@ -63,7 +66,7 @@ class Index:
         if not found:
             raise EngineError(f"{self.settings.where} has no index {self.settings.index!r}; {CREATE_AGAIN}")
         for name, about in found.items():
-            if isinstance(self.layout, AttachedLayout):
+            if self.layout.attached:
                 check_fields(name, about["mappings"], self.layout.fields)
                 continue
             made = about["mappings"].get("_meta", {}).get("rerank", {}).get("format")
@@ -148,14 +151,21 @@ class Index:
         return asking(self.settings, doing)
 
     def search(self, doing: str, body: Mapping[str, Any], index: str | None = "", **params: str) -> Any:
-        """Return the answer of all shards. index: default: of the settings; None: of a point in time."""
+        """Return the answer of all shards. index: default: of the settings; None: of a point in time.
+
+        The searches of a dying node fail; copies of its shards answer the second request.
+        """
         index = self.settings.index if index == "" else index
-        body = {"search_pipeline": NO_PIPELINE, "track_total_hits": False, **body}
-        params = {"allow_partial_search_results": "false", **params}
+        body, params = {**DEFAULTS, **body}, {"allow_partial_search_results": "false", **params}
         with self.asking(doing):
+            try:
+                return self.client.search(index=index, body=body, params=params)
+            except client_errors.TransportError as error:
+                if not isinstance(error.status_code, int) or error.status_code < 500:
+                    raise
             return self.client.search(index=index, body=body, params=params)
 
-    def count(self, query: Mapping[str, Any] = _ALL, index: str = "") -> int:
+    def count(self, query: Mapping[str, Any] = _ALL, index: str = "", **params: str) -> int:
         """Count matches. A missing shard is an error, unlike with ``_count``."""
         body = {"size": 0, "track_total_hits": True, "query": query}
-        return int(self.search("counting documents", body, index)["hits"]["total"]["value"])
+        return int(self.search("counting documents", body, index, **params)["hits"]["total"]["value"])

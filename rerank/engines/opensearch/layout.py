@@ -15,7 +15,7 @@ from rerank.records import Document
 _SEARCHED = ("text", "match_only_text")
 
 FIELDS = ("title", "text", "categories", "links", "lang")
-"""Parts of a document that fields of an attached index can be."""
+"""Parts of a document. In an index that rerank made, these are the names of its fields."""
 
 
 def fields_of(table: Mapping[str, Any], where: str) -> dict[str, tuple[str, ...]]:
@@ -41,39 +41,54 @@ def fields_of(table: Mapping[str, Any], where: str) -> dict[str, tuple[str, ...]
 
 
 class Layout:
-    """The layout of rerank's indices (index_templates/).
+    """The fields of the documents in an index.
 
-    has_id: the field ``id`` repeats ``_id`` as a doc value, for speed.
+    fields: of an attached index: part of a document -> fields; dots lead into objects. Empty: an index that
+        rerank made (index_templates/).
     first_stages: lexical signals.
     source: ``_source`` fields of a document.
     """
 
-    has_id = True
-    first_stages: tuple[str, ...] = FIRST_STAGES
-    source: bool | list[str] = True
+    def __init__(self, fields: Mapping[str, Sequence[str]] = {}) -> None:
+        self.fields, self.attached = dict(fields), bool(fields)
+        self.first_stages = ("bm25",) if fields else FIRST_STAGES
+        self.source: bool | list[str] = sorted({path for paths in fields.values() for path in paths}) or True
+        self._words = [path for name in ("title", "text") for path in fields.get(name, ())]
+        parts = fields or {name: (name,) for name in FIELDS}
+        self._paths = [(name, path.split(".")) for name, paths in parts.items() for path in paths]
 
     def query(self, text: str, signal: str) -> dict[str, Any]:
-        """Return the query of a lexical signal. text: plain words."""
-        return {"match": {"content" if signal == "bm25" else "content.tfidf": {"query": text}}}
+        """Return the query of a lexical signal. text: plain words. Scores of title and text add up."""
+        if len(self._words) > 1:
+            return {"multi_match": {"query": text, "fields": self._words, "type": "most_fields"}}
+        (field,) = self._words or ["content" if signal == "bm25" else "content.tfidf"]
+        return {"match": {field: {"query": text}}}
 
     def document(self, id: str, source: Mapping[str, Any]) -> Document:
-        """Return the document of a ``_source``."""
+        """Return the document of a ``_source``; several texts are joined by line breaks."""
+        found: dict[str, list[str]] = {}
+        for name, path in self._paths:
+            value = source.get(path[0]) if len(path) == 1 else _at(source, path)
+            found.setdefault(name, []).extend(_strings(value))
         return Document(
             id,
-            "\n".join(_strings(source.get("title"))),
-            "\n".join(_strings(source.get("text"))),
-            tuple(_strings(source.get("categories"))),
-            tuple(_strings(source.get("links"))),
-            source.get("lang"),
-            source.get("extra") or {},
+            "\n".join(found.get("title", ())),
+            "\n".join(found.get("text", ())),
+            tuple(found.get("categories", ())),
+            tuple(found.get("links", ())),
+            next(iter(found.get("lang", ())), None),
+            {} if self.attached else source.get("extra") or {},
         )
 
     def row(self, document: Document) -> dict[str, Any]:
-        """Return the fields that are written with the features: id and categories, for the hook."""
-        return {DOCUMENT: document_row(document.id, document.categories)}
+        """Return the fields that are written with the features: id and categories, for the hook.
+
+        An attached index gets none.
+        """
+        return {} if self.attached else {DOCUMENT: document_row(document.id, document.categories)}
 
     def to_source(self, document: Document) -> dict[str, Any]:
-        """Return a document's ``_source``, with filter terms."""
+        """Return a document's ``_source`` in an index of rerank, with filter terms."""
         fields = {
             "id": document.id,
             "title": document.title,
@@ -85,43 +100,6 @@ class Layout:
             FIELD: terms_of(document),
         }
         return {name: value for name, value in fields.items() if value}
-
-
-class AttachedLayout(Layout):
-    """A user's index. fields: part of a document -> fields; dots lead into objects."""
-
-    has_id = False
-    first_stages: tuple[str, ...] = ("bm25",)
-
-    def __init__(self, fields: Mapping[str, Sequence[str]]) -> None:
-        self.fields = {name: tuple(paths) for name, paths in fields.items()}
-        self.source = sorted({path for paths in self.fields.values() for path in paths})
-        self._words = [path for name in ("title", "text") for path in self.fields.get(name, ())]
-
-    def query(self, text: str, signal: str) -> dict[str, Any]:
-        """Return a query that adds up title and text scores."""
-        if len(self._words) == 1:
-            return {"match": {self._words[0]: {"query": text}}}
-        return {"multi_match": {"query": text, "fields": self._words, "type": "most_fields"}}
-
-    def document(self, id: str, source: Mapping[str, Any]) -> Document:
-        """Return the document; several texts are joined by line breaks."""
-        found = {
-            name: [value for path in paths for value in _strings(_at(source, path.split(".")))]
-            for name, paths in self.fields.items()
-        }
-        return Document(
-            id,
-            "\n".join(found.get("title", ())),
-            "\n".join(found.get("text", ())),
-            tuple(found.get("categories", ())),
-            tuple(found.get("links", ())),
-            next(iter(found.get("lang", ())), None),
-        )
-
-    def row(self, document: Document) -> dict[str, Any]:
-        """Return nothing: the documents are only read."""
-        return {}
 
 
 def check_fields(index: str, mappings: Mapping[str, Any], fields: Mapping[str, Sequence[str]]) -> None:

@@ -7,7 +7,6 @@ from contextlib import suppress
 from typing import Any
 
 from rerank.engines.opensearch.index import Index
-from rerank.engines.opensearch.text_rows import DocumentLocation
 from rerank.records import Document
 
 LONGEST_ID = 512
@@ -53,31 +52,32 @@ class Reader:
             found = self.index.search("reading documents", page)
             yield from found["hits"]["hits"]
 
-    def at(self, locations: Sequence[DocumentLocation]) -> list[Document | None]:
-        """Return the documents at these locations; None: changed or deleted."""
+    def at(self, locations: Sequence[tuple[str, int, int]]) -> list[Document | None]:
+        """Return the documents at these locations; None: changed or deleted.
+
+        locations: uuid of the index, shard and sequence number.
+        """
+        numbers: dict[tuple[str, int], list[int]] = {}
+        for uuid, shard, seq_no in locations:
+            numbers.setdefault((uuid, shard), []).append(seq_no)
         names = {uuid: name for name, uuid in self.index.shape().uuids.items()}
-        if any(one.uuid not in names for one in locations):  # the alias may have moved
+        if any(uuid not in names for uuid, _ in numbers):  # the alias may have moved
             names = {uuid: name for name, uuid in self.index.shape(fresh=True).uuids.items()}
         found: dict[tuple[str, int, int], Document] = {}
-        for uuid, shard in dict.fromkeys((one.uuid, one.shard) for one in locations):
-            if uuid not in names:
-                continue
-            numbers = [one.seq_no for one in locations if (one.uuid, one.shard) == (uuid, shard)]
-            body = self.numbered({"terms": {"_seq_no": numbers}}, len(numbers))
-            for hit in self.shard(names[uuid], shard, body)["hits"]:
-                found[uuid, shard, hit["_seq_no"]] = self._layout.document(hit["_id"], hit["_source"])
-        return [found.get((one.uuid, one.shard, one.seq_no)) for one in locations]
+        for (uuid, shard), some in numbers.items():
+            if uuid in names:
+                query = {"terms": {"_seq_no": some}}
+                for hit in self.shard(names[uuid], shard, query, len(some)):
+                    found[uuid, shard, hit["_seq_no"]] = self._layout.document(hit["_id"], hit["_source"])
+        return [found.get(location) for location in locations]
 
-    def numbered(self, query: Mapping[str, Any], size: int) -> dict[str, Any]:
-        """Return the body of a search by sequence number."""
-        more = {"_source": self._layout.source, "seq_no_primary_term": True}
-        return {**more, "size": size, "query": query, "sort": [{"_seq_no": "asc"}]}
-
-    def shard(self, index: str, number: int, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the hits in one primary shard."""
-        where = f"_shards:{number}|_primary"
-        found: dict[str, Any] = self.index.search("reading documents", body, index, preference=where)["hits"]
-        return found
+    def shard(self, index: str, number: int, query: Mapping[str, Any], size: int) -> list[dict[str, Any]]:
+        """Return the first hits in one primary shard, by sequence number. size: their maximum number."""
+        body = {"size": size, "query": query, "sort": [{"_seq_no": "asc"}]}
+        body |= {"_source": self._layout.source, "seq_no_primary_term": True}
+        found = self.index.search("reading documents", body, index, preference=primary(number))
+        hits: list[dict[str, Any]] = found["hits"]["hits"]
+        return hits
 
     def documents(self) -> Iterator[Document]:
         """Return all documents as a stream."""
@@ -112,6 +112,11 @@ class Reader:
             with suppress(Exception):
                 params = {"request_timeout": min(1.0, self._settings.timeout)}
                 self._client.delete_pit(body={"pit_id": [keep]}, params=params)
+
+
+def primary(shard: int) -> str:
+    """Return the preference of searches in one primary shard."""
+    return f"_shards:{shard}|_primary"
 
 
 def usable(id: str) -> bool:

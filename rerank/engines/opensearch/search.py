@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from opensearchpy import exceptions as client_errors
 
 from rerank.arrays import feature_width, passage_cosines
 from rerank.engines.base import SearchRequest, VectorQuery, cannot_retrieve, check_signal
@@ -21,10 +20,9 @@ from rerank.engines.opensearch.attached_features import AttachedFeatures
 from rerank.engines.opensearch.columns import FEATURES, Column, feature_key, vector_field
 from rerank.engines.opensearch.connection import Settings
 from rerank.engines.opensearch.doc_value_features import DocValueFeatures
-from rerank.engines.opensearch.errors import asking, explain
 from rerank.engines.opensearch.filtering import Fields
-from rerank.engines.opensearch.index import NO_PIPELINE
-from rerank.engines.opensearch.reading import Reader, usable
+from rerank.engines.opensearch.index import DEFAULTS
+from rerank.engines.opensearch.reading import usable
 from rerank.errors import WorkspaceError
 from rerank.order import rank
 from rerank.records import Candidates
@@ -78,11 +76,11 @@ def search_options(settings: Settings, text: str) -> dict[str, str]:
 class Searcher:
     """Finds and scores the documents of one index. attached: the features of an attached index."""
 
-    def __init__(self, reader: Reader, features: DocValueFeatures, attached: AttachedFeatures | None) -> None:
-        index = self._index = reader.index
+    def __init__(self, features: DocValueFeatures, attached: AttachedFeatures | None) -> None:
         self._features, self._attached = features, attached
-        self._client, self._settings, self._layout = index.client, index.settings, index.layout
-        self.fields = Fields(reader)
+        index = self._index = features.reader.index
+        self._settings, self._layout = index.settings, index.layout
+        self.fields = Fields(features.reader)
 
     def search(self, requests: Sequence[SearchRequest], kept: Clauses | None = None) -> Iterator[Candidates]:
         """Search for one batch of requests; see :func:`batches`. kept: additional filters.
@@ -112,13 +110,10 @@ class Searcher:
         hits, took = self._among(ids, text, request.first_stage, [*wanted.values()])
         return self._candidates(_ordered(hits), took, request, wanted)
 
-    def score(self, text: str, signal: str, candidates: Candidates) -> NDArray[np.float64]:
-        """Score candidates; see :meth:`Engine.score`."""
+    def score(self, text: str, signal: str, ids: Sequence[str]) -> NDArray[np.float64]:
+        """Score documents; see :meth:`Engine.score`."""
         check_signal(signal, self._layout.first_stages)
-        return self._scores(_encodable(text), candidates.ids, signal)
-
-    def _scores(self, text: str, ids: Sequence[str], signal: str) -> NDArray[np.float64]:
-        hits, _ = self._among(ids, text, signal, matching=True)
+        hits, _ = self._among(ids, _encodable(text), signal, matching=True)
         scores = {hit.id: hit.score for hit in hits}
         return np.array([scores.get(id, 0.0) for id in ids], np.float64)
 
@@ -210,7 +205,7 @@ class Searcher:
         scores = {hit.id: hit.score for name, part in parts.items() if name in scored for hit in part}
         unscored = [id for id in hits_by_id if id not in scores]
         if unscored:
-            scores |= zip(unscored, self._scores(request.text, unscored, request.first_stage).tolist())
+            scores |= zip(unscored, self.score(request.text, request.first_stage, unscored).tolist())
         hits = _ordered([hit._replace(score=scores[id]) for id, hit in hits_by_id.items()])
         members = {name: {hit.id for hit in part} for name, part in parts.items()}
         by = {name: np.array([hit.id in some for hit in hits], np.bool_) for name, some in members.items()}
@@ -267,7 +262,7 @@ class Searcher:
     def _find(self, searches: Sequence[Search], keys: Sequence[str]) -> list[Answer]:
         """Send searches in one request. keys: features to return."""
         found = []
-        by_id = self._layout.has_id
+        by_id = not self._layout.attached
         bodies = [self._body(search, keys, by_id) for search in searches]
         for search, answer in zip(searches, self._send(searches, bodies), strict=True):
             hits = answer["hits"]["hits"]
@@ -278,16 +273,11 @@ class Searcher:
         return found
 
     def _body(self, search: Search, keys: Sequence[str], by_id: bool) -> dict[str, Any]:
-        body: dict[str, Any] = {
-            "query": search.query,
-            "size": search.size,
-            "track_total_hits": False,
-            "search_pipeline": NO_PIPELINE,
-        }
+        body: dict[str, Any] = {"query": search.query, "size": search.size}
         if by_id:
             body.update(stored_fields="_none_", sort=[{"_score": "desc"}, {"id": "asc"}])
         else:
-            body.update(_source=False, seq_no_primary_term=not self._layout.has_id)
+            body.update(_source=False, seq_no_primary_term=self._layout.attached)
         if keys:
             body["docvalue_fields"] = [f"{FEATURES}.{key}" for key in keys]
         return body
@@ -295,26 +285,15 @@ class Searcher:
     def _send(self, searches: Sequence[Search], bodies: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         options = [search_options(self._settings, search.text) for search in searches]
         if len(bodies) == 1:
-            yield self._ask(bodies[0], options[0])
+            yield self._index.search(_DOING, bodies[0], **options[0])
             return
         lines: list[Any] = []
         for option, body in zip(options, bodies):
-            lines += [{**option, "index": self._settings.index}, body]
-        with asking(self._settings, _DOING):
-            answers = self._client.msearch(body=lines)["responses"]
+            lines += [{**option, "index": self._settings.index}, {**DEFAULTS, **body}]
+        with self._index.asking(_DOING):
+            answers = self._index.client.msearch(body=lines)["responses"]
         for body, option, answer in zip(bodies, options, answers, strict=True):
-            yield self._ask(body, option) if "error" in answer else answer
-
-    def _ask(self, body: dict[str, Any], option: dict[str, str], again: bool = True) -> dict[str, Any]:
-        try:
-            answer: dict[str, Any] = self._client.search(index=self._settings.index, body=body, params=option)
-        except client_errors.OpenSearchException as error:
-            status = getattr(error, "status_code", None)
-            # The searches of a dying node fail; copies of its shards answer the next request.
-            if again and isinstance(status, int) and status >= 500:
-                return self._ask(body, option, again=False)
-            raise explain(error, self._settings, _DOING) from error
-        return answer
+            yield self._index.search(_DOING, body, **option) if "error" in answer else answer
 
 
 def _hit(hit: Mapping[str, Any]) -> Hit:

@@ -87,8 +87,7 @@ class Templates:
         body, settings = self.ids_only(body, min(self._index.shape().window, size)), self._index.settings
         # Named queries are the reason for single searches: _msearch does not return their scores.
         params = {**search_options(settings, query.lexical), "include_named_queries_score": "true"}
-        with self._index.asking(f"{search}: query {query.id!r}"):
-            answer = self._index.client.search(index=settings.index, body=body, params=params)
+        answer = self._index.search(f"{search}: query {query.id!r}", body, **params)
         return _candidates(answer, search, query)
 
     def body(self, search: SearchTemplate, query: Query) -> dict[str, Any]:
@@ -176,14 +175,12 @@ class Templates:
         return search
 
     def _stored(self, name: str) -> str:
-        try:
-            script = self._index.client.get_script(id=name)["script"]
-        except client_errors.NotFoundError as error:
+        with self._index.asking("reading the template"):
+            script = self._index.client.get_script(id=name, params={"ignore": 404}).get("script")
+        if script is None:
             raise EngineError(
                 f"{self._index.settings.where} has no stored template {name!r}; store it, or name another"
-            ) from error
-        except client_errors.OpenSearchException as error:
-            raise explain(error, self._index.settings, "reading the template") from error
+            )
         if script.get("lang") != "mustache":
             raise UsageError(f"stored:{name} is a script in {script.get('lang')}; name a search template")
         source: str = script["source"]
@@ -222,14 +219,11 @@ class Templates:
         return kept or NO_PIPELINE
 
     def _definition(self, name: str) -> dict[str, Any]:
-        client, settings = self._index.client, self._index.settings
-        try:
-            pipelines: dict[str, Any] = client.transport.perform_request("GET", f"/_search/pipeline/{name}")
-        except client_errors.NotFoundError as error:
-            raise UsageError(f"there is no search pipeline {name!r}; correct the template") from error
-        except client_errors.OpenSearchException as error:
-            raise explain(error, settings, "reading the search pipeline") from error
-        pipeline: dict[str, Any] = pipelines[name]
+        with self._index.asking("reading the search pipeline"):
+            pipelines = self._index.client.search_pipeline.get(id=name, params={"ignore": 404})
+        pipeline: dict[str, Any] | None = pipelines.get(name)
+        if pipeline is None:
+            raise UsageError(f"there is no search pipeline {name!r}; correct the template")
         return pipeline
 
 

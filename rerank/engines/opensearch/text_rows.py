@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
@@ -50,16 +50,6 @@ SELECT (SELECT count(*) FROM texts WHERE crc <> crc(hash, categories))
 # place: hash of an index and the fields of its documents. last: sequence number.
 
 
-class DocumentLocation(NamedTuple):
-    """A version of a document. uuid: of its index."""
-
-    uuid: str
-    shard: int
-    seq_no: int
-    term: int
-    id: str = ""
-
-
 class TextRows:
     """The rows of one attached index, and their ``features``.
 
@@ -70,10 +60,10 @@ class TextRows:
     >>> wolf = Document("wolf", text="a grey wolf", categories=("animals",))
     >>> row = rows.add([wolf])
     >>> rows.features.write("text", "v1", row, np.array([[1.0, 2.0]], np.float16))
-    >>> rows.locate([DocumentLocation("uuid", 0, 7, 1, "wolf")], row)
-    >>> shards, numbers, terms = np.array([0, 0]), np.array([7, 8]), np.array([1, 1])
-    >>> rows.find("uuid", shards, numbers, terms).tolist()
-    [1, -1]
+    >>> shards, numbers, terms = np.array([0]), np.array([7]), np.array([1])
+    >>> rows.locate("uuid", shards, numbers, terms, ["wolf"], row)
+    >>> rows.find("uuid", shards, numbers, terms), rows.find("uuid", shards, numbers + 1, terms)
+    (array([1]), array([-1]))
     >>> rows.categories(row)
     [('animals',)]
     """
@@ -109,7 +99,7 @@ class TextRows:
     ) -> Numbers:
         """Return (n,) rows of documents of one index; -1: no row.
 
-        shards, seq_nos, terms: (n,), as in :class:`DocumentLocation`. shards None: compare ids.
+        shards, seq_nos, terms: (n,), the versions of the documents. shards None: compare ids.
         """
         with self._database() as db:
             found = db.execute(
@@ -161,17 +151,16 @@ class TextRows:
             )
             return _rows(db, hashes)
 
-    def locate(self, locations: Sequence[DocumentLocation], rows: Numbers) -> None:
-        """Store the rows of documents."""
-        places = {uuid: self._place(uuid) for uuid in {one.uuid for one in locations}}
+    def locate(
+        self, uuid: str, shards: Numbers, seq_nos: Numbers, terms: Numbers, ids: Sequence[str], rows: Numbers
+    ) -> None:
+        """Store the (n,) rows of documents of one index; see :meth:`find`."""
+        place, numbers = self._place(uuid), (seq_nos.tolist(), shards.tolist(), terms.tolist())
         with self._writing() as db:
             db.executemany(
                 "INSERT OR REPLACE INTO locations"
                 " VALUES (?1, ?2, ?3, ?4, ?5, ?6, crc(?1, ?2, ?3, ?4, ?5, ?6))",
-                [
-                    (places[one.uuid], one.seq_no, one.shard, one.term, _id_sum(one.id), row)
-                    for one, row in zip(locations, rows.tolist())
-                ],
+                [(place, *rest) for rest in zip(*numbers, map(_id_sum, ids), rows.tolist(), strict=True)],
             )
 
     def set_encoded(self, name: str, version: str, uuid: str, shard: int, last: int) -> None:

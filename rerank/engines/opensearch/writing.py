@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import IO, Any
+from typing import IO
 
 import msgspec
 
@@ -18,7 +18,6 @@ from rerank.engines.opensearch.bulk import Action, Written, action, send
 from rerank.engines.opensearch.columns import FEATURES, Column, encode, feature_key
 from rerank.engines.opensearch.doc_value_features import DocValueFeatures
 from rerank.engines.opensearch.index import Index
-from rerank.engines.opensearch.layout import AttachedLayout
 from rerank.engines.opensearch.reading import LONGEST_ID, Reader, usable
 from rerank.errors import EngineError, InputError, UsageError
 from rerank.files import DISK_ERRORS, folder_lock
@@ -65,7 +64,7 @@ class Writer(Reader):
     def __init__(self, index: Index) -> None:
         super().__init__(index)
         # Not self: connections are closed when the last reference goes.
-        self.doc_values = DocValueFeatures(index, Reader(index))
+        self.doc_values = DocValueFeatures(Reader(index))
 
     def write(
         self,
@@ -84,7 +83,7 @@ class Writer(Reader):
 
         replace: write a new index, then move the alias. An empty collection is always written this way.
         """
-        if isinstance(self._layout, AttachedLayout):
+        if self._layout.attached:
             raise UsageError(
                 f"index {self._settings.index!r} is attached and only read; change its documents elsewhere"
             )
@@ -145,6 +144,7 @@ class Writer(Reader):
         self, ingest: _Ingest, documents: Iterable[Document], delete: Sequence[str], compare: bool
     ) -> None:
         """Check documents and store actions."""
+        encoders, retrieving = ingest.encoders, self.doc_values.retrieving(ingest.encoders)
         positions: dict[str, int] = {}
         stream = iter(documents)
         while batch := list(islice(stream, _BATCH)):
@@ -161,7 +161,9 @@ class Writer(Reader):
             if not batch:
                 continue
             sources = [{**self._layout.to_source(one), FEATURES: self._layout.row(one)} for one in batch]
-            self._encode(batch, [source[FEATURES] for source in sources], ingest)
+            features = [source[FEATURES] for source in sources]
+            for encoder in encoders:
+                encode(encoder, batch, features, ingest.columns, retrieves=encoder.name in retrieving)
             ingest.put([action("index", one.id, source) for one, source in zip(batch, sources)])
         for id in delete:
             if id in positions:
@@ -169,15 +171,6 @@ class Writer(Reader):
         ids = list(filter(usable, delete))
         for i in range(0, len(ids), _BATCH):
             ingest.put([action("delete", id) for id in ids[i : i + _BATCH]])
-
-    def _encode(self, batch: Sequence[Document], features: Sequence[dict[str, Any]], ingest: _Ingest) -> None:
-        """Add the features of each document, and their columns."""
-        retrieving, columns = self.doc_values.retrieving(ingest.encoders), ingest.columns
-        for encoder in ingest.encoders:
-            encode(encoder, batch, features, columns, retrieves=encoder.name in retrieving)
-            if encoder.name in retrieving:
-                key = feature_key(encoder.name, encoder.version)
-                columns[key].add_vectors(key, features)
 
     def _text(self, document: Document) -> bytes:
         return msgspec.json.encode(self._layout.to_source(document), order="deterministic")
