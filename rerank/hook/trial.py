@@ -16,6 +16,7 @@ from rerank.records import Query
 from rerank.results import Report
 from rerank.search.pipeline import template_of
 from rerank.search.scorer import ScoringInput
+from rerank.search.second_phase import rescore
 from rerank.stack.ranking import Ranking
 from rerank.stack.signals import CLAUSE, SEARCH, is_clause
 from rerank.stack.stack import Stack
@@ -94,4 +95,5 @@ def _ranking(hook: Hook, stack: Stack, text: str, hits: Sequence[Mapping[str, An
     pipeline = hook.workspace.pipeline(stack.signals, versions=hook.workspace.versions(stack))
     scorer = pipeline.scorer(stack.signals, stack.first_stage)
     scored = scorer.score(Query("query", text), ScoringInput([hit["_id"] for hit in hits], scores))
-    return stack.for_case(scored.case).rank(scored.ids, scored.raw)
+    ranking = stack.for_case(scored.case).rank(scored.ids, scored.raw)
+    return ranking if stack.then is None else rescore(ranking, scored.query, stack.then, hook.engine.get)

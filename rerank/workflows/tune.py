@@ -129,13 +129,15 @@ def tune(
     signals = _signals(stack, alone=then is not None)
     if out is not None:
         check_output(out, '"rerank_stack"')
-    RankMeasure.parse(measure)  # raises before the long work
+    RankMeasure.parse(measure)  # these raise before the long work
+    equal = Linear(signals, (1.0,) * len(signals))
+    for one in normalizations:
+        replace(equal, normalization=one)
     phase = None if then is None else read_second_phase(then, top)
     asked = Protocol(depth) if protocol is None else parse_protocol(protocol)
     shared: dict[str, Any] = {"infer": infer, "seed": seed, "progress": progress}
     judged = JudgedQueries.of(queries, qrels, filter, ignore_categories=ignore_categories, **shared)
     first, search = _first_stage(workspace, signals, retrieve, first_stage)
-    equal = Linear(signals, (1.0,) * len(signals))
     weights = _Weights(
         workspace, Stack(equal, first, asked.cut or depth, tuple(retrieve), search=search), judged, asked
     )

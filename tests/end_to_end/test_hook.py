@@ -9,6 +9,7 @@ import shutil
 import time
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 
 from rerank.engines.base import SearchRequest
 from rerank.formats import read_queries
+from rerank.stack.file import second_phase
 from rerank.stack.stack import Stack
 from rerank.workspace import Workspace
 from tests.endpoints import call_hook, read_answer
@@ -328,6 +330,27 @@ def test_hook_test_compares_the_order(installed, cluster, service, run, small):
     run("hook", "install", "--service", service.url, "--timeout", 20, "-w", cluster)
     trial = run("hook", "test", text, "-w", cluster, "--json").json
     assert (trial["same"], list(trial["query"]["match"])) == (True, ["content.tfidf"])
+
+
+def test_hook_test_includes_a_second_phase(cluster, plugged, run, script, small, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    model = tmp_path / "model"
+    model.mkdir()
+    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    names += sorted({word for one in small.documents for word in one["title"].lower().split()})
+    (model / "vocab.txt").write_text("\n".join(names) + "\n", "utf-8")
+    transformers.BertTokenizerFast(str(model / "vocab.txt")).save_pretrained(model)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 48}
+    config = transformers.BertConfig(**sizes, vocab_size=len(names), num_labels=1, initializer_range=0.5)
+    transformers.BertForSequenceClassification(config).save_pretrained(model)
+    then, words = second_phase(f"cross-encoder:{model}", 5), texts(small, 1)[0]
+    replace(Stack.parse("bm25*1.0"), then=then).save(tmp_path / "stack.json")
+    with serving(script, cluster, tmp_path, "--stack", tmp_path / "stack.json") as server:
+        run("hook", "install", "--service", server.url, "--timeout", 20, "-w", cluster)
+        trial = run("hook", "test", words, "-w", cluster, "--json").json
+    assert (trial["outcome"], trial["same"]) == ("reranked", True)
+    assert trial["reranked"] != trial["plain"]
+    assert sorted(trial["reranked"][:5]) == sorted(trial["plain"][:5])
 
 
 def test_a_service_that_is_down_is_reported(cluster, service, run, small):
