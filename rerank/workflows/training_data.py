@@ -29,6 +29,9 @@ DEV_DEPTH = 1000
 HELD_OUT = 0.1
 """Share of the queries that is held out without dev judgments."""
 
+_Asked = tuple[Query, Mapping[str, int], Candidates]
+"""A query, its grades and its candidates."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
@@ -157,19 +160,8 @@ def _of_judgments(
     report.seen = TrainingRecord.of(qrels, trained=train_ids) | TrainingRecord.of(dev_qrels, stopped=dev_ids)
     asked = [(by_id[id], qrels[id], TRAIN_DEPTH) for id in train_ids]
     asked += [(by_id[id], dev_qrels[id], DEV_DEPTH) for id in dev_ids]
-    queries: list[Query] = []
-    judged: list[Judged] = []
-    for query, grades, candidates in _candidates(workspace, inputs, asked, report, progress):
-        report.unknown_documents += sum(d not in collection.position for d in grades if grades[d] > 0)
-        if not len(candidates):
-            report.silent.append(query.id)
-        elif inputs.infer and not query.categories:
-            categories = vote(candidates.ids, candidates.scores, collection.categories)
-            report.inferred_categories += bool(categories)
-            query = replace(query, categories=categories)
-        judged.append(collection.judged(len(queries), grades, candidates))
-        queries.append(query)
-    report.without_hits = len(report.silent)
+    candidates = _candidates(workspace, inputs, asked, report, progress)
+    queries, judged = _judge(collection, candidates, report, infer=inputs.infer)
     train = [one for one in judged[: len(train_ids)] if len(one.documents)]
     dev = [one for one in judged[len(train_ids) :] if len(one.documents)]
     report.train_queries, report.dev_queries = len(train), len(dev)
@@ -178,8 +170,6 @@ def _of_judgments(
             raise TrainingError(
                 f"no judged {name}query has a relevant document in the workspace; check {option}"
             )
-    counts = Counter(code for query in queries if (code := language_or_none(query.lang))), collection.langs
-    languages = {code for count in counts for code, _ in count.most_common(1)}
     # Word vectors do not use dev queries, as they do not use test queries.
     query_text = queries[: len(train_ids)] if inputs.query_text is None else inputs.query_text
     return TrainingData(
@@ -189,11 +179,37 @@ def _of_judgments(
         train=train,
         dev=dev,
         first_stage=report.first_stage,
-        same_language=len(languages) < 2,
+        same_language=_one_language(queries, collection),
         category_edges=workspace.category_edges(),
         query_text=Corpus.read(query_text),
         query_texts=[query.text for query in queries],
     )
+
+
+def _judge(
+    collection: Collection, candidates: Iterable[_Asked], report: TrainReport, *, infer: bool
+) -> tuple[list[Query], list[Judged]]:
+    """Return the queries, with inferred categories, and their judged documents."""
+    queries: list[Query] = []
+    judged: list[Judged] = []
+    for query, grades, found in candidates:
+        report.unknown_documents += sum(d not in collection.position for d in grades if grades[d] > 0)
+        if not len(found):
+            report.silent.append(query.id)
+        elif infer and not query.categories:
+            categories = vote(found.ids, found.scores, collection.categories)
+            report.inferred_categories += bool(categories)
+            query = replace(query, categories=categories)
+        judged.append(collection.judged(len(queries), grades, found))
+        queries.append(query)
+    report.without_hits = len(report.silent)
+    return queries, judged
+
+
+def _one_language(queries: Sequence[Query], collection: Collection) -> bool:
+    """Whether most queries and most documents have the same language."""
+    counts = Counter(code for query in queries if (code := language_or_none(query.lang))), collection.langs
+    return len({code for count in counts for code, _ in count.most_common(1)}) < 2
 
 
 def _candidates(
@@ -202,7 +218,7 @@ def _candidates(
     asked: Sequence[tuple[Query, Mapping[str, int], int]],
     report: TrainReport,
     progress: Progress,
-) -> Iterator[tuple[Query, Mapping[str, int], Candidates]]:
+) -> Iterator[_Asked]:
     """Yield the queries, their grades, and their candidates. asked: also the number of candidates."""
     report.first_stage, search = workspace.first_stage_of(inputs.first_stage)
     if search is not None and inputs.queries:
