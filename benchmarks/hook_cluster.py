@@ -22,25 +22,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
-from hook_speed import (
-    INDEX,
-    NONE,
-    SETTINGS,
-    WEIGHTS,
-    Case,
-    alone,
-    asking,
-    build,
-    cli,
-    filled,
-    serving,
-    texts,
-    together,
-)
+from hook_cases import INDEX, NONE, WEIGHTS, Case, alone, asking, cli, filled, serving, texts, together
 
 import rerank.demo
 from tests.node import Cluster, Node
-from tests.plugin import put_pipeline
+from tests.plugin import SETTINGS, build, put_pipeline
 
 
 def page_times(node: Node, rounds: int) -> dict[str, list[float]]:

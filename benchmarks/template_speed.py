@@ -25,10 +25,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from first_stage import INDEX, cli, fill, popular
-from hook_speed import NONE, SETTINGS, Case, alone, percentiles, serving, together
+from hook_cases import NONE, Case, alone, percentiles, serving, together
 
 from tests.node import running
-from tests.plugin import build, put_pipeline
+from tests.plugin import SETTINGS, build, put_pipeline
 
 WEIGHTS = "bm25*0.40 + text*0.35 + meta*0.25"
 

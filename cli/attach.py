@@ -43,8 +43,8 @@ def command(folder: str, progress: output.Bar, fields: tuple[str, ...], **settin
         raise click.UsageError("the cluster is missing: give --url and --index, or --profile")
     report = rerank.attach(folder, named, opensearch=opensearch, **settings)
     yield Output(report)
-    for name, columns in report.fields.items():
-        click.echo(f"{name}: {', '.join(columns)}")
+    for name, index_fields in report.fields.items():
+        click.echo(f"{name}: {', '.join(index_fields)}")
     indices = ", ".join(report.indices)
     if report.workspace is None:
         click.echo(f"{plural(report.documents, 'document[|s]')} of {indices}; nothing was changed")

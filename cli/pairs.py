@@ -39,9 +39,7 @@ def predict(
     from rerank.formats import read_unlabeled_pairs
 
     unlabeled = read_unlabeled_pairs(pairs, workspace.engine.contains)
-    found = rerank.predict_pairs(
-        workspace, ranker, unlabeled, dev_pairs=_labeled(workspace, dev_pairs), **settings
-    )
+    found = rerank.predict_pairs(workspace, ranker, unlabeled, dev_pairs=dev_pairs or (), **settings)
     yield Output(found)
     rows = found.rows()
     kept = [name for name in rows[0] if any(row[name] is not None for row in rows)]
@@ -75,10 +73,6 @@ def evaluate(
     chosen = f", thresholds of {plural(report.dev_pairs, 'dev pair[|s]')}" if report.dev_pairs else ""
     click.echo(f"{plural(report.pairs, 'pair[|s]')}, {report.related} related{chosen}")
     click.echo(repr(report))
-
-
-def _labeled(workspace: rerank.Workspace, file: str | None) -> list[rerank.LabeledPair]:
-    return rerank.read_labeled_pairs(file, workspace.engine.contains) if file else []
 
 
 def _written(value: object) -> str:

@@ -378,8 +378,8 @@ class Engine(ABC):
         """Test a template; return its current version. Raises UsageError, InputError or EngineError."""
         if search.kind != "run":
             raise UsageError(
-                f"--first-stage {search}: only OpenSearch can make that search; give what"
-                f" it found: --first-stage run:FILE"
+                f"--first-stage {search}: only OpenSearch can make that search; give a file of its results:"
+                " --first-stage run:FILE"
             )
         return search
 

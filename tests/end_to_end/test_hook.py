@@ -21,6 +21,7 @@ from rerank.formats import read_queries
 from rerank.stack.file import second_phase
 from rerank.stack.stack import Stack
 from rerank.workspace import Workspace
+from tests.cross_encoder import bert
 from tests.endpoints import call_hook, read_answer
 from tests.hook import TOKEN, articles, compare_rights, copy_for_user, hook_status, texts
 from tests.node import Node, free_port
@@ -333,16 +334,9 @@ def test_hook_test_compares_the_order(installed, cluster, service, run, small):
 
 
 def test_hook_test_includes_a_second_phase(cluster, plugged, run, script, small, tmp_path):
-    transformers = pytest.importorskip("transformers")
-    model = tmp_path / "model"
-    model.mkdir()
-    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    names += sorted({word for one in small.documents for word in one["title"].lower().split()})
-    (model / "vocab.txt").write_text("\n".join(names) + "\n", "utf-8")
-    transformers.BertTokenizerFast(str(model / "vocab.txt")).save_pretrained(model)
-    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 48}
-    config = transformers.BertConfig(**sizes, vocab_size=len(names), num_labels=1, initializer_range=0.5)
-    transformers.BertForSequenceClassification(config).save_pretrained(model)
+    pytest.importorskip("transformers")
+    titles = {word for one in small.documents for word in one["title"].lower().split()}
+    model = bert(tmp_path / "model", words=sorted(titles - {"a"}))
     then, words = second_phase(f"cross-encoder:{model}", 5), texts(small, 1)[0]
     replace(Stack.parse("bm25*1.0"), then=then).save(tmp_path / "stack.json")
     with serving(script, cluster, tmp_path, "--stack", tmp_path / "stack.json") as server:

@@ -26,31 +26,11 @@ from rerank.service.schemas import HookCall, IdsBody, RerankBody, SearchBody
 from rerank.service.settings import Settings
 from rerank.service.snapshot import Snapshot
 from rerank.stack.file import second_phase
+from tests.cross_encoder import SIZES, WORDS, bert
 from tests.endpoints import call, read_answer
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-
-WORDS = [f"w{i}" for i in range(40)]
-SIZES = {
-    "vocab_size": 47,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 48,
-    "max_position_embeddings": 300,
-    "initializer_range": 0.5,
-}
-
-
-def bert(folder: Path, labels: int) -> Path:
-    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", *WORDS]
-    folder.mkdir()
-    (folder / "vocab.txt").write_text("\n".join(names) + "\n")
-    transformers.BertTokenizerFast(str(folder / "vocab.txt")).save_pretrained(folder)
-    config = transformers.BertConfig(**SIZES, num_labels=labels)
-    transformers.BertForSequenceClassification(config).save_pretrained(folder)
-    return folder
 
 
 def xlm(folder: Path, labels: int) -> Path:
@@ -65,7 +45,9 @@ def xlm(folder: Path, labels: int) -> Path:
     special |= {"pad_token": "<pad>", "unk_token": "<unk>", "mask_token": "<mask>"}
     fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
     fast.save_pretrained(folder)
-    config = transformers.XLMRobertaConfig(**SIZES, num_labels=labels, type_vocab_size=1, pad_token_id=1)
+    config = transformers.XLMRobertaConfig(
+        **SIZES, vocab_size=47, num_labels=labels, type_vocab_size=1, pad_token_id=1
+    )
     transformers.XLMRobertaForSequenceClassification(config).save_pretrained(folder)
     return folder
 
@@ -73,7 +55,7 @@ def xlm(folder: Path, labels: int) -> Path:
 @pytest.fixture(scope="module")
 def model(tmp_path_factory) -> Path:
     torch.manual_seed(1)
-    return bert(tmp_path_factory.mktemp("models") / "bert", 1)
+    return bert(tmp_path_factory.mktemp("models") / "bert")
 
 
 def text(rng: np.random.Generator, longest: int) -> str:

@@ -171,7 +171,8 @@ class Documents:
             if id in stored:
                 row, *before = stored[id]
                 if ingest.contains(row):
-                    raise InputError(f"id {id!r} occurs twice; remove one of the two")
+                    position = ingest.end - ingest.first + int(ingest.unchanged.sum()) + 1
+                    raise InputError(f"id {id!r} occurs twice, last as document {position}; remove one")
                 ingest.unchanged[row] = content == before
                 if content == before:
                     continue

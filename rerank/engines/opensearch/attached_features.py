@@ -64,7 +64,7 @@ class AttachedFeatures(FeatureStore):
         return count
 
     def changed(self, name: str, version: str) -> int:
-        """Count the documents written since the last encoding. Every search reads those that it finds."""
+        """Count the documents written since the last encoding. Every search reads such hits again."""
         rows, count = self.rows, 0
         for shard in self._shards():
             last = rows.encoded(name, version, shard.uuid, shard.number)

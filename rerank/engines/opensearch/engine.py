@@ -61,7 +61,7 @@ class OpenSearchEngine(Writer, Engine):
         if index.indices():
             raise EngineError(
                 f"{settings.where} has an index {settings.index!r} already; choose another name,"
-                f" `rerank attach` it as it is, or open the workspace that made it"
+                f" `rerank attach` it unchanged, or open the workspace that made it"
             )
         index.make(f"{settings.index}-000001", alias=True)
         return cls(index)
@@ -100,7 +100,7 @@ class OpenSearchEngine(Writer, Engine):
     def owns(self, uuids: Sequence[str], looks: Callable[[], object]) -> list[bool]:
         """Return (n,) which uuids belong to this name. looks: called before each request.
 
-        For new uuids, the alias is read again; for those of other indices, at most every two seconds.
+        For new uuids, the alias is read again; for uuids of other indices, at most every two seconds.
         """
         if time.monotonic() > self._look_again:
             self._foreign.clear()
