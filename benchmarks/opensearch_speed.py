@@ -11,6 +11,8 @@ round.
   as size. It returns ids and scores.
 - engine search: returns ids, scores and the features of the rankers, decoded into arrays. Each ranker has
   128 half-precision numbers.
+- attached: the same documents in an index with other fields, which another program has written. The engine
+  returns ids and, if ``encoded``, the features of a ranker from its folder.
 - ``in _source``: an alternative that rerank does not use. The same features are stored as Base64 in an
   object with ``enabled: false``.
 """
@@ -167,7 +169,32 @@ def alternative(bench: Bench) -> None:
     print(f"  index, in _source {size:7.0f} bytes/document")
 
 
+def attached(bench: Bench) -> dict[str, OpenSearchEngine]:
+    """Write an index for another program; return an engine without and one with encoded documents."""
+    bench.remove("bench-attached")
+    body = {"settings": {"number_of_replicas": 0}}
+    bench.client.indices.create(index="bench-attached", body=body)
+    for done, item in parallel_bulk(
+        bench.client,
+        (
+            {"_index": "bench-attached", "_id": one.id, "name": one.title, "body": one.text}
+            for one in read_corpus(bench.corpus)
+        ),
+    ):
+        assert done, item
+    bench.client.indices.refresh(index="bench-attached")
+    settings, fields = Settings((bench.url,), "bench-attached"), {"title": ["name"], "text": ["body"]}
+    engines = {
+        name: OpenSearchEngine.open(settings, bench.folder / name, bench.lang, fields)
+        for name in ("attached", "attached, encoded")
+    }
+    engines["attached, encoded"].write_features([encoder(0)])
+    return engines
+
+
 def search(bench: Bench, engine: OpenSearchEngine, texts: Sequence[str], rounds: int) -> None:
+    engines = attached(bench)
+
     def direct(text: str, depth: int, index: str, source: object = False) -> object:
         body = {"query": {"match": {"content": {"query": text}}}, "size": depth, "_source": source}
         return bench.client.search(index=index, body=body)
@@ -191,6 +218,10 @@ def search(bench: Bench, engine: OpenSearchEngine, texts: Sequence[str], rounds:
         "  in _source": in_source,
         "engine, ids, tfidf": lambda text, depth: engine.find(
             SearchRequest(text, first_stage="tfidf", depth=depth)
+        ),
+        "attached": lambda text, depth: engines["attached"].find(SearchRequest(text, "bm25", depth)),
+        "attached, encoded": lambda text, depth: engines["attached, encoded"].find(
+            SearchRequest(text, "bm25", depth, features={"ranker0": "v1"})
         ),
     }
     for depth in (100, 1000):

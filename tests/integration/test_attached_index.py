@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ import numpy as np
 import pytest
 
 from rerank import Document, Qrels, Query, RerankError, Workspace, encode, train
-from rerank.engines.base import Encoder, SearchRequest
+from rerank.engines.base import Encoder, FilledTemplate, SearchRequest
 from rerank.errors import UsageError
 from rerank.filters import filters_of
+from rerank.formats import read_template
 from tests.commands import run_here as run
 from tests.node import Node
 from tests.service import wait_until
@@ -36,12 +38,14 @@ def doubles(documents: Sequence[Document]) -> np.ndarray:
     return 2 * lengths(documents)
 
 
-def index(node: Node, name: str, properties: dict[str, Any] = PROPERTIES, **settings: Any) -> None:
+def index(
+    node: Node, name: str, properties: dict[str, Any] = PROPERTIES, *, first: int = 0, **settings: Any
+) -> None:
     """Create an index with documents, and make the alias point only to it."""
     body = {"mappings": {"properties": properties}, "settings": {"number_of_replicas": 0, **settings}}
     node.request("PUT", f"/{name}", body)
     title, text = list(properties)[:2]
-    for i in range(COUNT):
+    for i in range(first, first + COUNT):
         source = {title: f"wolf {i}", text: "grey wolf " * (1 + i % 7) + str(i), "year": 2000 + i}
         node.request("PUT", f"/{name}/_doc/d{i}", source)
     node.request("POST", f"/{name}/_refresh")
@@ -84,6 +88,39 @@ def test_force_replaces_the_features_of_its_rankers_only(library: Workspace) -> 
         assert library.engine.missing_features(name, version) == 0
     # A workspace in another process uses the same files.
     assert missing(Workspace.open(library.folder), "two", "v2") == 0
+
+
+def test_searches_return_the_ids_of_the_cluster(library: Workspace, node: Node, tmp_path: Path) -> None:
+    """Ids of encoded documents are read from the workspace, which is faster. They must never be old."""
+    encoder, words = Encoder("one", "v1", lengths), {"fields": ["name", "body"], "type": "most_fields"}
+    template = tmp_path / "own.json"
+    template.write_text(json.dumps({"query": {"multi_match": {"query": "{{text}}", **words}}}))
+    search = read_template(f"template:{template}")
+    assert search is not None
+    requests = [
+        SearchRequest("grey wolf", "bm25", 100),
+        SearchRequest("", "search", 100, template=FilledTemplate(search, Query("q", "grey wolf"))),
+    ]
+
+    def check() -> None:
+        body = {"query": {"multi_match": {"query": "grey wolf", **words}}, "size": 100}
+        hits = node.request("POST", f"/{ALIAS}/_search", body)["hits"]["hits"]
+        for request in requests:
+            found = library.engine.find(request)
+            assert dict(zip(found.ids, found.scores)) == {hit["_id"]: hit["_score"] for hit in hits}
+
+    check()
+    library.engine.write_features([encoder])
+    check()
+    node.request("PUT", "/library-1/_doc/d3", {"name": "wolf", "body": "a wolf"})
+    node.request("PUT", "/library-1/_doc/new", {"name": "wolf", "body": "a grey wolf"})
+    node.request("DELETE", "/library-1/_doc/d4?refresh=true")
+    check()
+    library.engine.write_features([encoder])
+    check()
+    node.request("DELETE", "/library-1")
+    index(node, "library-1", first=5)  # the sequence numbers are of other ids
+    check()
 
 
 def test_searches_use_the_current_index_of_the_alias(library: Workspace, node: Node) -> None:

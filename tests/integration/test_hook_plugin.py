@@ -278,6 +278,14 @@ def test_several_indices_and_shards_are_reranked(hook: Hook, dummy: Dummy) -> No
     assert ids(hook.search(WORDS, "tissue")) == NUMBERS[::-1][:10]
 
 
+@pytest.mark.parametrize("preference", ["session", "_local"])
+def test_a_search_with_a_preference_calls_the_service_once(hook: Hook, dummy: Dummy, preference: str) -> None:
+    dummy.reverse(requested_fields=PLACES)
+    for calls in (1, 2):
+        answer = hook.search(WORDS, "spread", f"&preference={preference}")
+        assert (len(dummy.seen), len(ids(answer))) == (calls, 10)
+
+
 def test_candidates_of_other_clusters_are_reranked(hook: Hook, dummy: Dummy) -> None:
     dummy.reverse(requested_fields=PLACES)
     seeds = {"cluster.remote.self.seeds": [f"127.0.0.1:{hook.node.transport}"]}

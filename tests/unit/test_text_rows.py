@@ -86,12 +86,12 @@ def test_reading_creates_no_files(tmp_path: Path) -> None:
 
 def test_corrupt_rows_can_be_replaced(rows: TextRows, tmp_path: Path) -> None:
     """Readers with the old files open never mix them with the new files."""
-    path = tmp_path / "features/rows.db"
+    path = tmp_path / "features/texts.db"
     data = path.read_bytes()
     path.unlink()
     path.write_bytes(b"?" * len(data))
     corrupt = TextRows(tmp_path / "features")
-    with pytest.raises(WorkspaceError, match=r"rows\.db.* remove the folder"):
+    with pytest.raises(WorkspaceError, match=r"texts\.db.* remove the folder"):
         read(corrupt)
     assert [found for found, _ in corrupt.corruptions()][:1] == [path]
     shutil.rmtree(tmp_path / "features")  # as the error message advises
@@ -109,9 +109,9 @@ def test_corrupt_rows_can_be_replaced(rows: TextRows, tmp_path: Path) -> None:
 )
 def test_changed_rows_are_reported(rows: TextRows, tmp_path: Path, change: str) -> None:
     assert list(rows.corruptions()) == []
-    with sqlite3.connect(tmp_path / "features/rows.db") as db:
+    with sqlite3.connect(tmp_path / "features/texts.db") as db:
         db.execute(f"UPDATE {change}")
-    assert [path for path, _ in rows.corruptions()] == [tmp_path / "features/rows.db"]
+    assert [path for path, _ in rows.corruptions()] == [tmp_path / "features/texts.db"]
 
 
 def test_previous_indices_and_versions_are_removed(rows: TextRows) -> None:

@@ -76,6 +76,27 @@ class AttachedFeatures(FeatureStore):
         """Count the documents that a ranker cannot find; None: it cannot retrieve."""
         return self._doc_values.prepared(name, version)
 
+    @property
+    def locates(self) -> bool:
+        """Whether sequence numbers identify encoded documents: every index has one shard."""
+        shape = self._index.shape()
+        return self._rows.exist and shape.shards == len(shape.uuids)
+
+    def ids(self, results: Sequence[Hits]) -> list[list[str | None]]:
+        """Return the ids of the hits of several searches; None: not encoded. Only if :attr:`locates`."""
+        # After the searches: an index may have replaced one of the same name.
+        uuids = self._index.shape(fresh=True).uuids
+        versions = [
+            [(hit["_index"], hit["_seq_no"], hit["_primary_term"]) for hit in hits] for hits in results
+        ]
+        known: dict[tuple[str, int, int], str | None] = {}
+        for name, uuid in uuids.items():
+            some = [(seq_no, term) for of in versions for index, seq_no, term in of if index == name]
+            seq_nos, terms = np.array(some, np.int64).reshape(-1, 2).T
+            found = self.rows.ids(uuid, np.zeros(len(some), np.int64), seq_nos, terms)
+            known |= zip([(name, *pair) for pair in some], found)
+        return [[known.get(version) for version in of] for of in versions]
+
     def read(
         self, features: Mapping[str, str], ids: Sequence[str], versions: Sequence[tuple[str, int, int]]
     ) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[np.bool_]]]:

@@ -48,7 +48,7 @@ class OpenSearchEngine(Writer, Engine):
         self.first_stages = index.layout.first_stages
         self.attached_features = AttachedFeatures(self.doc_values) if index.layout.attached else None
         self.searcher = Searcher(self.doc_values, self.attached_features)
-        self.templates = Templates(index)
+        self.templates = Templates(index, self.attached_features)
         self._uuids: set[str] = set()
         self._foreign: set[str] = set()
         self._look_again = 0.0

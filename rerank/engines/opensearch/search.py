@@ -261,23 +261,30 @@ class Searcher:
 
     def _find(self, searches: Sequence[Search], keys: Sequence[str]) -> list[Answer]:
         """Send searches in one request. keys: features to return."""
-        found = []
-        by_id = not self._layout.attached
-        bodies = [self._body(search, keys, by_id) for search in searches]
-        for search, answer in zip(searches, self._send(searches, bodies), strict=True):
-            hits = answer["hits"]["hits"]
-            if by_id and any(hit["sort"][1] is None for hit in hits):  # written by others, without `id`
-                (answer,) = self._send([search], [self._body(search, keys, False)])
-                hits = answer["hits"]["hits"]
-            found.append(Answer(list(map(_hit, hits)), answer["took"] / 1000))
-        return found
+        located = self._attached if self._attached is not None and self._attached.locates else None
+        stored = self._layout.attached and located is None
+        bodies = [self._body(search, keys, stored) for search in searches]
+        answers = list(self._send(searches, bodies))
+        results = [answer["hits"]["hits"] for answer in answers]
+        ids: Any = located.ids(results) if located else [[_id(hit) for hit in hits] for hits in results]
+        for place, search in enumerate(searches):
+            if None in ids[place]:  # written without `id`, or after the encoding
+                (answers[place],) = self._send([search], [self._body(search, keys, True)])
+                results[place] = answers[place]["hits"]["hits"]
+                ids[place] = [_id(hit) for hit in results[place]]
+        return [
+            Answer(list(map(_hit, hits, some)), answer["took"] / 1000)
+            for hits, some, answer in zip(results, ids, answers)
+        ]
 
-    def _body(self, search: Search, keys: Sequence[str], by_id: bool) -> dict[str, Any]:
+    def _body(self, search: Search, keys: Sequence[str], stored: bool) -> dict[str, Any]:
+        """stored: with ``_id``, for which a cluster decompresses all texts: ten times as slow."""
         body: dict[str, Any] = {"query": search.query, "size": search.size}
-        if by_id:
-            body.update(stored_fields="_none_", sort=[{"_score": "desc"}, {"id": "asc"}])
-        else:
-            body.update(_source=False, seq_no_primary_term=self._layout.attached)
+        body |= {"_source": False} if stored else {"stored_fields": "_none_"}
+        if self._layout.attached:
+            body["seq_no_primary_term"] = True
+        elif not stored:
+            body["sort"] = [{"_score": "desc"}, {"id": "asc"}]
         if keys:
             body["docvalue_fields"] = [f"{FEATURES}.{key}" for key in keys]
         return body
@@ -296,8 +303,13 @@ class Searcher:
             yield self._index.search(_DOING, body, **option) if "error" in answer else answer
 
 
-def _hit(hit: Mapping[str, Any]) -> Hit:
-    score, id = hit["sort"] if "sort" in hit else (hit["_score"], hit["_id"])
+def _id(hit: Mapping[str, Any]) -> str | None:
+    id: str | None = hit["sort"][1] if "sort" in hit else hit["_id"]
+    return id
+
+
+def _hit(hit: Mapping[str, Any], id: str) -> Hit:
+    score = hit["sort"][0] if "sort" in hit else hit["_score"]
     version = (hit["_index"], hit["_seq_no"], hit["_primary_term"]) if "_seq_no" in hit else None
     return Hit(id, score, hit.get("fields", {}), version)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 from opensearchpy import exceptions as client_errors
 
 from rerank.engines.base import SearchRequest
+from rerank.engines.opensearch.attached_features import AttachedFeatures
 from rerank.engines.opensearch.errors import cause, explain
 from rerank.engines.opensearch.index import NO_PIPELINE, Index
 from rerank.engines.opensearch.restrictions import restrictions
@@ -49,10 +51,10 @@ _PLAIN = re.compile(r"[^\W_][\w .'-]*")  # text without characters of JSON and M
 
 
 class Templates:
-    """Searches by search templates."""
+    """Searches by search templates. attached: the features of an attached index."""
 
-    def __init__(self, index: Index) -> None:
-        self._index = index
+    def __init__(self, index: Index, attached: AttachedFeatures | None) -> None:
+        self._index, self._attached = index, attached
         self._pipelines = lru_cache(64)(self._pipeline_without_rerank)
         self._definitions = lru_cache(64)(self._definition)
         self._last: tuple[Any, ...] = (None, None)  # search and query of the last rendering, and its result
@@ -87,8 +89,16 @@ class Templates:
         body, settings = self.ids_only(body, min(self._index.shape().window, size)), self._index.settings
         # Named queries are the reason for single searches: _msearch does not return their scores.
         params = {**search_options(settings, query.lexical), "include_named_queries_score": "true"}
-        answer = self._index.search(f"{search}: query {query.id!r}", body, **params)
-        return _candidates(answer, search, query)
+        doing = f"{search}: query {query.id!r}"
+        if self._attached is not None and self._attached.locates:
+            located = {**body, "stored_fields": "_none_", "seq_no_primary_term": True}
+            with suppress(EngineError):  # a part of the search may need stored fields
+                answer = self._index.search(doing, located, **params)
+                (ids,) = self._attached.ids([answer["hits"]["hits"]])
+                if None not in ids:
+                    return _candidates(answer, ids, search, query)
+        answer = self._index.search(doing, body, **params)
+        return _candidates(answer, [hit["_id"] for hit in answer["hits"]["hits"]], search, query)
 
     def body(self, search: SearchTemplate, query: Query) -> dict[str, Any]:
         """Return the search body of a query. Its texts are inserted after the rendering."""
@@ -274,11 +284,12 @@ def _put_back(value: Any, texts: Mapping[str, str]) -> Any:
     return back(value)
 
 
-def _candidates(answer: Mapping[str, Any], search: SearchTemplate, query: Query) -> Candidates:
+def _candidates(
+    answer: Mapping[str, Any], ids: Sequence[Any], search: SearchTemplate, query: Query
+) -> Candidates:
     hits = answer["hits"]["hits"]
     if any(hit["_score"] is None for hit in hits):
         raise InputError(f'{search}: query {query.id!r}: the search has no scores; remove "sort"')
-    ids = [hit["_id"] for hit in hits]
     if len(set(ids)) < len(ids):
         raise InputError(f"{search}: query {query.id!r}: two hits have the same id; search one index only")
     scores = np.array([hit["_score"] for hit in hits], np.float64)

@@ -35,7 +35,7 @@ _TABLES = """
 CREATE TABLE salt (value INTEGER);
 CREATE TABLE texts (row INTEGER PRIMARY KEY, hash BLOB UNIQUE, categories TEXT, crc INTEGER);
 CREATE TABLE locations (
-    place INTEGER, seq_no INTEGER, shard INTEGER, term INTEGER, id INTEGER, row INTEGER, crc INTEGER,
+    place INTEGER, seq_no INTEGER, shard INTEGER, term INTEGER, id TEXT, row INTEGER, crc INTEGER,
     PRIMARY KEY (place, seq_no, shard)
 ) WITHOUT ROWID;
 CREATE TABLE encoded (
@@ -64,13 +64,13 @@ class TextRows:
     >>> rows.locate("uuid", shards, numbers, terms, ["wolf"], row)
     >>> rows.find("uuid", shards, numbers, terms), rows.find("uuid", shards, numbers + 1, terms)
     (array([1]), array([-1]))
-    >>> rows.categories(row)
-    [('animals',)]
+    >>> rows.ids("uuid", shards, numbers, terms), rows.categories(row)
+    (['wolf'], [('animals',)])
     """
 
     def __init__(self, folder: Path, layout: str = "") -> None:
         self._folder, self._layout = folder, layout
-        self._path = folder / "rows.db"
+        self._path = folder / "texts.db"
         self._mutex = threading.Lock()
         self._db: sqlite3.Connection | None = None
         self._opened = 0
@@ -80,6 +80,11 @@ class TextRows:
         """Return the rows of the files in use, which another process may replace."""
         replaced = self._opened and self._inode() != self._opened
         return TextRows(self._folder, self._layout) if replaced else self
+
+    @property
+    def exist(self) -> bool:
+        """Whether a row was ever stored."""
+        return bool(self._inode())
 
     @property
     def features(self) -> FeatureFiles:
@@ -101,18 +106,27 @@ class TextRows:
 
         shards, seq_nos, terms: (n,), the versions of the documents. shards None: compare ids.
         """
+        which = shards.tolist() if shards is not None else ids
+        rows = {
+            (seq_no, term, id if shards is None else shard): row
+            for seq_no, term, shard, id, row in self._located(uuid, seq_nos)
+        }
+        keys = zip(seq_nos.tolist(), terms.tolist(), which)
+        return np.array([rows.get(key, -1) for key in keys], np.int64)
+
+    def ids(self, uuid: str, shards: Numbers, seq_nos: Numbers, terms: Numbers) -> list[str | None]:
+        """Return the ids of documents of one index; None: no row."""
+        ids = {(seq_no, term, shard): id for seq_no, term, shard, id, _ in self._located(uuid, seq_nos)}
+        return [ids.get(key) for key in zip(seq_nos.tolist(), terms.tolist(), shards.tolist())]
+
+    def _located(self, uuid: str, seq_nos: Numbers) -> list[tuple[int, int, int, str, int]]:
+        """The sequence number, term, shard, id and row of documents, also of other shards."""
         with self._database() as db:
-            found = db.execute(
+            return db.execute(
                 "SELECT seq_no, term, shard, id, row FROM locations"
                 " WHERE place = ? AND seq_no IN (SELECT value FROM json_each(?))",
                 (self._place(uuid), json.dumps(seq_nos.tolist())),
             ).fetchall()
-        which = shards.tolist() if shards is not None else [_id_sum(id) for id in ids]
-        rows = {
-            (seq_no, term, id if shards is None else shard): row for seq_no, term, shard, id, row in found
-        }
-        keys = zip(seq_nos.tolist(), terms.tolist(), which)
-        return np.array([rows.get(key, -1) for key in keys], np.int64)
 
     def of_texts(self, documents: Sequence[Document]) -> Numbers:
         """Return (n,) rows of these texts; -1: no row."""
@@ -160,7 +174,7 @@ class TextRows:
             db.executemany(
                 "INSERT OR REPLACE INTO locations"
                 " VALUES (?1, ?2, ?3, ?4, ?5, ?6, crc(?1, ?2, ?3, ?4, ?5, ?6))",
-                [(place, *rest) for rest in zip(*numbers, map(_id_sum, ids), rows.tolist(), strict=True)],
+                [(place, *rest) for rest in zip(*numbers, ids, rows.tolist(), strict=True)],
             )
 
     def set_encoded(self, name: str, version: str, uuid: str, shard: int, last: int) -> None:
@@ -281,7 +295,3 @@ def _rows(db: sqlite3.Connection, hashes: Sequence[bytes]) -> Numbers:
         db.execute("SELECT row FROM texts WHERE hash = ?", (one,)).fetchone() for one in hashes
     ]
     return np.array([row[0] if row else -1 for row in rows], np.int64)
-
-
-def _id_sum(id: str) -> int:
-    return zlib.crc32(id.encode("utf-8", "surrogatepass"))

@@ -188,7 +188,8 @@ final class RerankProcessor extends AbstractProcessor
      * phase.
      */
     private void documents(SearchPlan plan, List<SearchHit> page, ActionListener<Map<Place, SearchHit>> listener) {
-        String preference = "|" + Objects.requireNonNullElse(plan.request.preference(), "_local");
+        String asked = Objects.requireNonNullElse(plan.request.preference(), "");
+        String preference = "|" + (asked.startsWith("_") ? asked : "_local"); // no word of the user can follow _shards
         Map<Integer, List<SearchHit>> byShard = page.stream().collect(Collectors.groupingBy(hit -> hit.getShard().getShardId().id()));
         ActionListener<SearchResponse> one = new GroupedActionListener<>(ActionListener.map(listener, answers -> answers.stream()
             .flatMap(answer -> Arrays.stream(answer.getHits().getHits())).collect(Collectors.toMap(Place::of, hit -> hit))), byShard.size());
