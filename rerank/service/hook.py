@@ -191,7 +191,7 @@ def _requested_fields(search: _Search) -> dict[str, Any]:
     keys = [feature_key(name, version) for name, version in search.scorer.features.items()]
     return {
         "features": [] if hits.sidecar else [DOCUMENT, *keys] if hits.locatable else keys,
-        "ids": not hits.locatable or (hits.sidecar and search.by_id),
+        "ids": not hits.locatable,
         "clauses": bool(search.clauses),
     }
 

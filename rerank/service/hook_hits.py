@@ -106,10 +106,22 @@ class HookHits:
         return list(at([(self._uuids[index], *rest) for index, *rest in locations]))
 
     def find_ids(self) -> None:
-        """Read the ids of hits without an id; a hit without a document keeps its number."""
-        where = sorted(self._unnamed)
-        if where:
+        """Find the ids of hits without an id; a hit without a document keeps its number."""
+        found = self._encoded_ids() if self.attached and self._unnamed else {}
+        lacking = sorted(self._unnamed - found.keys())
+        if lacking:
             self._context.leaves()
-            for i, document in zip(where, self.documents(where)):
-                if document is not None and document.id not in self.ids:
-                    self.ids[i] = document.id
+            documents = zip(lacking, self.documents(lacking))
+            found |= {i: document.id for i, document in documents if document is not None}
+        for i in sorted(self._unnamed & found.keys()):
+            if found[i] not in self.ids:
+                self.ids[i] = found[i]
+
+    def _encoded_ids(self) -> dict[int, str]:
+        """Position -> id of hits in the feature files."""
+        found = {}
+        for i, uuid in enumerate(self._uuids):
+            where = np.flatnonzero(self._index == i)
+            ids = self._files.ids(uuid, *(part[where] for part in self._locations or ()))
+            found.update({place: id for place, id in zip(where.tolist(), ids) if id is not None})
+        return found
