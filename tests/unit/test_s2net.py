@@ -18,7 +18,7 @@ from tests.projections import comparisons, identity, separate_columns, texts, un
 
 @pytest.mark.parametrize("beta", [0.0, 0.01])
 def test_the_gradient_matches_finite_differences(beta):
-    X, Y = texts(9, 12, 1), texts(7, 12, 2)
+    X, Y = texts(9, 8, 1), texts(7, 8, 2)
     target = np.array([0, 1, 2, 3, 4, 5, 6, 2, 0])  # two documents belong to two queries each
     left_out = [[3], [], [], [1, 5], [], [], [], [0], [3]]
     worse = [[1], [], [4, 5], [0], [], [6], [], [], [2]]
