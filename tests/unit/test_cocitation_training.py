@@ -23,6 +23,7 @@ from rerank.rankers.graphs.cocitation import Mention
 from rerank.records import Document
 from tests.dense import trainer, with_changes
 from tests.quintuplets import vectors
+from tests.unit.test_dense_structure import refusal
 from tests.watch import Watch
 from tests.words import Words
 
@@ -277,12 +278,7 @@ def test_the_objective_sets_the_other_defaults():
 
 
 def test_a_collection_without_citations_is_refused_with_advice():
-    def message(documents, **changes):
-        texts = Texts.read(documents, Words().tokens, cited=True)
-        with pytest.raises(TrainingError) as error:
-            Structure.find(texts, settings_of("tiny", held_out=0.0, **changes))
-        return str(error.value)
-
-    assert "give documents `citations`" in message([Document("a", "a"), Document("b", "b")])
+    config = settings_of("tiny", held_out=0.0)
+    assert "give documents `citations`" in refusal([Document("a", "a"), Document("b", "b")], config)
     flat = [Document("x", links=("a", "b")), *(Document(key, key) for key in "abc")]
-    assert "strategy document" in message(flat)
+    assert "strategy document" in refusal(flat, config)
