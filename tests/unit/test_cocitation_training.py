@@ -233,13 +233,13 @@ def test_training_improves_the_ranking_of_held_out_co_citations(tiny):
 
 
 def test_a_checkpoint_of_other_citation_places_is_refused(tiny, tmp_path):
-    documents = collection()
-    trainer(tiny, Watch(at=13), documents, tmp_path, **COCITATION).fit()
+    documents, options = collection(), {**COCITATION, "every": 1}
+    trainer(tiny, Watch(at=2), documents, tmp_path, **options).fit()
     rows = documents[-1].extra["citations"]
     moved = [{**row, "sentence": 0} for row in rows]
     documents[-1] = replace(documents[-1], extra={**documents[-1].extra, "citations": moved})
     with pytest.raises(TrainingError, match="other settings, or of another model or other documents"):
-        trainer(tiny, None, documents, tmp_path, **COCITATION).fit()
+        trainer(tiny, None, documents, tmp_path, **options).fit()
 
 
 def test_the_title_separator_is_stored_in_the_ranker(tiny, tmp_path):

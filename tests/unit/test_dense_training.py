@@ -123,17 +123,17 @@ def test_an_interrupted_training_resumes_to_the_same_result(tiny, tmp_path):
 
 def test_a_checkpoint_of_another_training_is_refused(tiny, tmp_path):
     folder = tmp_path / "checkpoint"
-    train(tiny, folder, Watch(at=5), steps=8, every=3)
+    train(tiny, folder, Watch(at=2), steps=8, every=1)
     encoder = load(tiny)
     with torch.no_grad():
         next(encoder.model.parameters())[0] += 0.01
     encoder.save(tmp_path / "model")
     for model, rate in ((tiny, 1e-4), (str(tmp_path / "model"), SETTINGS["rate"])):
         with pytest.raises(TrainingError, match=r"other settings, or of another model.*restart"):
-            train(model, folder, steps=8, every=3, rate=rate)
+            train(model, folder, steps=8, every=1, rate=rate)
     (folder / "state.json").write_text("{")
     with pytest.raises(TrainingError, match=r"cannot be read.*restart"):
-        train(tiny, folder, steps=8, every=3)
+        train(tiny, folder, steps=8, every=1)
 
 
 def test_parts_of_a_batch_give_the_gradient_of_the_whole_batch(tiny, monkeypatch):
