@@ -21,16 +21,15 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadGroupScheduling
 
-pytest.register_assert_rewrite(
-    "tests.opensearch_faults", "tests.pages"
-)  # assertions of these helpers show their values
+# assertions of these helpers show their values
+pytest.register_assert_rewrite("tests.opensearch_faults", "tests.pages", "tests.hook")
 
 # The duration of an example depends on the other work of the machine.
 settings.register_profile("untimed", deadline=None, max_examples=40)
 settings.load_profile("untimed")
 
 from tests import forked, hook
-from tests.commands import plain, run, script, small, spawn, trained, workspace, write_lines
+from tests.commands import Small, plain, run, script, small, spawn, trained, workspace, write_lines
 from tests.node import CannotRunError, Node, running, with_ml_commons
 from tests.unavailable import unavailable
 
@@ -152,6 +151,12 @@ def plugged(plugin_node: Node) -> Iterator[Node]:
     yield plugin_node
     plugin_node.request("DELETE", "/*")
     plugin_node.request("DELETE", "/_search/pipeline/*")
+
+
+@pytest.fixture(scope="session")
+def text(small: Small) -> str:
+    """A query of the small collection, without stop words."""
+    return hook.texts(small, 1)[0]
 
 
 @pytest.fixture(scope="session")

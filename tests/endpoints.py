@@ -16,7 +16,6 @@ from rerank.engines.base import SearchRequest
 from rerank.engines.opensearch.columns import Column
 from rerank.records import Query
 from rerank.workspace import Workspace
-from tests.hook import texts
 from tests.service import Server
 
 STACK = "tfidf,text,meta"
@@ -25,12 +24,11 @@ HOOK = {"query": {"match": {"a": "wolf"}}, "ids": ["a", "b"], "scores": [2.0, 1.
 
 
 @pytest.fixture(scope="module")
-def candidates(trained, small):
+def candidates(trained, text):
     """A query, its candidates with features in Base64, and the expected ranking of the pipeline."""
     workspace = Workspace.open(trained)
     stack = workspace.stack(STACK)
     pipeline = workspace.pipeline(stack.signals)
-    (text,) = texts(small, 1)
     asked = pipeline.scorer(stack.signals, stack.first_stage).features
     found = workspace.engine.find(SearchRequest(text, first_stage="tfidf", depth=100, features=asked))
     assert len(found) > 20

@@ -10,6 +10,7 @@ import socket
 import struct
 import threading
 from base64 import b64encode
+from collections import Counter
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -79,6 +80,7 @@ def fill(node: Node) -> None:
 
 
 Answering = Callable[["Handler", dict[str, Any]], None]
+Hits = list[tuple[str, float]]  # ids and scores
 
 
 def reverse(body: dict[str, Any], **more: object) -> dict[str, Any]:
@@ -265,14 +267,13 @@ class Hook:
         """Return the counters that an action increases, and by how much."""
         before = flat(self.stats())
         act()
-        after = flat(self.stats())
-        return {name: n - before.get(name, 0) for name, n in after.items() if n != before.get(name, 0)}
+        return dict(flat(self.stats()) - before)
 
 
-def flat(stats: dict[str, Any]) -> dict[str, int]:
-    counters = {"reranked": stats["reranked"], "breaker_opened": stats["breaker_opened"]}
+def flat(stats: dict[str, Any]) -> Counter[str]:
+    counters = Counter({"reranked": stats["reranked"], "breaker_opened": stats["breaker_opened"]})
     for kind in ("passed", "failed"):
-        counters |= {f"{kind}.{reason}": n for reason, n in stats[kind].items()}
+        counters.update({f"{kind}.{reason}": n for reason, n in stats[kind].items()})
     return counters
 
 
@@ -314,6 +315,22 @@ def texts(small: Any, count: int) -> list[str]:
 
 def ids(answer: dict[str, Any]) -> list[str]:
     return [hit["_id"] for hit in answer["hits"]["hits"]]
+
+
+def scored(answer: dict[str, Any]) -> Hits:
+    return [(hit["_id"], hit["_score"]) for hit in answer["hits"]["hits"]]
+
+
+def query_hits(run: Callable[..., Any], folder: Path, text: str, *options: object, count: int = 10) -> Hits:
+    """Return ids and scores of ``rerank query``."""
+    answer = run("query", text, *options, "-k", count, "-w", folder, "--json").json
+    return [(hit["id"], hit["score"]) for hit in answer["hits"]]
+
+
+def assert_equal_hits(found: Hits, wanted: Hits) -> None:
+    """Assert that both have the same order, and the same scores to six digits."""
+    assert [id for id, _ in found] == [id for id, _ in wanted]
+    assert [score for _, score in found] == pytest.approx([score for _, score in wanted], abs=1e-6)
 
 
 def without_took(answer: dict[str, Any]) -> dict[str, Any]:

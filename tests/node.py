@@ -322,12 +322,12 @@ class Node:
         self.stop()
         raise RuntimeError(f"{self.name} did not start:\n{output}")
 
-    def request(self, method: str, path: str, body: object = None) -> Any:
+    def request(self, method: str, path: str, body: object = None, **headers: str) -> Any:
         """Send a JSON request, without the client under test. HTTP errors raise ValueError."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
             payload = None if body is None else json.dumps(body)
-            connection.request(method, path, payload, {"Content-Type": "application/json"})
+            connection.request(method, path, payload, {"Content-Type": "application/json", **headers})
             answer = connection.getresponse()
             text = answer.read().decode()
             if answer.status >= 400:
@@ -335,6 +335,20 @@ class Node:
             return json.loads(text) if text.lstrip()[:1] in ("{", "[") else text
         finally:
             connection.close()
+
+    @contextlib.contextmanager
+    def changed(self, settings: dict[str, object], index: str = "") -> Iterator[None]:
+        """Change settings of an index, or of the cluster, in the block."""
+
+        def put(values: dict[str, object]) -> None:
+            path = f"/{index}/_settings" if index else "/_cluster/settings"
+            self.request("PUT", path, values if index else {"persistent": values})
+
+        put(settings)
+        try:
+            yield
+        finally:
+            put(dict.fromkeys(settings))
 
     def kill(self) -> None:
         """End the process at once, like a power failure."""

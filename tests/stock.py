@@ -17,6 +17,7 @@ TOKEN = "sesame"
 INDEX = "articles"
 PIPELINE = "rerank-articles-stock"
 ML = "/_plugins/_ml"
+LOCAL = [r"^http://127\.0\.0\.1:\d+/.*$"]
 TRUSTED = "plugins.ml_commons.trusted_connector_endpoints_regex"
 PRIVATE = "plugins.ml_commons.connector.private_ip_enabled"
 
@@ -44,17 +45,6 @@ def broken_service(mode: str) -> Iterator[str]:
             yield proxy.url
         finally:
             stop.set()
-
-
-@contextmanager
-def service_calls_allowed(node: Node) -> Iterator[None]:
-    """Allow ML Commons to call services on this machine."""
-    settings = {TRUSTED: [r"^http://127\.0\.0\.1:\d+/.*$"], PRIVATE: True}
-    node.request("PUT", "/_cluster/settings", {"persistent": settings})
-    try:
-        yield
-    finally:
-        node.request("PUT", "/_cluster/settings", {"persistent": dict.fromkeys(settings)})
 
 
 @contextmanager

@@ -23,11 +23,8 @@ def ndcg_of(run_file, qrels_file):
     """Return the mean NDCG by pytrec_eval over the queries that have a relevant document."""
     qrels = read_qrels(qrels_file)
     judged = {query: dict(qrels[query]) for query in qrels if qrels.relevant(query)}
-    run: dict[str, dict[str, float]] = {}
-    for line in Path(run_file).read_text().splitlines():
-        query, q0, document, _, score, _ = line.split(" ")
-        assert q0 == "Q0"
-        run.setdefault(query, {})[document] = float(score)
+    with open(run_file, encoding="utf-8") as lines:
+        run = pytrec_eval.parse_run(lines)
     values = pytrec_eval.RelevanceEvaluator(judged, {"ndcg"}).evaluate(run)
     return sum(values[query]["ndcg"] for query in judged if query in values) / len(judged)
 

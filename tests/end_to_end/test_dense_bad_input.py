@@ -27,10 +27,11 @@ def made(run, write_lines, tmp_path):
     return make
 
 
-def training_report(done):
-    """Return the JSON report of a training of one ranker as one dictionary."""
-    (one,) = done.json["rankers"]
-    return {**one, **one["details"], "encoded": done.json["encoded"]}
+def train(run, folder, *options):
+    """Train ``dense``, and return the JSON report as one dictionary."""
+    report = run("train", "dense", *options, "--json", "-w", folder).json
+    (one,) = report["rankers"]
+    return {**one, **one["details"], "encoded": report["encoded"]}
 
 
 def no_ranker_remains(folder):
@@ -40,9 +41,7 @@ def no_ranker_remains(folder):
 
 
 def test_a_batch_can_contain_the_whole_collection(run, made, tiny):
-    found = training_report(
-        run("train", "dense", *options(tiny, "--batch", 500, "--epochs", 5, "--json"), "-w", made())
-    )
+    found = train(run, made(), *options(tiny, "--batch", 500, "--epochs", 5))
     assert [m["step"] for m in found["history"] if m["share"] == 1] == [0, 5]
     assert found["encoded"] == {"dense": 48}
 
@@ -53,20 +52,15 @@ def test_a_very_long_document_has_a_limited_number_of_passages(run, made, tiny):
     long[3]["text"] = "w1 " * 60_000 + "w2 " * 60_000
     folder = made(long, "long")
     for more, passages in (((), 8), (("--passages", 100), 100)):
-        found = training_report(
-            run("train", "dense", *options(tiny, "--steps", 3, "--json", *more), "-w", folder)
-        )
+        found = train(run, folder, *options(tiny, "--steps", 3, *more))
         assert found["version"].endswith(f"-{passages}-2")
         assert found["encoded"] == {"dense": 48}
 
 
 def test_invalid_models_are_refused(run, made, tiny, tmp_path):
     folder = made()
-    train = ("train", "dense", "--passage-tokens", 16, "-w", folder)
     (tmp_path / "file").write_text("no model")
-    run(*train, "--model", tmp_path / "file").fails(2, "no model on this machine")
     (tmp_path / "empty").mkdir()
-    run(*train, "--model", tmp_path / "empty").fails(2, "config.json is missing")
 
     def changed(name, *, config=None, weights=None):
         target = Path(shutil.copytree(tiny, tmp_path / name))
@@ -82,11 +76,13 @@ def test_invalid_models_are_refused(run, made, tiny, tmp_path):
         save_file(arrays, file, metadata={"format": "pt"})
 
     for model, what in (
+        (tmp_path / "file", "no model on this machine"),
+        (tmp_path / "empty", "config.json is missing"),
         (changed("cut", weights=lambda f: f.write_bytes(f.read_bytes()[:5000])), "not a model that"),
         (changed("another", weights=without_a_layer), "its weights lack 16 tensors"),
         (changed("wider", config={"hidden_size": 64}), "not a model that transformers can load"),
     ):
-        run(*train, "--model", model).fails(2, str(model), what)
+        run("train", "dense", *options(model), "-w", folder).fails(2, str(model), what)
     assert no_ranker_remains(folder)
 
 
@@ -107,18 +103,13 @@ def test_a_decoder_is_accepted_and_an_encoder_decoder_is_refused(run, made, tmp_
     folder = made()
     run("train", "dense", *options(tmp_path / "t5"), "-w", folder).fails(2, "an encoder with a decoder")
     assert no_ranker_remains(folder)
-    found = training_report(
-        run("train", "dense", *options(tmp_path / "gpt2", "--steps", 4, "--json"), "-w", folder)
-    )
-    assert found["encoded"] == {"dense": 48}
+    assert train(run, folder, *options(tmp_path / "gpt2", "--steps", 4))["encoded"] == {"dense": 48}
     run("query", "w1 w2", "--stack", "dense", "--json", "-w", folder).ok()
 
 
 def test_the_preset_of_the_paper_can_be_trained(run, made, tiny):
     folder = made()
-    done = run("train", "dense", "--preset", "paper", "--model", tiny, "--passage-tokens", 16, "--json",
-               "-w", folder)  # fmt: skip
-    found = training_report(done)
+    found = train(run, folder, "--preset", "paper", "--model", tiny, "--passage-tokens", 16)
     assert [m["step"] for m in found["history"]] == [0, 2]
     assert (found["epoch"], found["held_out"], "NDCG" in found["history"][-1]) == (2, 0, False)
     settings = json.loads(next(folder.glob("rankers/dense-*/ranker.json")).read_text())["trained"]["settings"]
@@ -219,7 +210,6 @@ def test_an_interrupted_training_gives_the_same_ranker_when_repeated(
     assert "Traceback" not in process.err
     if how == signal.SIGINT:
         assert code in (0, 130), process.err
-    again = run("train", "dense", *settings, "--json", "-w", broken).ok()
-    assert training_report(again)["epochs"] == 40
+    assert train(run, broken, *settings)["epochs"] == 40
     assert not list(broken.glob("training/*/*"))
     assert stored_ranker(broken) == uninterrupted

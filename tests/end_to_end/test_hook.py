@@ -7,7 +7,6 @@ import json
 import secrets
 import shutil
 import time
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,13 +16,26 @@ import numpy as np
 import pytest
 
 from rerank.engines.base import SearchRequest
-from rerank.formats import read_queries
+from rerank.formats import read_queries, read_run
 from rerank.stack.file import second_phase
 from rerank.stack.stack import Stack
 from rerank.workspace import Workspace
 from tests.cross_encoder import bert
 from tests.endpoints import call_hook, read_answer
-from tests.hook import TOKEN, articles, compare_rights, copy_for_user, hook_status, texts
+from tests.hook import (
+    TOKEN,
+    Hits,
+    articles,
+    assert_equal_hits,
+    compare_rights,
+    copy_for_user,
+    flat,
+    hook_status,
+    ids,
+    query_hits,
+    scored,
+    texts,
+)
 from tests.node import Node, free_port
 from tests.service import Server, negate_scores, serving, wait_until
 
@@ -87,25 +99,18 @@ def pipelines(node: Node) -> dict[str, Any]:
     return found
 
 
-def plain_search(node: Node, text: str, more: str = "") -> list[tuple[str, float]]:
+def plain_search(node: Node, text: str, more: str = "") -> Hits:
     """Search like any client, without options of the hook."""
-    body = json.dumps({"query": {"match": {"content": text}}, "size": 10}).encode()
-    request = urllib.request.Request(
-        f"{node.url}/{INDEX}/_search{more}", body, {"Content-Type": "application/json"}
-    )
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        return [(hit["_id"], hit["_score"]) for hit in json.load(answer)["hits"]["hits"]]
+    body = {"query": {"match": {"content": text}}, "size": 10}
+    return scored(node.request("POST", f"/{INDEX}/_search{more}", body))
 
 
 def test_a_plain_search_returns_the_hits_of_rerank_query(installed, plugged, cluster, small, run):
     before = plugged.request("GET", "/_rerank/stats")["failed"]
     moved = 0
     for text in texts(small, 12):
-        args = ("--stack", STACK, "--depth", 50, "-k", 10, "-w", cluster, "--json")
-        expected = run("query", text, *args).json["hits"]
         found = plain_search(plugged, text)
-        assert [id for id, _ in found] == [hit["id"] for hit in expected]
-        assert [score for _, score in found] == pytest.approx([h["score"] for h in expected], abs=1e-6)
+        assert_equal_hits(found, query_hits(run, cluster, text, "--stack", STACK, "--depth", 50))
         without = plain_search(plugged, text, "?search_pipeline=_none")
         moved += [id for id, _ in without] != [id for id, _ in found]
     assert moved > 5
@@ -115,20 +120,19 @@ def test_a_plain_search_returns_the_hits_of_rerank_query(installed, plugged, clu
 @pytest.mark.parametrize("stack", [STACK, "bm25*0.5 + tfidf*0.5"])
 def test_hits_without_ids_are_identified_by_their_places(cluster, service, plugged, stack):
     """The engine needs ids to compute missing features and other signals."""
-    query, (name,) = {"match": {"content": "cell growth"}}, plugged.request("GET", f"/_alias/{INDEX}")
+    query, name = {"match": {"content": "cell growth"}}, index_of_alias(plugged)
     search = {"query": query, "size": 30, "seq_no_primary_term": True, "_source": False}
     hits = plugged.request("POST", f"/{INDEX}/_search?search_pipeline=_none", search)["hits"]["hits"]
     uuid = plugged.request("GET", f"/{name}/_settings")[name]["settings"]["index"]["uuid"]
-    places = {"uuids": [uuid]}
-    body = {"query": query, "stack": stack, "hits": 30, "places": places, "timeout": 20}
+    body = {"query": query, "stack": stack, "hits": 30, "places": {"uuids": [uuid]}, "timeout": 20}
     head = json.dumps(body).encode()
     parts = [[hit["_score"] for hit in hits], [0] * 30]
     parts += [[hit[part] for hit in hits] for part in ("_seq_no", "_primary_term")]
     numbers = [np.array(part, kind).tobytes() for part, kind in zip(parts, (">f8", ">i4", ">i8", ">i8"))]
     call = b"".join((len(head).to_bytes(4, "big"), head, *numbers))
-    ids = [hit["_id"] for hit in hits]
-    found = read_answer(service.post("/v1/hook", call).body, ids)
-    expected = call_hook(service, {"query": query, "stack": stack, "ids": ids, "scores": parts[0]})
+    names = [hit["_id"] for hit in hits]
+    found = read_answer(service.post("/v1/hook", call).body, names)
+    expected = call_hook(service, {"query": query, "stack": stack, "ids": names, "scores": parts[0]})
     assert found["ids"] == expected["ids"]
     assert found["scores"] == pytest.approx(expected["scores"], abs=1e-6)
     assert expected["requested_fields"]["features"][0] == "document"
@@ -153,10 +157,8 @@ def test_a_retrained_ranker_is_not_used_until_promoted(cluster, service, run, pl
         plain_search(plugged, words[0])  # the node learns which fields the service requests
         lacking = missing_text_features()
         for text in words:
-            wanted = run("query", text, "--depth", 50, "-k", 10, "-w", cluster, "--json").json["hits"]
             found = plain_search(plugged, text)
-            assert [id for id, _ in found] == [hit["id"] for hit in wanted]
-            assert [score for _, score in found] == pytest.approx([h["score"] for h in wanted], abs=1e-6)
+            assert_equal_hits(found, query_hits(run, cluster, text, "--depth", 50))
         assert missing_text_features() == lacking
         orders.append([id for id, _ in found[:5]])  # statistics count old copies until segments merge
 
@@ -165,10 +167,8 @@ def test_a_retrained_ranker_is_not_used_until_promoted(cluster, service, run, pl
 
     def wait_for_stack() -> None:
         """Wait until the service uses the stack that was put in use."""
-        first = words[0]
-        hits = run("query", first, "--depth", 50, "-k", 10, "-w", cluster, "--json").json["hits"]
-        wanted = [hit["id"] for hit in hits]
-        wait_until(lambda: [id for id, _ in plain_search(plugged, first)] == wanted)
+        wanted = [id for id, _ in query_hits(run, cluster, words[0], "--depth", 50)]
+        wait_until(lambda: [id for id, _ in plain_search(plugged, words[0])] == wanted)
 
     def missing_text_features() -> float:
         return service.metric('rerank_features_missing_total{endpoint="hook",ranker="text"}')
@@ -201,12 +201,11 @@ def test_a_retrained_ranker_is_not_used_until_promoted(cluster, service, run, pl
 
 
 def test_the_documented_rights_are_sufficient_and_necessary(
-    cluster, plugged, run, script, small, tmp_path, monkeypatch
+    cluster, plugged, run, script, text, tmp_path, monkeypatch
 ):
     """This covers the user who installs and the user of the service."""
     served = copy_for_user(cluster, tmp_path / "served", "server", plugged, monkeypatch)
     folder = copy_for_user(cluster, tmp_path / "ws", "installer", plugged, monkeypatch)
-    text = texts(small, 1)[0]
     with serving(script, served, tmp_path, "--only", "hook", RERANK_SERVICE_TOKEN=TOKEN) as server:
         args = ("-w", folder, *options(server), "--default")
         assert run("hook", "install", *args).code == 0
@@ -297,8 +296,7 @@ def test_status_reports_the_configuration_and_changes_by_hand(installed, cluster
     assert list(status["nodes"].values()) == ["0.1.0"]
     assert status["service"]["ready"] is True
     assert status["statistics"][plugged.url]["reranked"] >= 0
-    shown = run("hook", "status", "-w", cluster)
-    assert (shown.code, "service: ready" in shown.out) == (0, True)
+    assert "service: ready" in run("hook", "status", "-w", cluster).ok().out
     changed = pipelines(plugged)[PIPELINE]
     changed["response_processors"] = []
     plugged.request("PUT", f"/_search/pipeline/{PIPELINE}", changed)
@@ -306,11 +304,9 @@ def test_status_reports_the_configuration_and_changes_by_hand(installed, cluster
     status = hook_status(run, cluster)
     assert status["default_of"] == []
     assert status["problems"] == [f"pipeline '{PIPELINE}' has been changed by hand"]
-    assert run("hook", "status", "-w", cluster).code == 1
 
 
-def test_statistics_of_shadow_mode_remain_after_it_ends(installed, cluster, service, run, small, plugged):
-    text = texts(small, 1)[0]
+def test_statistics_of_shadow_mode_remain_after_it_ends(installed, cluster, service, run, text, plugged):
     assert run("hook", "install", "-w", cluster, *options(service), "--default", "--shadow").code == 0
     plain_search(plugged, text)
     assert run("hook", "install", "-w", cluster, *options(service), "--default").code == 0
@@ -319,8 +315,7 @@ def test_statistics_of_shadow_mode_remain_after_it_ends(installed, cluster, serv
     wait_until(lambda: "shadow: 1 " in run("hook", "status", "-w", cluster).out)
 
 
-def test_hook_test_compares_the_order(installed, cluster, service, run, small):
-    text = texts(small, 1)[0]
+def test_hook_test_compares_the_order(installed, cluster, service, run, text):
     trial = run("hook", "test", text, "-k", 7, "-w", cluster, "--json").json
     assert (trial["outcome"], trial["same"], len(trial["reranked"])) == ("reranked", True, 7)
     assert trial["difference"] < 1e-6
@@ -333,25 +328,25 @@ def test_hook_test_compares_the_order(installed, cluster, service, run, small):
     assert (trial["same"], list(trial["query"]["match"])) == (True, ["content.tfidf"])
 
 
-def test_hook_test_includes_a_second_phase(cluster, plugged, run, script, small, tmp_path):
+def test_hook_test_includes_a_second_phase(cluster, plugged, run, script, small, text, tmp_path):
     pytest.importorskip("transformers")
     titles = {word for one in small.documents for word in one["title"].lower().split()}
     model = bert(tmp_path / "model", words=sorted(titles - {"a"}))
-    then, words = second_phase(f"cross-encoder:{model}", 5), texts(small, 1)[0]
+    then = second_phase(f"cross-encoder:{model}", 5)
     replace(Stack.parse("bm25*1.0"), then=then).save(tmp_path / "stack.json")
     with serving(script, cluster, tmp_path, "--stack", tmp_path / "stack.json") as server:
         run("hook", "install", "--service", server.url, "--timeout", 20, "-w", cluster)
-        trial = run("hook", "test", words, "-w", cluster, "--json").json
+        trial = run("hook", "test", text, "-w", cluster, "--json").json
     assert (trial["outcome"], trial["same"]) == ("reranked", True)
     assert trial["reranked"] != trial["plain"]
     assert sorted(trial["reranked"][:5]) == sorted(trial["plain"][:5])
 
 
-def test_a_service_that_is_down_is_reported(cluster, service, run, small):
+def test_a_service_that_is_down_is_reported(cluster, service, run, text):
     url = f"http://127.0.0.1:{free_port()}"
     done = run("hook", "install", "--service", url, "--stack", STACK, "-w", cluster).ok()
     assert done.err.startswith(f"warning: no service answers at {url}")
-    done = run("hook", "test", texts(small, 1)[0], "-w", cluster, "--json")
+    done = run("hook", "test", text, "-w", cluster, "--json")
     assert done.code == 1
     assert json.loads(done.out)["reason"] == "refused"
     status = hook_status(run, cluster)
@@ -366,7 +361,7 @@ def test_our_searches_do_not_use_the_default_pipeline(
     """Otherwise the service would search the node, which would call the service again."""
     adopted = tmp_path / "adopted"
     run("attach", "title=title", "text=text", "--url", plugged.url, "--index", INDEX, "-w", adopted).ok()
-    before = plugged.request("GET", "/_rerank/stats")
+    before = flat(plugged.request("GET", "/_rerank/stats"))
     words = texts(small, 4)
     for folder in (cluster, adopted):
         engine = Workspace.open(folder).engine
@@ -379,13 +374,11 @@ def test_our_searches_do_not_use_the_default_pipeline(
         assert engine.score(words[0], "bm25", found).all()
         assert len(engine.find(SearchRequest(words[0], ids=found.ids, first_stage="bm25"))) == 20
         assert len(engine.ids()) == len(list(engine.documents())) == len(small.documents)
-    after = plugged.request("GET", "/_rerank/stats")
+    after = flat(plugged.request("GET", "/_rerank/stats"))
     # OpenSearch always uses the default pipeline at a point in time. These searches are not reranked.
-    for stats in (before, after):
-        stats["passed"].pop("no_text_query", None)
-    assert {name: after[name] for name in ("reranked", "passed", "failed")} == {
-        name: before[name] for name in ("reranked", "passed", "failed")
-    }
+    for counters in (before, after):
+        counters.pop("passed.no_text_query", None)
+    assert after == before
 
 
 def test_replace_keeps_the_default(installed, cluster, run, plugged, small):
@@ -398,16 +391,13 @@ def test_replace_keeps_the_default(installed, cluster, run, plugged, small):
 def test_pipelines_of_other_owners_are_not_changed(cluster, service, run, plugged):
     theirs = {"request_processors": [{"filter_query": {"query": {"match_all": {}}}}]}
     plugged.request("PUT", "/_search/pipeline/theirs", theirs)
-    plugged.request("PUT", f"/{INDEX}/_settings", {DEFAULT: "theirs"})
     args = ("-w", cluster, *options(service))
-    try:
+    with plugged.changed({DEFAULT: "theirs"}, INDEX):
         for action, given in (("install", args), ("remove", args[:2])):
             run("hook", action, *given, "--name", "theirs").fails(1, "'theirs'", "--name")
         run("hook", "install", *args, "--default").fails(1, "'theirs'", "--default")
         assert pipelines(plugged) == {"theirs": theirs}
-    finally:
-        plugged.request("PUT", f"/{INDEX}/_settings", {DEFAULT: None})
-        plugged.request("DELETE", "/_search/pipeline/theirs")
+    plugged.request("DELETE", "/_search/pipeline/theirs")
 
 
 def test_a_pipeline_that_another_index_uses_is_not_removed(installed, cluster, run, plugged):
@@ -431,11 +421,6 @@ def test_a_pipeline_that_another_index_uses_is_not_removed(installed, cluster, r
         (("install", "--service", "http://a", "--stack", "a.json"), 2, ["rerank serve --stack"]),
         (("install", "--service", "http://a", "--stack", "txt"), 2, ["'txt' is unknown"]),
         (("install", "--service", "http://a", "--stack", "bm25,text,meta"), 1, ["not tuned"]),
-        (
-            ("install", "--service", "http://a", "--route", "stock", "--default"),
-            2,
-            ["--default"],
-        ),
         (("install", "--service", "http://a", "--route", "stock"), 1, ["opensearch-neural-search"]),
         (("install", "--service", "http://a", "--id-field", "id"), 2, ["--id-field"]),
         (("status", "--token-file", "a"), 2, ["--token-file"]),
@@ -502,14 +487,11 @@ def test_searches_through_an_existing_pipeline_rank_like_evaluate(
         "evaluate", "--stack", STACK, *how, "--queries", small.queries, "--qrels", small.test, "-w", cluster
     ).ok()
     (file,) = [one for one in runs.iterdir() if "text" in one.name]
-    ranked: dict[str, list[str]] = {}
-    for line in file.read_text("utf-8").splitlines():
-        id, _, document, *_ = line.split()
-        ranked.setdefault(id, []).append(document)
+    ranked = read_run(file)
     queries = {query.id: query.text for query in read_queries(small.queries)}
     for id in [*ranked][:10]:
         match["match"]["content"]["query"] = queries[id]
         body = {"query": match, "size": 10, "_source": False}
         answer = plugged.request("POST", f"/{INDEX}/_search?search_pipeline={PIPELINE}", body)
-        assert [hit["_id"] for hit in answer["hits"]["hits"]] == ranked[id][:10]
+        assert ids(answer) == [document for document, _ in ranked[id][:10]]
     run("hook", "install", "-w", cluster, *options(service), "--add-to", "gone").fails(2, "--add-to gone")

@@ -17,7 +17,7 @@ import pytest
 
 from rerank import Stack, Workspace
 from rerank.records import SearchTemplate
-from tests.hook import TOKEN, flat, hook_status
+from tests.hook import TOKEN, Hits, assert_equal_hits, flat, hook_status, query_hits, scored
 from tests.hook import ids as found
 from tests.hook import texts as query_texts
 from tests.node import Node, free_port
@@ -103,27 +103,18 @@ def search(node: Node, text: str, index: str = "library", pipeline: str = "", **
     return found
 
 
-def expected(run: Any, folder: Path, text: str) -> list[dict[str, Any]]:
-    hits: list[dict[str, Any]] = run(
-        "query", text, "--stack", STACK, "--depth", 40, "-k", 10, "-w", folder, "--json"
-    ).json["hits"]
-    return hits
+def expected(run: Any, folder: Path, text: str) -> Hits:
+    return query_hits(run, folder, text, "--stack", STACK, "--depth", 40)
 
 
 def assert_same_as_query(node: Node, run: Any, folder: Path, texts: list[str]) -> None:
     """Assert that searches have the order of ``rerank query``, only with stored features."""
     before = flat(node.request("GET", "/_rerank/stats"))
     for text in texts:
-        wanted = expected(run, folder, text)
         answer = search(node, text)
-        assert found(answer) == [hit["id"] for hit in wanted]
-        scores = [hit["_score"] for hit in answer["hits"]["hits"]]
-        assert scores == pytest.approx([hit["score"] for hit in wanted], abs=1e-6)
+        assert_equal_hits(scored(answer), expected(run, folder, text))
         assert all(set(hit["_source"]) <= set(MAPPING["properties"]) for hit in answer["hits"]["hits"])
-    after = flat(node.request("GET", "/_rerank/stats"))
-    assert {name: n - before.get(name, 0) for name, n in after.items() if n != before.get(name, 0)} == {
-        "reranked": len(texts)
-    }
+    assert flat(node.request("GET", "/_rerank/stats")) - before == {"reranked": len(texts)}
 
 
 def missing_features(server: Server) -> float:
@@ -278,7 +269,7 @@ def test_documents_of_other_indices_keep_their_places(installed, plugged, run, l
 
 def test_documents_changed_by_other_clients_have_new_scores(installed, plugged, run, library, service, texts):
     """Changes are a partial update and an update by query. Changes of other fields need no encoding."""
-    first = expected(run, library, texts[0])[0]["id"]
+    first, _ = expected(run, library, texts[0])[0]
     body = {"doc": {"head": texts[0], "body": f"{texts[0]} {texts[1]}", "tags": []}}
     plugged.request("POST", f"/library-1/_update/{first}?refresh=true", body)
     script = {"source": "ctx._source.seen = 1", "lang": "painless"}

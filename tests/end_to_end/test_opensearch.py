@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -86,12 +85,11 @@ def test_both_engines_retrieve_nearly_the_same_documents(cluster, trained, small
     assert np.mean(shared) > (0.9 if stage == "bm25" else 0.75)
 
 
-def test_train_tune_query_and_evaluate_on_a_cluster(run, node, index, cluster, small, tmp_path):
+def test_train_tune_query_and_evaluate_on_a_cluster(run, node, index, cluster, small, text, tmp_path):
     queries = ("--queries", small.queries, "--qrels")
     run("train", "meta", *queries, small.train, "--dev-qrels", small.dev, "--epochs", 2, "-w", cluster).ok()
     done = run("tune", "--stack", STACK, *queries, small.dev, "-w", cluster, "--json")
     assert done.json["tuned"]["value"] >= done.json["tuned"]["first_stage_value"]
-    text = json.loads(Path(small.queries).read_text().splitlines()[0])["text"]
     found = run("query", text, "--stack", STACK, "-w", cluster, "--timings", "--explain", "--json").json
     assert set(found["seconds"]) == {"engine", "transfer", "encode", "score"}
     assert found["recomputed"] == {}

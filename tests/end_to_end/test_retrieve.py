@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import shutil
 
@@ -13,14 +12,8 @@ from rerank.formats import read_queries
 SIGNALS = "tfidf,text,meta"
 
 
-@pytest.fixture(scope="module")
-def asked(small) -> str:
-    with open(small.queries, encoding="utf-8") as lines:
-        return str(json.loads(next(lines))["text"])
-
-
-def test_query_shows_which_retriever_found_a_document(run, trained, asked):
-    arguments = ["query", asked, "-w", trained, "--stack", "tfidf*0.5+text*0.5", "--depth", 30]
+def test_query_shows_which_retriever_found_a_document(run, trained, text):
+    arguments = ["query", text, "-w", trained, "--stack", "tfidf*0.5+text*0.5", "--depth", 30]
     alone = run(*arguments, "--json", "-k", 1000).json
     assert alone["found"] == {"tfidf": alone["candidates"]}
     assert all(hit["found_by"] == ["tfidf"] for hit in alone["hits"])
@@ -40,7 +33,7 @@ def test_query_shows_which_retriever_found_a_document(run, trained, asked):
     assert "no document shares a word" in nothing
 
 
-def test_a_stack_stores_its_retrievers(run, small, workspace, asked):
+def test_a_stack_stores_its_retrievers(run, small, workspace, text):
     files = ["--queries", small.queries, "--qrels"]
     tune = ["tune", "--stack", SIGNALS, *files, small.dev, "-w", workspace, "--depth", 20]
     recall = {}
@@ -57,7 +50,7 @@ def test_a_stack_stores_its_retrievers(run, small, workspace, asked):
     assert "candidate recall: tfidf" in run(*tune, "--retrieve", "tfidf,text:5").out
 
     assert run("stack", "use", SIGNALS, "-w", workspace).code == 0
-    query = ["query", asked, "--stack", SIGNALS, "-w", workspace]
+    query = ["query", text, "--stack", SIGNALS, "-w", workspace]
     assert run(*query, "--json").json["found"] == {"tfidf": 20, "text": 5}
     assert "20 by tfidf, 5 by text" in run(*query, "--explain").out
     assert run(*query, "--retrieve", "text:3", "--json").json["found"] == {"text": 3}
@@ -66,7 +59,7 @@ def test_a_stack_stores_its_retrievers(run, small, workspace, asked):
     assert "20 candidates by tfidf and text:5" in run("status", "-w", workspace).out
 
 
-def test_a_run_and_a_ranker_retrieve_together(run, trained, small, asked, tmp_path):
+def test_a_run_and_a_ranker_retrieve_together(run, trained, small, text, tmp_path):
     ids = [one["_id"] for one in small.documents[:3]]
     queries = [query.id for query in read_queries(small.queries)]
     lines = [f"{query} Q0 {id} {rank} {-rank} other" for query in queries for rank, id in enumerate(ids, 1)]
@@ -76,7 +69,7 @@ def test_a_run_and_a_ranker_retrieve_together(run, trained, small, asked, tmp_pa
     report = run("evaluate", "--stack", "search*0.5 + text*0.5", *union, *files, "--json").json
     rows = {tuple(row["retrieve"]): row["recall"] for row in report["candidate_recall"]}
     assert rows["search", "text:20"]["search"] < rows["search", "text:20"]["together"]
-    run("query", asked, "--stack", "tfidf", "--retrieve", "search,text", "-w", trained).fails(
+    run("query", text, "--stack", "tfidf", "--retrieve", "search,text", "-w", trained).fails(
         2, "the first stage is tfidf", "--first-stage"
     )
 
@@ -108,10 +101,10 @@ def test_invalid_retrievers_are_refused(run, small, trained, retrieve, said):
         result.fails(result.code, said.split(" is ")[0] if arguments == ["encode"] else said)
 
 
-def test_documents_without_features_are_not_retrieved(run, small, workspace, write_lines, asked, tmp_path):
-    more = write_lines(tmp_path / "more.jsonl", [{"_id": "new", "title": asked, "text": asked}])
+def test_documents_without_features_are_not_retrieved(run, small, workspace, write_lines, text, tmp_path):
+    more = write_lines(tmp_path / "more.jsonl", [{"_id": "new", "title": text, "text": text}])
     assert run("ingest", more, "-w", workspace, "--no-encode").code == 0
-    query = ["query", asked, "--stack", "tfidf*0.5+text*0.5", "--retrieve", "text", "-w", workspace]
+    query = ["query", text, "--stack", "tfidf*0.5+text*0.5", "--retrieve", "text", "-w", workspace]
     result = run(*query)
     assert "1 document has no features of text" in result.err
     assert run("encode", "--retrieve", "text", "-w", workspace, "--json").json["encoded"]["text"] == 1

@@ -20,7 +20,7 @@ from rerank.stack.stack import Stack
 from rerank.text import without_stop_words
 from rerank.workspace import Workspace
 from tests.endpoints import STACK, WORDS, call, call_hook, candidates, move_to_cluster
-from tests.hook import texts
+from tests.hook import query_hits, texts
 from tests.service import Server, serving, wait_until
 
 __all__ = ["candidates"]
@@ -253,15 +253,13 @@ def test_rerank_scores_documents_like_a_collection(server, trained, run, small, 
     assert run("encode", "-w", folder).code == 0
     stack = "tfidf*0.4 + text*0.6"
     query = without_stop_words(" ".join(one["text"][:60] for one in few), "en")  # each document matches
-    expected = run("query", query, "--stack", stack, "-k", 20, "-w", folder, "--json").json["hits"]
+    expected = query_hits(run, folder, query, "--stack", stack, count=20)
     documents = [{"title": d["title"], "text": d["text"]} for d in few]
     body = {"query": query, "documents": documents, "stack": stack}
     results = server.post("/v1/rerank", body).json["results"]
     scores = {few[result["index"]]["_id"]: result["relevance_score"] for result in results}
     assert len(expected) == 20
-    np.testing.assert_allclose(
-        [scores[hit["id"]] for hit in expected], [h["score"] for h in expected], atol=2e-3
-    )
+    assert scores == pytest.approx(dict(expected), abs=2e-3)
 
 
 def test_rerank_with_ties_no_documents_and_a_translation(server):
@@ -300,12 +298,11 @@ def scores_by_id(server, ids: list[str], **body) -> dict[str, float]:
 @pytest.mark.parametrize("stack", ["text", "bm25", None])
 def test_rerank_ids_returns_the_order_of_rerank_query(server, trained, small, run, stack):
     for query in texts(small, 2):
-        options = ("--stack", stack or STACK, "--depth", 60, "-k", 60, "-w", trained, "--json")
-        hits = run("query", query, *options).json["hits"]
-        ids = sorted(hit["id"] for hit in hits)
+        hits = query_hits(run, trained, query, "--stack", stack or STACK, "--depth", 60, count=60)
+        ids = sorted(id for id, _ in hits)
         found = scores_by_id(server, ids, query=query, **({"stack": stack} if stack else {}))
-        assert list(found) == [hit["id"] for hit in hits]
-        assert [*found.values()] == pytest.approx([hit["score"] for hit in hits], rel=1e-6, abs=1e-6)
+        assert list(found) == [id for id, _ in hits]
+        assert found == pytest.approx(dict(hits), rel=1e-6, abs=1e-6)
 
 
 def test_scores_are_numbers_that_ml_commons_can_read(server, small):

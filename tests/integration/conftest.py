@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from rerank.engines.opensearch import bulk
+from tests.commands import Result
 from tests.hook import Dummy, Hook, fill
 from tests.node import Node
-from tests.opensearch_faults import MANY, lines
+from tests.opensearch_faults import MANY, at, lines
 from tests.proxy import Authority
 
 
@@ -68,6 +69,13 @@ def few(tmp_path: Path) -> Path:
     path = tmp_path / "few.jsonl"
     path.write_bytes(lines(20))
     return path
+
+
+@pytest.fixture
+def folder(run: Callable[..., Result], few: Path, node: Node, name: str, tmp_path: Path) -> Path:
+    """A workspace whose 20 documents are on the node."""
+    run("ingest", few, "-w", tmp_path / "ws", *at(node.url, name)).ok()
+    return tmp_path / "ws"
 
 
 @pytest.fixture

@@ -210,17 +210,10 @@ def files(workspace: Workspace) -> list[tuple[str, int, int]]:
     return sorted((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in found)
 
 
-def queries_of(folder: Path) -> None:
-    write_json_lines(folder / "queries.jsonl", [{"_id": "wolf", "text": "wolf"}])
-    (folder / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\nwolf\td35\t1\n")
-
-
-def judged(folder: Path) -> tuple[object, ...]:
-    return "--queries", folder / "queries.jsonl", "--qrels", folder / "qrels.tsv"
-
-
 def test_bad_signals_are_reported_in_one_line(shelf: Workspace, tmp_path: Path) -> None:
-    queries_of(tmp_path)
+    queries = write_json_lines(tmp_path / "queries.jsonl", [{"_id": "wolf", "text": "wolf"}])
+    (tmp_path / "qrels.tsv").write_text("wolf\td35\t1\n")
+    judged = ("--queries", queries, "--qrels", tmp_path / "qrels.tsv")
     for name, text in (("own", BODY), ("plain", '{"query": {"match": {"body": "{{text}}"}}}')):
         (tmp_path / f"{name}.json").write_text(text)
     tuned = tmp_path / "stack.json"
@@ -236,14 +229,14 @@ def test_bad_signals_are_reported_in_one_line(shelf: Workspace, tmp_path: Path) 
     }
     wrong["clause:gone"] = 'own.json has no clause named \'gone\'; give it "_name": "gone"'
     for signal, what in wrong.items():
-        run("tune", "--stack", f"search,{signal}", *first, *judged(tmp_path)).fails(2, what)
+        run("tune", "--stack", f"search,{signal}", *first, *judged).fails(2, what)
         written = f"search*0.5 + {signal}*0.5"
-        run("evaluate", "--stack", written, *first, *judged(tmp_path)).fails(2, what)
+        run("evaluate", "--stack", written, *first, *judged).fails(2, what)
         run("query", "wolf", "--stack", written, *first).fails(2, what)
     run("query", "wolf", "--param", "yaer=2020", *first).fails(2, "--param yaer: template:own.json has")
     # The tuned weights are for a clause that the other template does not have.
     other = ("--stack", tuned, "--first-stage", f"template:{tmp_path}/plain.json", "-w", shelf.folder)
-    for command in (("query", "wolf"), ("evaluate", *judged(tmp_path))):
+    for command in (("query", "wolf"), ("evaluate", *judged)):
         run(*command, *other).fails(2, "plain.json has no clause named 'words'")
     assert files(shelf) == before
 

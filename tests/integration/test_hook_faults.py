@@ -22,7 +22,7 @@ import pytest
 
 from rerank.rankers.cnn.ranker import CnnRanker
 from rerank.workspace import Workspace
-from tests.hook import Hook, articles, flat, texts
+from tests.hook import Hits, Hook, articles, flat, scored, texts
 from tests.load import run_clients
 from tests.node import Node, free_port
 from tests.service import Server, serving, wait_until
@@ -31,7 +31,6 @@ pytestmark = pytest.mark.slow
 
 STACK = "bm25*0.2 + text*0.5 + meta*0.3"
 INDEX = "articles"
-Hits = list[tuple[str, float]]
 
 
 class Clients(Hook):
@@ -53,11 +52,10 @@ class Clients(Hook):
         return self._hits(self.plain, text)
 
     def _hits(self, search: Callable[[dict[str, Any]], dict[str, Any]], text: str) -> Hits:
-        answer = search({"query": {"match": {"content": text}}, "_source": False})
-        return [(hit["_id"], hit["_score"]) for hit in answer["hits"]["hits"]]
+        return scored(search({"query": {"match": {"content": text}}, "_source": False}))
 
     def counts(self) -> Counter[str]:
-        return Counter(flat(self.stats()))
+        return flat(self.stats())
 
     def expect(self, counter: str) -> None:
         """Assert that a search returns the hits of the first stage, and that only this counter increases."""

@@ -32,8 +32,7 @@ DEFAULT = "index.search.default_pipeline"
 
 def prepare(hook: Hook, dummy: Dummy, kind: str, **settings: object) -> Hook:
     """Configure the hook and search once, so that the node learns the fields that the service requests."""
-    requested_fields = KINDS[kind]
-    dummy.reverse(requested_fields=requested_fields)
+    dummy.reverse(requested_fields=KINDS[kind])
     hook.configure(**settings)
     hook.search(WORDS)
     return hook
@@ -61,11 +60,10 @@ def test_pages_of_every_size_form_one_ranking(hook: Hook, dummy: Dummy, kind: st
 @pytest.mark.parametrize("kind", KINDS)
 def test_equal_scores_keep_the_order_of_the_first_stage(hook: Hook, dummy: Dummy, kind: str) -> None:
     prepare(hook, dummy, kind)
-    requested_fields = KINDS[kind]
 
     def halves(handler: Any, body: dict[str, Any]) -> None:
         scores = [2.0] * 10 + [1.0] * (COUNT - 10)
-        handler.send({"ids": body["ids"][::-1], "scores": scores, "requested_fields": requested_fields})
+        handler.send({"ids": body["ids"][::-1], "scores": scores, "requested_fields": KINDS[kind]})
 
     dummy.answering = halves
     body = {**WORDS, "sort": ["_score", {"kind": "desc"}, {"n": {"order": "desc"}}], "size": COUNT}
@@ -79,8 +77,8 @@ def test_equal_scores_keep_the_order_of_the_first_stage(hook: Hook, dummy: Dummy
 def test_only_the_page_is_highlighted(hook: Hook, dummy: Dummy) -> None:
     """A candidate that cannot be highlighted affects only its page."""
     prepare(hook, dummy, "places")
-    hook.node.request("PUT", "/cells/_settings", {"index.highlight.max_analyzed_offset": 180})
-    try:  # texts with higher numbers are longer
+    # texts with higher numbers are longer
+    with hook.node.changed({"index.highlight.max_analyzed_offset": 180}, "cells"):
         body = {**WORDS, "highlight": {"fields": {"text": {"type": "plain"}}}, "size": 3}
         with pytest.raises(ValueError, match="max_analyzed_offset"):
             hook.plain({**body, "size": COUNT})
@@ -90,8 +88,6 @@ def test_only_the_page_is_highlighted(hook: Hook, dummy: Dummy) -> None:
         answer, counters = hook.counted(body)
         assert counters == {"reranked": 1}
         assert all("highlight" in hit for hit in answer["hits"]["hits"])
-    finally:
-        hook.node.request("PUT", "/cells/_settings", {"index.highlight.max_analyzed_offset": None})
 
 
 @pytest.fixture
@@ -178,8 +174,7 @@ def test_processors_after_ours_apply_to_repeated_searches(hook: Hook, dummy: Dum
     config = {"rerank_stack": {"url": dummy.url, "timeout": 20000}}
     ours = {"request_processors": [config, *behind], "response_processors": [{"rerank_stack": {}}, *renamed]}
     hook.node.request("PUT", "/_search/pipeline/hook", ours)
-    requested_fields = PLACES if bare else WHOLE
-    dummy.reverse(requested_fields=requested_fields)
+    dummy.reverse(requested_fields=PLACES if bare else WHOLE)
     hook.search(WORDS, "spread")
     whole = {**WORDS, "size": COUNT}
     plain = hook.plain(whole, "spread", "search_pipeline=theirs")["hits"]["hits"]
@@ -206,13 +201,10 @@ def test_processors_after_ours_apply_to_repeated_searches(hook: Hook, dummy: Dum
 
 
 def test_a_pattern_uses_the_pipeline_of_the_index_that_set_it(hook: Hook, dummy: Dummy) -> None:
-    hook.node.request("PUT", "/cells/_settings", {DEFAULT: "hook"})
-    try:
+    with hook.node.changed({DEFAULT: "hook"}, "cells"):
         plain = hook.plain({**WORDS, "size": 60}, "cells,spread", "search_pipeline=_none")
         found = hook.plain({**WORDS, "size": 60}, "ce*,sp*")
         assert [(h["_index"], h["_id"]) for h in found["hits"]["hits"]] == [
             (h["_index"], h["_id"]) for h in plain["hits"]["hits"]
         ][::-1]
         assert len(dummy.last["places"]["uuids"]) == 2
-    finally:
-        hook.node.request("PUT", "/cells/_settings", {DEFAULT: None})

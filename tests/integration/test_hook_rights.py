@@ -7,7 +7,6 @@ readers, as OpenSearch's security plugin does.
 from __future__ import annotations
 
 import json
-import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -43,22 +42,18 @@ def guarded(hooked: Node) -> Iterator[Node]:
 @pytest.fixture(params=["whole", "places"])
 def hook(guarded: Node, dummy: Dummy, request: pytest.FixtureRequest) -> Hook:
     """A hook with whole candidates, or with candidates without ids and a second search for the page."""
-    requested_fields = PLACES if request.param == "places" else REQUESTED
-    dummy.reverse(requested_fields=requested_fields)
     hook = Hook(guarded, dummy.url)
-    hook.bare = request.param != "whole"
+    hook.bare = request.param == "places"
+    dummy.reverse(requested_fields=PLACES if hook.bare else REQUESTED)
     return hook
 
 
 def search(hook: Hook, user: str | None, body: dict[str, Any], pipeline: str = "hook") -> dict[str, Any]:
     """Return the answer to a search of this user."""
-    request = urllib.request.Request(
-        f"{hook.node.url}/guarded/_search?search_pipeline={pipeline}",
-        json.dumps(body).encode(),
-        {"Content-Type": "application/json", **({"x-user": user} if user else {})},
+    headers = {"x-user": user} if user else {}
+    found: dict[str, Any] = hook.node.request(
+        "POST", f"/guarded/_search?search_pipeline={pipeline}", body, **headers
     )
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        found: dict[str, Any] = json.load(answer)
     return found
 
 

@@ -19,12 +19,13 @@ import pytest
 from rerank import Workspace
 from rerank.hook import HookOptions
 from rerank.hook.stock import MADE, connector
-from tests.hook import articles, hook_status, ids, texts
+from tests.hook import articles, assert_equal_hits, hook_status, ids, query_hits, scored, texts
 from tests.node import Node, free_port
 from tests.proxy import Answer, Proxy
 from tests.service import Server, serving, wait_until
 from tests.stock import (
     INDEX,
+    LOCAL,
     ML,
     PIPELINE,
     PRIVATE,
@@ -33,7 +34,6 @@ from tests.stock import (
     TRUSTED,
     broken_service,
     installed_hook,
-    service_calls_allowed,
 )
 
 pytestmark = pytest.mark.slow
@@ -46,7 +46,8 @@ def cluster(ml_node, small, trained, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module", autouse=True)
 def permitted(ml_node) -> Iterator[None]:
-    with service_calls_allowed(ml_node):
+    """ML Commons may call services on this machine."""
+    with ml_node.changed({TRUSTED: LOCAL, PRIVATE: True}):
         yield
 
 
@@ -78,13 +79,17 @@ def options(service: Server, token: Path, *more: object) -> list[Any]:
 
 
 @pytest.fixture
-def installed(cluster, service, token, run, ml_node) -> Iterator[None]:
-    args = ("-w", cluster, *options(service, token))
-    done = run("hook", "install", *args)
-    assert (done.code, done.err) == (0, "")
+def removed(cluster, run, ml_node) -> Iterator[None]:
+    """Removes the pipeline after the test, with all its parts."""
     yield
-    if run("hook", "remove", "--route", "stock", "-w", cluster).code:
-        pytest.fail("the pipeline cannot be removed")
+    assert run("hook", "remove", "--route", "stock", "-w", cluster).code == 0
+    assert_no_parts_remain(ml_node)
+
+
+@pytest.fixture
+def installed(removed, cluster, service, token, run) -> None:
+    done = run("hook", "install", "-w", cluster, *options(service, token))
+    assert (done.code, done.err) == (0, "")
 
 
 def search(node: Node, text: str, pipeline: str = PIPELINE, **more: Any) -> dict[str, Any]:
@@ -104,10 +109,10 @@ def plain(node: Node, text: str, **more: Any) -> list[str]:
     return ids(search(node, text, "_none", **{**more, "ext": None}))
 
 
-def expected(run, cluster, text: str, count: int = 10, depth: int = 50) -> list[dict[str, Any]]:
-    args = ("--stack", STACK, "--depth", depth, "-k", count, "-w", cluster, "--json")
-    found: list[dict[str, Any]] = run("query", text, *args).json["hits"]
-    return found
+def expected(run, cluster, text: str, count: int = 10, depth: int = 50) -> list[str]:
+    """Return the ids of ``rerank query``."""
+    hits = query_hits(run, cluster, text, "--stack", STACK, "--depth", depth, count=count)
+    return [id for id, _ in hits]
 
 
 def parts_of_kind(node: Node, kind: str) -> dict[str, dict[str, Any]]:
@@ -140,16 +145,13 @@ def test_a_search_has_the_hits_of_rerank_query(installed, ml_node, cluster, smal
     moved = 0
     for text in texts(small, 12):
         answer = search(ml_node, text)
-        wanted = expected(run, cluster, text)
-        assert ids(answer) == [hit["id"] for hit in wanted]
-        scores = [hit["_score"] for hit in answer["hits"]["hits"]]
-        assert scores == pytest.approx([hit["score"] for hit in wanted], abs=1e-6)
-        assert answer["hits"]["max_score"] == pytest.approx(scores[0])
+        assert_equal_hits(scored(answer), query_hits(run, cluster, text, "--stack", STACK, "--depth", 50))
+        assert answer["hits"]["max_score"] == pytest.approx(scored(answer)[0][1])
         moved += plain(ml_node, text) != ids(answer)
     assert moved > 5
 
 
-def test_install_repeat_status_test_and_remove(cluster, service, token, run, ml_node, small):
+def test_install_repeat_status_test_and_remove(cluster, service, token, run, ml_node, text):
     args = ("-w", cluster, *options(service, token))
     dry = run("hook", "install", *args, "--dry-run", "--json").json
     assert [(r["method"], r["path"]) for r in dry["requests"]] == [
@@ -175,7 +177,6 @@ def test_install_repeat_status_test_and_remove(cluster, service, token, run, ml_
     assert (config["url"], config["stack"], config["depth"]) == (service.url, STACK, 50)
     assert (config["timeout"], config["id_field"], config["state"]) == (20.0, "id", "DEPLOYED")
     assert list(status["nodes"].values()) == ["3.6.0.0"]
-    text = texts(small, 1)[0]
     trial = run("hook", "test", text, "-k", 7, "--route", "stock", "-w", cluster, "--json").json
     assert (trial["outcome"], trial["same"], len(trial["reranked"])) == ("reranked", True, 7)
     assert trial["difference"] < 1e-6
@@ -194,14 +195,13 @@ def test_install_repeat_status_test_and_remove(cluster, service, token, run, ml_
 def test_cluster_settings_that_forbid_the_call_are_reported(cluster, service, token, run, ml_node):
     args = ("-w", cluster, *options(service, token))
     before = ml_node.request("GET", "/_cluster/settings")["persistent"]
-    trusted = {TRUSTED: [r"^http://127\.0\.0\.1:\d+/.*$"]}
     try:
         ml_node.request("PUT", "/_cluster/settings", {"persistent": dict.fromkeys((TRUSTED, PRIVATE))})
         run("hook", "install", *args).fails(
             1, "trusted connector endpoint", "docs/guides/stock-processors.md"
         )
         assert_no_parts_remain(ml_node)
-        ml_node.request("PUT", "/_cluster/settings", {"persistent": trusted})
+        ml_node.request("PUT", "/_cluster/settings", {"persistent": {TRUSTED: LOCAL}})
         done = run("hook", "install", *args)
         assert "private" in done.err
         assert "docs/guides/stock-processors.md" in done.err
@@ -212,7 +212,9 @@ def test_cluster_settings_that_forbid_the_call_are_reported(cluster, service, to
         ml_node.request("PUT", "/_cluster/settings", {"persistent": before})
 
 
-def test_an_interrupted_installation_is_recovered(cluster, service, token, run, ml_node, small, tmp_path):
+def test_an_interrupted_installation_is_recovered(
+    removed, cluster, service, token, run, ml_node, text, tmp_path
+):
     """The cluster refuses the last step. The next installation deletes the incomplete parts."""
     refusing = Proxy(
         ml_node.port,
@@ -228,9 +230,7 @@ def test_an_interrupted_installation_is_recovered(cluster, service, token, run, 
     assert len(parts_of_kind(ml_node, "models")) == 1
     assert run("hook", "install", "-w", cluster, *options(service, token)).code == 0
     assert len(parts_of_kind(ml_node, "models")) == len(parts_of_kind(ml_node, "connectors")) == 1
-    assert run("hook", "test", texts(small, 1)[0], "--route", "stock", "-w", cluster).code == 0
-    assert run("hook", "remove", "--route", "stock", "-w", cluster).code == 0
-    assert_no_parts_remain(ml_node)
+    assert run("hook", "test", text, "--route", "stock", "-w", cluster).code == 0
 
 
 def test_connectors_of_others_stay(cluster, service, token, run, ml_node):
@@ -263,31 +263,26 @@ def test_an_orphaned_model_of_our_connector_is_deleted(act, cluster, service, to
 
 
 def test_a_wrong_token_is_reported_and_can_be_replaced(
-    cluster, service, token, run, ml_node, small, tmp_path
+    removed, cluster, service, token, run, ml_node, text, tmp_path
 ):
     (tmp_path / "wrong").write_text("abracadabra")
-    args = ("-w", cluster, *options(service, tmp_path / "wrong"))
-    try:
-        done = run("hook", "install", *args).ok()
-        assert "warning: the cluster cannot use the service: " in done.err
-        assert "401" in done.err
-        text = texts(small, 1)[0]
-        assert ids(search(ml_node, text)) == plain(ml_node, text)
-        trial = run("hook", "test", text, "--route", "stock", "-w", cluster, "--json")
-        assert trial.code == 1
-        assert json.loads(trial.out)["outcome"] == "failed"
-        status = hook_status(run, cluster, "--route", "stock")
-        assert "401" in status["problems"][0]
-        done = run("hook", "install", "-w", cluster, *options(service, token))
-        assert (done.code, done.err) == (0, "")
-        assert ids(search(ml_node, text)) == [hit["id"] for hit in expected(run, cluster, text)]
-        assert len(parts_of_kind(ml_node, "models")) == 1
-    finally:
-        assert run("hook", "remove", "--route", "stock", "-w", cluster).code == 0
+    done = run("hook", "install", "-w", cluster, *options(service, tmp_path / "wrong")).ok()
+    assert "warning: the cluster cannot use the service: " in done.err
+    assert "401" in done.err
+    assert ids(search(ml_node, text)) == plain(ml_node, text)
+    trial = run("hook", "test", text, "--route", "stock", "-w", cluster, "--json")
+    assert trial.code == 1
+    assert json.loads(trial.out)["outcome"] == "failed"
+    status = hook_status(run, cluster, "--route", "stock")
+    assert "401" in status["problems"][0]
+    done = run("hook", "install", "-w", cluster, *options(service, token))
+    assert (done.code, done.err) == (0, "")
+    assert ids(search(ml_node, text)) == expected(run, cluster, text)
+    assert len(parts_of_kind(ml_node, "models")) == 1
 
 
 def test_a_deleted_model_is_reported_and_can_be_reinstalled(
-    installed, cluster, service, token, run, ml_node, small
+    installed, cluster, service, token, run, ml_node, text
 ):
     (model,) = parts_of_kind(ml_node, "models")
     ml_node.request("POST", f"{ML}/models/{model}/_undeploy")
@@ -299,20 +294,16 @@ def test_a_deleted_model_is_reported_and_can_be_reinstalled(
     ml_node.request("DELETE", f"{ML}/models/{model}")
     status = hook_status(run, cluster, "--route", "stock")
     assert "is missing" in status["problems"][0]
-    text = texts(small, 1)[0]
     assert ids(search(ml_node, text)) == plain(ml_node, text)
     assert run("hook", "install", "-w", cluster, *options(service, token)).code == 0
-    assert ids(search(ml_node, text)) == [hit["id"] for hit in expected(run, cluster, text)]
+    assert ids(search(ml_node, text)) == expected(run, cluster, text)
 
 
 def test_invalid_installations_are_refused(cluster, service, token, run, ml_node, tmp_path):
     args = ("-w", cluster, *options(service, token))
     run("hook", "install", *args, "--default").fails(2, "--default")
-    ml_node.request("PUT", f"/{INDEX}/_settings", {"index.max_result_window": 40})
-    try:
+    with ml_node.changed({"index.max_result_window": 40}, INDEX):
         run("hook", "install", *args).fails(2, "max_result_window", "40")
-    finally:
-        ml_node.request("PUT", f"/{INDEX}/_settings", {"index.max_result_window": None})
     plugin = [str(a) for a in args if a not in ("--route", "stock")]
     run("hook", "install", *plugin).fails(2, "--token-file")
     (tmp_path / "token").write_text("two words\n")
@@ -328,9 +319,8 @@ def test_invalid_installations_are_refused(cluster, service, token, run, ml_node
     assert_no_parts_remain(ml_node)
 
 
-def test_search_options_that_work_with_the_stock_route(installed, ml_node, cluster, small, run):
-    text = texts(small, 1)[0]
-    wanted = [hit["id"] for hit in expected(run, cluster, text)]
+def test_search_options_that_work_with_the_stock_route(installed, ml_node, cluster, text, run):
+    wanted = expected(run, cluster, text)
     assert ids(search(ml_node, text, size=None)) == wanted
     assert ids(search(ml_node, text, size=3)) == wanted[:3]
     path = {"rerank": {"query_context": {"query_text_path": "query.match.content.query"}}}
@@ -355,13 +345,12 @@ def test_search_options_that_work_with_the_stock_route(installed, ml_node, clust
         "${credential.token}",
     ):
         both = f"{text} {name}"
-        assert ids(search(ml_node, both)) == [hit["id"] for hit in expected(run, cluster, both)]
+        assert ids(search(ml_node, both)) == expected(run, cluster, both)
 
 
-def test_only_the_query_text_is_sent_to_the_service(installed, ml_node, cluster, small, run):
+def test_only_the_query_text_is_sent_to_the_service(installed, ml_node, cluster, text, run):
     """Scores of the query are not sent, so its boosts and filters do not affect the order."""
-    text = texts(small, 1)[0]
-    wanted = [hit["id"] for hit in expected(run, cluster, text)]
+    wanted = expected(run, cluster, text)
     filtered = {"bool": {"must": {"match": {"content": text}}, "must_not": {"ids": {"values": wanted[:2]}}}}
     assert not set(ids(search(ml_node, text, query=filtered))) & set(wanted[:2])
     other = {"bool": {"must": {"match_all": {}}, "filter": {"ids": {"values": wanted}}}}
@@ -389,8 +378,7 @@ def test_only_the_query_text_is_sent_to_the_service(installed, ml_node, cluster,
     ],
     ids=json.dumps,
 )
-def test_searches_that_keep_the_order_of_the_first_stage(installed, ml_node, small, body):
-    text = texts(small, 1)[0]
+def test_searches_that_keep_the_order_of_the_first_stage(installed, ml_node, text, body):
     if body.get("stored_fields"):
         answer = search(ml_node, text, **body)
         assert "_id" not in answer["hits"]["hits"][0]
@@ -398,35 +386,28 @@ def test_searches_that_keep_the_order_of_the_first_stage(installed, ml_node, sma
     assert ids(search(ml_node, text, **body)) == plain(ml_node, text, **body)
 
 
-def test_a_size_above_the_depth_reranks_all_hits(installed, ml_node, cluster, small, run):
-    text = texts(small, 1)[0]
-    wanted = [hit["id"] for hit in expected(run, cluster, text, count=120, depth=120)]
+def test_a_size_above_the_depth_reranks_all_hits(installed, ml_node, cluster, text, run):
+    wanted = expected(run, cluster, text, count=120, depth=120)
     assert ids(search(ml_node, text, size=120)) == wanted
 
 
 def test_more_candidates_than_the_service_accepts_are_reported(
-    cluster, run, script, ml_node, small, tmp_path, monkeypatch
+    removed, cluster, run, script, ml_node, text, tmp_path, monkeypatch
 ):
     monkeypatch.delenv("RERANK_SERVICE_TOKEN")  # this service has no token
-    text = texts(small, 1)[0]
     with serving(script, cluster, tmp_path, "--max-candidates", 20) as modest:
         args = ("--route", "stock", "--service", modest.url, "--stack", STACK, "--timeout", 20)
-        done = run("hook", "install", *args, "--depth", 50, "-w", cluster)
-        try:
-            assert done.code == 0
-            assert "takes 20 candidates" in done.err
-            assert ids(search(ml_node, text)) == plain(ml_node, text)
-            status = hook_status(run, cluster, "--route", "stock")
-            assert ["takes 20 candidates" in problem for problem in status["problems"]] == [True]
-            done = run("hook", "install", *args, "--depth", 20, "-w", cluster)
-            assert (done.code, done.err) == (0, "")
-            assert ids(search(ml_node, text)) == [h["id"] for h in expected(run, cluster, text, depth=20)]
-        finally:
-            assert run("hook", "remove", "--route", "stock", "-w", cluster).code == 0
+        done = run("hook", "install", *args, "--depth", 50, "-w", cluster).ok()
+        assert "takes 20 candidates" in done.err
+        assert ids(search(ml_node, text)) == plain(ml_node, text)
+        status = hook_status(run, cluster, "--route", "stock")
+        assert ["takes 20 candidates" in problem for problem in status["problems"]] == [True]
+        done = run("hook", "install", *args, "--depth", 20, "-w", cluster)
+        assert (done.code, done.err) == (0, "")
+        assert ids(search(ml_node, text)) == expected(run, cluster, text, depth=20)
 
 
-def test_equal_ids_in_two_indices_are_not_reranked(installed, ml_node, cluster, small, run):
-    text = texts(small, 1)[0]
+def test_equal_ids_in_two_indices_are_not_reranked(installed, ml_node, cluster, small, text):
     best = plain(ml_node, text)[0]
     ml_node.request("PUT", f"/copies/_doc/{best}?refresh=true", {"id": best, "content": text})
     try:
@@ -444,31 +425,22 @@ def test_equal_ids_in_two_indices_are_not_reranked(installed, ml_node, cluster, 
 
 
 def test_on_failure_error_fails_searches_that_cannot_be_reranked(
-    cluster, service, token, run, ml_node, small
+    removed, cluster, service, token, run, ml_node, text
 ):
-    args = ("-w", cluster, *options(service, token, "--on-failure", "error"))
-    assert run("hook", "install", *args).code == 0
-    text = texts(small, 1)[0]
-    try:
-        assert ids(search(ml_node, text)) == [hit["id"] for hit in expected(run, cluster, text)]
-        statuses = {}
-        for name, body in {
-            "no words": {"ext": None},
-            "size 0": {"size": 0},
-            "no total": {"track_total_hits": False},
-            "no source": {"_source": False},
-        }.items():
-            with pytest.raises(ValueError, match="_search") as failed:
-                search(ml_node, text, **body)
-            statuses[name] = int(str(failed.value).split(": ")[1].split()[0])
-        assert statuses == {"no words": 500, "size 0": 400, "no total": 500, "no source": 422}
-    finally:
-        assert run("hook", "remove", "--route", "stock", "-w", cluster).code == 0
+    run("hook", "install", "-w", cluster, *options(service, token, "--on-failure", "error")).ok()
+    assert ids(search(ml_node, text)) == expected(run, cluster, text)
+    for body, status in (
+        ({"ext": None}, 500),
+        ({"size": 0}, 400),
+        ({"track_total_hits": False}, 500),
+        ({"_source": False}, 422),
+    ):
+        with pytest.raises(ValueError, match=f"_search[^:]*: {status} "):
+            search(ml_node, text, **body)
 
 
 @pytest.mark.parametrize("mode", ["hang", "few", "nan", "html", "down"])
-def test_a_broken_service_keeps_the_order_of_the_first_stage(cluster, run, ml_node, small, mode):
-    text = texts(small, 1)[0]
+def test_a_broken_service_keeps_the_order_of_the_first_stage(cluster, run, ml_node, text, mode):
     with broken_service(mode) as url:
         url = f"http://127.0.0.1:{free_port()}" if mode == "down" else url
         with installed_hook(run, cluster, url, ml_node):
@@ -481,7 +453,7 @@ def test_a_broken_service_keeps_the_order_of_the_first_stage(cluster, run, ml_no
 
 
 def test_an_attached_index_without_an_id_field_is_reranked(
-    ml_node, small, trained, token, run, tmp_path, script
+    ml_node, small, text, trained, token, run, tmp_path, script
 ):
     """The documents have no field with their id, so searches request it as a doc value."""
     name = f"library-{secrets.token_hex(4)}"
@@ -505,7 +477,6 @@ def test_an_attached_index_without_an_id_field_is_reranked(
             assert "--token-file" in done.err
             done = run("hook", "install", *args, "--token-file", token, "-w", folder)
             assert (done.code, done.err) == (0, "")
-            text = texts(small, 1)[0]
             trial = run("hook", "test", text, "--route", "stock", "-w", folder, "--json").json
             assert (trial["outcome"], trial["same"]) == ("reranked", True)
             body = {"query": {"match": {"body": text}}, "docvalue_fields": ["_id"], "_source": False}

@@ -8,7 +8,7 @@ import math
 import sys
 import unicodedata
 from collections.abc import Iterator
-from importlib import metadata, resources
+from importlib import metadata
 from typing import Any
 
 import pytest
@@ -16,12 +16,8 @@ from rerank.index_templates import component, index_body
 
 from rerank.text import STEMMERS, analyzer, normalize
 from tests.node import Node
+from tests.unit.test_index_templates import FILES
 
-FILES = sorted(
-    file.name.removesuffix(".json")
-    for file in resources.files("rerank.index_templates").iterdir()
-    if file.name.endswith(".json")
-)
 COMPONENTS = [name for name in FILES if not name.startswith("rerank-index-")]
 ANALYSES = [name.removeprefix("rerank-analysis-") for name in FILES if name.startswith("rerank-analysis-")]
 

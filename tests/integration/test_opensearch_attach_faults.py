@@ -11,9 +11,7 @@ from tests.node import Node
 from tests.opensearch_faults import at, documents, indices, reading_commands, texts
 
 
-def test_an_index_that_another_client_deleted(run, few, node, name, tmp_path):
-    folder = tmp_path / "ws"
-    assert run("ingest", few, "-w", folder, *at(node.url, name)).code == 0
+def test_an_index_that_another_client_deleted(run, folder, few, node, name):
     node.request("DELETE", f"/{name}-*")
     for command in reading_commands(few):
         run(*command, "-w", folder).fails(
@@ -34,9 +32,7 @@ def test_an_index_name_in_use_is_refused(run, few, node, name, tmp_path):
     assert indices(node, name) == before
 
 
-def test_an_existing_next_index_is_refused(run, few, node, name, tmp_path):
-    folder = tmp_path / "ws"
-    assert run("ingest", few, "-w", folder, *at(node.url, name)).code == 0
+def test_an_existing_next_index_is_refused(run, folder, few, node, name):
     (current,) = indices(node, name)
     taken = f"{name}-{int(current[-6:]) + 1:06}"
     node.request("PUT", f"/{taken}", {})

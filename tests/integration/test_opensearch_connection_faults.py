@@ -38,22 +38,19 @@ def test_a_service_that_does_not_answer(run, few, tmp_path):
     assert not (tmp_path / "ws").exists()
 
 
-def test_a_port_that_accepts_connections_but_does_not_answer(run, few, node, name, tmp_path):
-    assert run("ingest", few, "-w", tmp_path / "ws", *at(node.url, name)).code == 0
+def test_a_port_that_accepts_connections_but_does_not_answer(run, folder, few, node):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        edit(tmp_path / "ws", url=url, timeout=0.3)
+        edit(folder, url=url, timeout=0.3)
         for command in (["status"], ["query", "cell"], ["ingest", few], ["ingest", "--delete", "n1"]):
             begun = time.monotonic()
-            run(*command, "-w", tmp_path / "ws").fails(1, f"no answer from {url} within 0.3 s; check the")
+            run(*command, "-w", folder).fails(1, f"no answer from {url} within 0.3 s; check the")
             assert time.monotonic() - begun < 40  # without retries for two minutes
-    edit(tmp_path / "ws", url=node.url)
-    assert run("status", "-w", tmp_path / "ws", "--json").json["documents"] == 20
+    edit(folder, url=node.url)
+    assert run("status", "-w", folder, "--json").json["documents"] == 20
 
 
-def test_a_node_that_hangs_causes_a_timeout(run, few, node, name, tmp_path, impatient):
-    folder = tmp_path / "ws"
-    assert run("ingest", few, "-w", folder, *at(node.url, name)).code == 0
+def test_a_node_that_hangs_causes_a_timeout(run, folder, few, node, impatient):
     edit(folder, timeout=0.5)
     node.pause()
     try:

@@ -95,9 +95,7 @@ def test_an_interrupted_ingest_in_place_can_be_repeated(run, many, node, name, t
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["killed", "ctrl-C"])
-def test_an_interrupted_replacement_keeps_the_old_documents(run, few, many, node, name, tmp_path, number):
-    folder = tmp_path / "ws"
-    assert run("ingest", few, "-w", folder, *at(node.url, name)).code == 0
+def test_an_interrupted_replacement_keeps_the_old_documents(run, folder, many, node, name, number):
     (old,) = indices(node, name)
     with interrupted_ingest(node, ["ingest", many, "--replace"], folder, name, number):
         assert documents(node, name) == texts(20, "cell")
@@ -109,10 +107,8 @@ def test_an_interrupted_replacement_keeps_the_old_documents(run, few, many, node
     assert new != old
 
 
-def test_an_incomplete_index_that_is_deleted_during_an_ingest(run, few, many, node, name, tmp_path):
+def test_an_incomplete_index_that_is_deleted_during_an_ingest(run, folder, many, node, name):
     """The cluster recreates the index automatically with a wrong mapping. The alias must not move to it."""
-    folder = tmp_path / "ws"
-    assert run("ingest", few, "-w", folder, *at(node.url, name)).code == 0
     (old,) = indices(node, name)
 
     def delete(request: Any) -> None:

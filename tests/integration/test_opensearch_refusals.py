@@ -35,19 +35,16 @@ from tests.proxy import (
         ),
     ],
 )
-def test_a_read_only_index_refuses_documents_and_can_be_repaired(run, few, node, name, tmp_path, block, what):
-    folder = tmp_path / "ws"
-    assert run("ingest", few, "-w", folder, *at(node.url, name)).code == 0
+def test_a_read_only_index_refuses_documents_and_can_be_repaired(
+    run, folder, node, name, tmp_path, block, what
+):
     (tmp_path / "new.jsonl").write_bytes(lines(30, 10, "gene"))
-    node.request("PUT", f"/{name}/_settings", {f"index.blocks.{block}": True})
-    try:
+    with node.changed({f"index.blocks.{block}": True}, name):
         begun = time.monotonic()
         run("ingest", tmp_path / "new.jsonl", "-w", folder).fails(1, what, "run the same command again")
         assert time.monotonic() - begun < 60  # without retries for two minutes
         run("ingest", "--delete", "n1", "-w", folder).fails(1, what)
         assert len(run("query", "cell", "-w", folder, "-k", 50, "--json").json["hits"]) == 20
-    finally:
-        node.request("PUT", f"/{name}/_settings", {f"index.blocks.{block}": None})
     report = run("ingest", tmp_path / "new.jsonl", "-w", folder, "--json").json
     assert (report["added"], report["updated"], report["documents"]) == (10, 10, 30)
     expected = {f"n{i}": f"{'cell' if i < 10 else 'gene'} number {i}" for i in range(30)}
@@ -55,14 +52,11 @@ def test_a_read_only_index_refuses_documents_and_can_be_repaired(run, few, node,
 
 
 def test_a_cluster_that_blocks_new_indices_is_reported(run, few, node, name, tmp_path):
-    node.request("PUT", "/_cluster/settings", {"persistent": {"cluster.blocks.create_index": True}})
-    try:
+    with node.changed({"cluster.blocks.create_index": True}):
         run("ingest", few, "-w", tmp_path / "ws", *at(node.url, name)).fails(
             1, "create-index blocked", "freeing disk space"
         )
         assert not (tmp_path / "ws").exists()
-    finally:
-        node.request("PUT", "/_cluster/settings", {"persistent": {"cluster.blocks.create_index": None}})
 
 
 def test_documents_that_the_cluster_refuses_are_reported(run, few, node, name, tmp_path, write_lines):
@@ -114,9 +108,7 @@ def test_ids_that_are_too_long_are_refused(run, few, node, name, tmp_path, write
     assert run("ingest", file, "-w", folder, *at(node.url, name), "--json").json["added"] == 2
 
 
-def test_a_depth_above_the_result_window_is_refused(run, few, node, name, tmp_path):
-    folder = tmp_path / "ws"
-    assert run("ingest", few, "-w", folder, *at(node.url, name)).code == 0
+def test_a_depth_above_the_result_window_is_refused(run, folder, node, name, tmp_path):
     assert run("attach", "text=text", "-w", tmp_path / "b", "--url", node.url, "--index", name).code == 0
     for workspace in (folder, tmp_path / "b"):
         assert run("query", "cell", "--depth", 10_000, "-w", workspace).code == 0
@@ -137,10 +129,8 @@ def test_a_depth_above_the_result_window_is_refused(run, few, node, name, tmp_pa
     run("query", "cell", "--depth", 16, "-w", folder).fails(1, "a depth of 16 is more than the 15 that index")
 
 
-def test_missing_shards_are_reported(run, few, node, name, tmp_path):
+def test_missing_shards_are_reported(run, folder, node, name):
     """Partial answers are refused, so that no count or result is wrong."""
-    folder = tmp_path / "ws"
-    assert run("ingest", few, "-w", folder, *at(node.url, name)).code == 0
     nowhere = {"index.routing.allocation.require._name": "nobody", "number_of_replicas": 0}
     path = f"/{name}-away?wait_for_active_shards=0"
     node.request("PUT", path, {"settings": nowhere, "aliases": {name: {}}})

@@ -205,14 +205,14 @@ CLLSI = Rule("cllsi", (), "it is quick, too", config=QUICK)
 
 @pytest.fixture
 def folder(small, tmp_path):
-    """The small collection with short texts: compressed, and with 100 judged queries in one file."""
+    """100 documents with short texts: compressed, and with a judged query for each one in one file."""
     path = tmp_path / "theirs"
     path.mkdir()
-    documents = [{**document, "text": document["text"][:200]} for document in small.documents]
+    asked = [json.loads(line)["_id"] for line in Path(small.queries).read_text().splitlines()[:100]]
+    documents = [{**one, "text": one["text"][:200]} for one in small.documents if f"q:{one['_id']}" in asked]
     lines = "".join(json.dumps(document) + "\n" for document in documents)
     (path / "corpus.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
     shutil.copy(small.queries, path / "queries.jsonl")
-    asked = [json.loads(line)["_id"] for line in Path(small.queries).read_text().splitlines()[:100]]
     rows = [f"{id}\t{id.removeprefix('q:')}\t1\n" for id in asked]
     (path / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(rows))
     return path
@@ -227,7 +227,7 @@ def test_auto_builds_a_stack_from_a_folder_and_resumes(run, folder, tmp_path, mo
     done = run("auto", folder, "-w", tmp_path / "ws").ok()
     for part in (
         "files: corpus.jsonl.gz, queries.jsonl, qrels.tsv\n",
-        "ingest: 200 documents (en): 0 added, 0 updated, 200 unchanged\n",
+        "ingest: 100 documents (en): 0 added, 0 updated, 100 unchanged\n",
         "queries: train, dev, test queries are drawn from one file of judgments\n",
         "rankers: lsi is trained: it is quick (done before)\n",
         "rankers: cllsi is trained: it is quick, too\n",
@@ -274,17 +274,21 @@ def test_equal_files_give_an_equal_stack(folder, tmp_path, monkeypatch):
 
 
 def test_time_left_is_used_for_rankers_that_were_too_long(folder, tmp_path, monkeypatch):
-    long = replace(LSI, cost=lambda facts: (900.0, 0.0, 0), share=0.2)
-    rules = (long, replace(CLLSI, cost=lambda facts: (300.0, 0.0, 0)))
+    rules = (
+        replace(LSI, cost=lambda facts: (900.0, 0.0, 0), share=0.2),
+        replace(CLLSI, cost=lambda facts: (300.0, 0.0, 0)),
+        Rule("opca", (), "it is slow", cost=lambda facts: (9000.0, 0.0, 0)),
+    )
     monkeypatch.setattr(ranker_choice, "RULES", rules)
     said = Watch()
     found = rerank.auto(folder, tmp_path / "ws", minutes=30.0, progress=said)
-    assert [(one.ranker, one.trained) for one in found.choices] == [("lsi", True), ("cllsi", True)]
-    assert not [line for line in said.said if "too long" in line]
-    monkeypatch.setattr(ranker_choice, "RULES", (replace(long, cost=lambda facts: (9000.0, 0.0, 0)),))
-    (choice,) = rerank.auto(folder, tmp_path / "other", minutes=30.0).choices
-    assert choice.too_long
-    assert choice.minutes is not None
+    assert [(one.ranker, one.trained, one.too_long) for one in found.choices] == [
+        ("lsi", True, False),
+        ("cllsi", True, False),
+        ("opca", False, True),
+    ]
+    assert found.choices[-1].minutes is not None
+    assert {line.split()[1] for line in said.said if "too long" in line} == {"opca"}
 
 
 def test_bad_input_of_auto_is_refused(run, write_lines, folder, tmp_path, monkeypatch):

@@ -23,6 +23,7 @@ from rerank.rankers.graphs.cocitation import Mention
 from rerank.records import Document
 from tests.dense import trainer, with_changes
 from tests.quintuplets import vectors
+from tests.unit.test_dense_structure import refusal
 from tests.watch import Watch
 from tests.words import Words
 
@@ -232,13 +233,13 @@ def test_training_improves_the_ranking_of_held_out_co_citations(tiny):
 
 
 def test_a_checkpoint_of_other_citation_places_is_refused(tiny, tmp_path):
-    documents = collection()
-    trainer(tiny, Watch(at=13), documents, tmp_path, **COCITATION).fit()
+    documents, options = collection(), {**COCITATION, "every": 1}
+    trainer(tiny, Watch(at=2), documents, tmp_path, **options).fit()
     rows = documents[-1].extra["citations"]
     moved = [{**row, "sentence": 0} for row in rows]
     documents[-1] = replace(documents[-1], extra={**documents[-1].extra, "citations": moved})
     with pytest.raises(TrainingError, match="other settings, or of another model or other documents"):
-        trainer(tiny, None, documents, tmp_path, **COCITATION).fit()
+        trainer(tiny, None, documents, tmp_path, **options).fit()
 
 
 def test_the_title_separator_is_stored_in_the_ranker(tiny, tmp_path):
@@ -277,12 +278,7 @@ def test_the_objective_sets_the_other_defaults():
 
 
 def test_a_collection_without_citations_is_refused_with_advice():
-    def message(documents, **changes):
-        texts = Texts.read(documents, Words().tokens, cited=True)
-        with pytest.raises(TrainingError) as error:
-            Structure.find(texts, settings_of("tiny", held_out=0.0, **changes))
-        return str(error.value)
-
-    assert "give documents `citations`" in message([Document("a", "a"), Document("b", "b")])
+    config = settings_of("tiny", held_out=0.0)
+    assert "give documents `citations`" in refusal([Document("a", "a"), Document("b", "b")], config)
     flat = [Document("x", links=("a", "b")), *(Document(key, key) for key in "abc")]
-    assert "strategy document" in message(flat)
+    assert "strategy document" in refusal(flat, config)

@@ -179,7 +179,7 @@ def test_an_interrupted_training_resumes_to_the_same_result(tiny, tmp_path, at, 
     """An epoch has four steps, and checkpoints are written after steps 3 and 6. Head, momentum encoder
     and queue are equal, and so are the weights.
     """
-    short = {"steps": 9, "every": 3, "patience": 50, "train_layers": layers}
+    short = {"steps": at + 1, "every": 3, "patience": 50, "train_layers": layers}
     whole = trainer(tiny, **short)
     history = whole.fit().history
     broken = trainer(tiny, tmp_path / "checkpoint", Watch(at=at), **short)

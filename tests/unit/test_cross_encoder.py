@@ -72,7 +72,7 @@ def test_scores_equal_the_scores_of_transformers(make, labels, tmp_path):
     loader = transformers.AutoTokenizer if make is bert else transformers.PreTrainedTokenizerFast
     tokenizer = loader.from_pretrained(folder)
     scores = []
-    for _ in range(20):
+    for _ in range(10):
         query, document = text(rng, 90), text(rng, 250)  # the query, the document or both may be truncated
         words = tokenizer(query, document, truncation=True, max_length=TOKENS, return_tensors="pt")
         with torch.no_grad():

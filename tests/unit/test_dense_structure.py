@@ -12,18 +12,23 @@ from rerank.records import Document
 from tests.words import Words
 
 
-def test_without_related_documents_the_error_suggests_alternatives():
-    def message(documents):
-        texts = Texts.read(documents, Words().tokens)
-        with pytest.raises(TrainingError) as error:
-            Structure.find(texts, DenseConfig())
-        return str(error.value)
+def refusal(documents, config):
+    """Return the error about documents without the relations that the options need."""
+    texts = Texts.read(documents, Words().tokens, cited=config.strategy is not None)
+    with pytest.raises(TrainingError) as error:
+        Structure.find(texts, config)
+    return str(error.value)
 
-    found = message([Document("a", text="w1", links=("gone", "a")), Document("b", text="w2")])
+
+def test_without_related_documents_the_error_suggests_alternatives():
+    def message(*documents):
+        return refusal(documents, DenseConfig())
+
+    found = message(Document("a", text="w1", links=("gone", "a")), Document("b", text="w2"))
     assert "no two linked documents have text (1 link to unknown ids)" in found
     assert "add --untrained, or --queries and --qrels" in found
-    assert "no document has any text" in message([Document("a", links=("b",)), Document("b")])
-    assert "no two linked documents" in message([Document("a", links=("b",)), Document("b", text="w2")])
+    assert "no document has any text" in message(Document("a", links=("b",)), Document("b"))
+    assert "no two linked documents" in message(Document("a", links=("b",)), Document("b", text="w2"))
 
 
 def test_the_number_of_layers_that_are_trained():

@@ -46,6 +46,14 @@ def options(name: str) -> list[str]:
     return [text for p in parameters(name) for text in (*p.opts, *p.secondary_opts) if text[0] == "-"]
 
 
+KNOWN = {option for name in EVERY for option in options(name)} | {
+    *(text for parameter in cli.params for text in parameter.opts),
+    "--help",
+    "--build-arg",
+}
+"""Options that pages may name."""
+
+
 @pytest.mark.parametrize("name", EVERY)
 def test_every_command_and_option_has_help(name):
     assert command(name).help
@@ -77,13 +85,8 @@ def test_commands_on_a_page_exist(page):
 def test_options_in_the_text_of_a_page_exist(page):
     if page.name in ("CONTRIBUTING.md", "CHANGELOG.md") or page.parent.name == "benchmarks":
         return  # options of pytest and of scripts; removed options
-    known = {option for name in EVERY for option in options(name)} | {
-        *(text for parameter in cli.params for text in parameter.opts),
-        "--help",
-        "--build-arg",
-    }
     for shown in re.findall(r"`(--[a-z][a-z-]*)", FENCE.sub("", page.read_text("utf-8"))):
-        assert shown in known, shown
+        assert shown in KNOWN, shown
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -88,17 +88,15 @@ def test_a_host_that_the_user_named_is_trusted_later(listener, tmp_path, monkeyp
 
 
 def test_without_a_secret_no_trust_is_needed(listener, tmp_path):
-    url = listener.url
     with pytest.raises(RerankError, match="needs other credentials"):
-        len(Workspace.open(write_foreign_config(tmp_path, url)).engine)
+        len(Workspace.open(write_foreign_config(tmp_path, listener.url)).engine)
     assert sent_credentials(listener) == {None}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs two users")
 def test_a_config_of_another_user_cannot_name_secret_files(listener, tmp_path, monkeypatch):
-    url = listener.url
     monkeypatch.setenv(auth.HOSTS, "127.0.0.1")
-    folder = write_foreign_config(tmp_path, url, 'token_file = "/etc/hostname"\n')
+    folder = write_foreign_config(tmp_path, listener.url, 'token_file = "/etc/hostname"\n')
     os.chown(folder / "rerank.toml", 65534, 65534)
     with pytest.raises(
         UsageError, match=r"belongs to another user \(uid 65534\) and names a file with a secret"

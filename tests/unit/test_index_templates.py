@@ -9,11 +9,11 @@ from rerank.index_templates import analysis, component, index_body
 
 from rerank.text import STEMMERS
 
-FILES = {
+FILES = sorted(
     file.name.removesuffix(".json")
     for file in resources.files("rerank.index_templates").iterdir()
     if file.name.endswith(".json")
-}
+)
 LANGUAGES = sorted(name.removeprefix("rerank-index-") for name in FILES if name.startswith("rerank-index-"))
 
 
@@ -29,7 +29,7 @@ def test_a_language_code_selects_its_analysis(lang, expected):
 def test_every_stemmed_language_has_an_analysis_and_a_template():
     assert {analysis(code) for code in STEMMERS} | {"cjk", "neutral"} == set(LANGUAGES)
     composed = {name for lang in LANGUAGES for name in component(f"rerank-index-{lang}")["composed_of"]}
-    assert composed | {f"rerank-index-{lang}" for lang in LANGUAGES} == FILES
+    assert composed | {f"rerank-index-{lang}" for lang in LANGUAGES} == set(FILES)
 
 
 def test_bodies_are_independent():

@@ -122,14 +122,9 @@ def test_a_killed_write_keeps_a_consistent_state(folder: Path, moment: str) -> N
     assert engine.verify() == {}
 
 
-def killed_commit(folder: Path) -> None:
-    kill_after(tfidf.TfIdfWriter, "write")
-    change(folder)
-
-
 def test_a_reader_updates_when_the_text_index_is_committed(folder: Path) -> None:
     reader = LocalEngine.open(folder)
-    assert run_in_child(killed_commit, folder) == -signal.SIGKILL
+    assert run_in_child(killed_change, folder, "after tf-idf") == -signal.SIGKILL
     for stage in ("bm25", "tfidf"):
         assert reader.find(SearchRequest("old", first_stage=stage, depth=10)).ids == ["a", "b", "c"]
     LocalEngine.open(folder).write([])

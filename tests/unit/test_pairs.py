@@ -19,13 +19,13 @@ from rerank.workflows.pairs import evaluate_pairs, predict_pairs
 from tests.rankers import Plain
 
 RNG = np.random.default_rng(3)
-LABELS = RNG.random(300) < 0.4
-SCORES = np.round(RNG.normal(size=300) + LABELS, 1)  # with ties
-OTHER = RNG.normal(size=300) + 0.5 * LABELS
+LABELS = RNG.random(150) < 0.4
+SCORES = np.round(RNG.normal(size=150) + LABELS, 1)  # with ties
+OTHER = RNG.normal(size=150) + 0.5 * LABELS
 COLORS = ("red", "blue", "green")
 
 
-@pytest.mark.parametrize("scores", [SCORES, OTHER, -SCORES, np.zeros(300)])
+@pytest.mark.parametrize("scores", [SCORES, OTHER, -SCORES, np.zeros(150)])
 def test_measures_equal_scikit_learn(scores):
     assert auc(scores, LABELS) == pytest.approx(roc_auc_score(LABELS, scores), abs=1e-12)
     for threshold in (-9.0, 0.0, 0.5, 9.0):
@@ -34,7 +34,7 @@ def test_measures_equal_scikit_learn(scores):
         assert f1(scores, LABELS, threshold) == pytest.approx(f1_score(LABELS, answers, zero_division=0))
 
 
-@pytest.mark.parametrize("scores", [SCORES, OTHER, -SCORES, np.zeros(300), np.arange(300) * 1e-300])
+@pytest.mark.parametrize("scores", [SCORES, OTHER, -SCORES, np.zeros(150), np.arange(150) * 1e-300])
 def test_no_other_threshold_is_better(scores):
     values = np.unique(scores)
     every = [*values, values[-1] + 1, values[0] - 1]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import sys
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -21,10 +20,11 @@ SCRIPTS = Path(__file__).parents[2] / "benchmarks" / "papers"
 
 @pytest.fixture(scope="module")
 def scripts() -> Any:
-    """Return a function that imports a module of benchmarks/papers by name."""
-    sys.path.insert(0, str(SCRIPTS))
-    yield importlib.import_module
-    sys.path.remove(str(SCRIPTS))
+    """Return a function that imports a module of benchmarks/papers by name. It may need benchmarks/."""
+    with pytest.MonkeyPatch.context() as patch:
+        for folder in (SCRIPTS.parent, SCRIPTS):
+            patch.syspath_prepend(folder)
+        yield importlib.import_module
 
 
 def test_the_papers_page_equals_the_output_of_its_command(scripts: Any) -> None:
@@ -182,22 +182,12 @@ def test_co_citation_claims_use_tests_of_either_direction(scripts: Any) -> None:
     assert run.difference("sentence", "direct", "MAP paragraph").above() == "not decided"
 
 
-@pytest.fixture
-def measures() -> Any:
-    """Return a function that imports a module of benchmarks/papers that needs modules of benchmarks."""
-    folders = [str(SCRIPTS), str(SCRIPTS.parent)]
-    sys.path[:0] = folders
-    yield importlib.import_module
-    for folder in folders:
-        sys.path.remove(folder)
-
-
-def test_all_passages_of_a_document_are_scored_by_equation_6(measures: Any) -> None:
+def test_all_passages_of_a_document_are_scored_by_equation_6(scripts: Any) -> None:
     """By hand: cosines 0.9, 0.5, 0.1 with weights exp(-0.05 k). Another document has one passage."""
     cosines = np.array([0.9, 0.5, 0.1, 1.0])
     vectors = np.stack([cosines, np.sqrt(1 - cosines**2)], axis=1).astype(np.float32)
     owners, places, counts = np.array([0, 0, 0, 1]), np.array([0, 1, 2, 0]), np.array([3, 1, 0])
-    fragments = measures("fragments").Fragments(vectors, owners, places, counts)
+    fragments = scripts("fragments").Fragments(vectors, owners, places, counts)
     found = fragments.scores(np.array([[1.0, 0.0]], np.float32))
     expected = {"best 2": [0.704999, 1, 0], "best 5": [0.513328, 1, 0], "sum 5": [1.394596, 0.951229, 0]}
     assert {name: scores[0].tolist() for name, scores in found.items()} == {
@@ -206,7 +196,7 @@ def test_all_passages_of_a_document_are_scored_by_equation_6(measures: Any) -> N
     assert (fragments.first() == [vectors[0], vectors[3], np.zeros(2)]).all()
 
 
-def test_hard_negatives_of_specter_are_cited_by_cited_documents(measures: Any) -> None:
+def test_hard_negatives_of_specter_are_cited_by_cited_documents(scripts: Any) -> None:
     """By hand: p cites a and q, and q cites a, b, c. So b and c are the hard negatives of p."""
     cited = {"p": "aq", "q": "abc", "r": "d"}
     documents = [
@@ -222,7 +212,7 @@ def test_hard_negatives_of_specter_are_cited_by_cited_documents(measures: Any) -
     ]
     graph = Citations.of(documents)
     usable = np.ones(len(graph.ids), np.bool_)
-    triplets = measures("ablations").CitingTriplets.of(graph, usable, hard=2)
+    triplets = scripts("ablations").CitingTriplets.of(graph, usable, hard=2)
     keys = triplets.network.keys
     assert [keys[one] for one in triplets.with_hard()] == ["p"]
     assert {keys[one] for one in triplets.targets()} == {"p", "q", "r"}
@@ -234,9 +224,9 @@ def test_hard_negatives_of_specter_are_cited_by_cited_documents(measures: Any) -
     assert not {negative for _, negative in names} & {"p", "a", "q"}
 
 
-def test_language_model_training_masks_a_share_of_the_tokens(measures: Any) -> None:
+def test_language_model_training_masks_a_share_of_the_tokens(scripts: Any) -> None:
     """Only chosen tokens change, and most of them become the mask."""
-    module = measures("language_model")
+    module = scripts("language_model")
     vocabulary = module.Vocabulary(np.arange(200, 300, dtype=np.int32), 7)
     tokens = np.arange(100, 140, dtype=np.int32)
     seen = [module.masked(tokens, vocabulary, np.random.default_rng(seed)) for seed in range(100)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,17 +16,10 @@ SCRIPTS = Path(__file__).parents[2] / "benchmarks"
 @pytest.fixture(scope="module")
 def script() -> Iterator[Callable[[str], Any]]:
     """Return a function that imports a script by name."""
-    folders = [str(SCRIPTS / "peers"), str(SCRIPTS)]
-    sys.path[:0] = folders
-    yield importlib.import_module
-    for folder in folders:
-        sys.path.remove(folder)
-
-
-@pytest.fixture(scope="module")
-def table(script: Callable[[str], Any]) -> Any:
-    """The module ``table.py`` of the peers."""
-    return script("table")
+    with pytest.MonkeyPatch.context() as patch:
+        for folder in (SCRIPTS, SCRIPTS / "peers"):
+            patch.syspath_prepend(folder)
+        yield importlib.import_module
 
 
 @pytest.mark.parametrize("name", ["table", "demo_tables", "signals"])
@@ -36,7 +28,8 @@ def test_tables_equal_the_output_of_their_command(script: Callable[[str], Any], 
         assert path.read_text("utf-8") == text, f"run python benchmarks/.../{name}.py"
 
 
-def test_every_better_peer_is_named(table: Any) -> None:
+def test_every_better_peer_is_named(script: Callable[[str], Any]) -> None:
+    table = script("table")
     for path in table.RESULTS.glob("*.json"):
         result = json.loads(path.read_text("utf-8"))
         of = {row["peer"]: row for row in result["rows"]}

@@ -236,12 +236,6 @@ def test_a_ranking_explains_its_scores():
         ranking[3]
 
 
-def test_ties_go_to_the_smaller_id_and_no_candidates_give_no_hits():
-    stack = Stack.parse("bm25")
-    assert stack.rank(["b", "a"], np.array([[1.0], [1.0]])).ids == ["a", "b"]
-    assert list(stack.rank([], np.empty((0, 1)))) == []
-
-
 @given(columns)
 def test_the_weighted_scores_add_up_to_the_score(raw):
     stack = Stack(Linear(tuple("abc"[: raw.shape[1]]), (0.35, 0.4, 0.25)[: raw.shape[1]]), "bm25")

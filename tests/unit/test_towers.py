@@ -69,7 +69,7 @@ def by_hand(tower, sequences):
 
 
 @pytest.mark.parametrize("how", SETTINGS)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 @example(SHORT)
 @given(texts)
 def test_numpy_torch_and_a_simple_loop_give_equal_results(how, sequences):

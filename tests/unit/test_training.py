@@ -13,7 +13,7 @@ from uuid import uuid4
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
@@ -67,7 +67,6 @@ def judgments(draw):
     return judged
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from(get_args(sampling.Negatives)),
     st.booleans(),
@@ -269,7 +268,7 @@ def test_training_and_ranking_read_the_same_tokens():
         documents=Corpus.read(records),
         category_edges=[("a", "b"), ("b.1", "b")],
     )
-    made = trainer(data, small())
+    made = trainer(data, small(epochs=1))
     ranker = made.fit("joint").ranker
     for tower in ranker.document:
         found = getattr(made.inputs, tower.vocabulary.part)["document"][1]
@@ -282,7 +281,7 @@ def test_training_and_ranking_read_the_same_tokens():
 
 def test_a_ranker_depends_on_the_seed_not_on_previous_rankers():
     def version(before=(), **changes):
-        made = trainer(toy_data(), small(**changes))
+        made = trainer(toy_data(), small(epochs=1, **changes))
         return [made.fit(name).ranker.version for name in (*before, "joint")][-1]
 
     one = version(seed=5)
@@ -388,7 +387,7 @@ def test_dev_queries_without_results_are_refused():
         trainer(toy_data(dev=bare), small()).fit("text")
     # Training queries can use other negatives.
     for source in get_args(sampling.Negatives):
-        assert trainer(toy_data(train=bare), small(sampling=source)).fit("text").epoch
+        assert trainer(toy_data(train=bare), small(sampling=source, epochs=1)).fit("text").epoch
 
 
 def test_presets_set_the_defaults():
@@ -399,9 +398,9 @@ def test_presets_set_the_defaults():
 
 def test_two_languages_have_two_vocabularies():
     data = toy_data(same_language=False)
-    ranker = trainer(data, small()).fit("text").ranker
+    ranker = trainer(data, small(epochs=1)).fit("text").ranker
     query, document = ranker.query[0].vocabulary, ranker.document[0].vocabulary
     assert {*query.names} == {f"v{i}" for i in range(20)}
     assert {*document.names} == {f"w{i}" for i in range(20)}
-    one = trainer(toy_data(), small()).fit("text").ranker
+    one = trainer(toy_data(), small(epochs=1)).fit("text").ranker
     assert one.query[0].vocabulary is one.document[0].vocabulary

@@ -51,7 +51,7 @@ def test_all_neighbors_are_drawn_equally_often():
     mentions = [Mention(ref, 0, 0, group) for group, refs in enumerate(("qab", "qa", "qcde")) for ref in refs]
     network = CoCitations.of([("X", mentions), ("Y", [Mention(ref, 0, 0, 0) for ref in "mn"])])
     of = sampler(network)
-    draws = [of.draw(network.keys.index("q"), np.random.default_rng(seed)) for seed in range(400)]
+    draws = [of.draw(network.keys.index("q"), np.random.default_rng(seed)) for seed in range(200)]
     first = [positive for found in draws for positive, _ in found[:1]]
     assert chisquare([first.count(network.keys.index(key)) for key in "abcde"]).pvalue > 0.001
 
