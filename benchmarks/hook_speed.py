@@ -60,7 +60,7 @@ import rerank.demo
 from rerank import Document, Workspace
 from tests.node import Node, free_port, running, with_ml_commons
 from tests.plugin import SETTINGS, build, put_pipeline
-from tests.stock import service_calls_allowed
+from tests.stock import LOCAL, PRIVATE, TRUSTED
 
 KEPT = Path(__file__).parent / "hook.json"
 DEPTHS = (100, 1000)
@@ -334,7 +334,7 @@ def main() -> None:
         stock: list[Case] = []
         if given.stock:
             options = ("--route", "stock", "--timeout", 20, "--depth", 100)
-            stack.enter_context(service_calls_allowed(node))
+            stack.enter_context(node.changed({TRUSTED: LOCAL, PRIVATE: True}))
             cli("hook", "install", "-w", workspace, "--service", service, "--stack", given.stack, *options)
             stock = [Case(node, "stock, depth 100", 10, f"rerank-{INDEX}-stock", more, words=True)]
         theirs = attached(node, folder, rankers, stack, given.stack) if given.attached else []
