@@ -47,6 +47,7 @@ class HookHits:
         self.ids = list(call.ids)
         self._unnamed = set() if call.body.ids else set(np.flatnonzero(self.ours).tolist())
         self._categories: dict[str, Sequence[str]] = {}
+        self._stored_ids: dict[int, str] = {}  # position -> id
         if DOCUMENT in call.stored and not self.sidecar:
             self._read_rows(call.stored[DOCUMENT])
 
@@ -69,8 +70,9 @@ class HookHits:
         assert self._locations is not None
         rows = np.full(len(self.ids), -1, np.int64)
         for i, uuid in enumerate(self._uuids):
-            where = self._index == i
-            rows[where] = self._files.find(uuid, *(part[where] for part in self._locations))
+            where = np.flatnonzero(self._index == i)
+            rows[where], ids = self._files.find(uuid, *(part[where] for part in self._locations))
+            self._stored_ids.update({place: id for place, id in zip(where.tolist(), ids) if id})
         moved = np.flatnonzero((rows < 0) & self.ours)  # written since the encoding; the text may be the same
         if len(moved):
             self._context.leaves()
@@ -78,6 +80,7 @@ class HookHits:
             found = {i: document for i, document in documents if document is not None}
             if found:
                 rows[[*found]] = self._files.of_texts([*found.values()])
+                self._stored_ids.update({i: document.id for i, document in found.items()})
         return rows
 
     def features(self, name: str, version: str) -> tuple[NDArray[Any], NDArray[np.bool_]]:
@@ -107,21 +110,13 @@ class HookHits:
 
     def find_ids(self) -> None:
         """Find the ids of hits without an id; a hit without a document keeps its number."""
-        found = self._encoded_ids() if self.attached and self._unnamed else {}
-        lacking = sorted(self._unnamed - found.keys())
-        if lacking:
+        where = sorted(self._unnamed)
+        if where and self.attached:
+            _ = self.rows  # stores the ids
+        elif where:
             self._context.leaves()
-            documents = zip(lacking, self.documents(lacking))
-            found |= {i: document.id for i, document in documents if document is not None}
-        for i in sorted(self._unnamed & found.keys()):
-            if found[i] not in self.ids:
-                self.ids[i] = found[i]
-
-    def _encoded_ids(self) -> dict[int, str]:
-        """Position -> id of hits in the feature files."""
-        found = {}
-        for i, uuid in enumerate(self._uuids):
-            where = np.flatnonzero(self._index == i)
-            ids = self._files.ids(uuid, *(part[where] for part in self._locations or ()))
-            found.update({place: id for place, id in zip(where.tolist(), ids) if id is not None})
-        return found
+            documents = zip(where, self.documents(where))
+            self._stored_ids.update({i: document.id for i, document in documents if document is not None})
+        for i in where:
+            if (id := self._stored_ids.get(i)) is not None and id not in self.ids:
+                self.ids[i] = id

@@ -38,10 +38,11 @@ def store(rows: TextRows) -> None:
 
 def read(rows: TextRows, shards: np.ndarray | None = SHARDS) -> int:
     """Return the number of documents with features. Each of these features must be correct."""
-    numbers = rows.find("uuid", shards, SEQ_NOS, TERMS, IDS)
+    numbers, ids = rows.find("uuid", shards, SEQ_NOS, TERMS, IDS)
     values, missing = rows.features.read("text", "v1", numbers)
     assert missing.all() or (values[~missing] == VALUES[~missing]).all()
     known = np.flatnonzero(numbers >= 0)
+    assert ids == [id if number >= 0 else "" for id, number in zip(IDS, numbers)]
     assert rows.categories(numbers[known]) == [DOCUMENTS[i].categories for i in known.tolist()]
     return int((~missing).sum())
 
@@ -56,7 +57,7 @@ def test_documents_are_found_by_shard_or_by_id(rows: TextRows, tmp_path: Path) -
             ("uuid", None, SEQ_NOS, TERMS, IDS[::-1]),
             ("other", SHARDS, SEQ_NOS, TERMS, IDS),
         ):
-            assert (other.find(*wrong) == -1).all()
+            assert (other.find(*wrong)[0] == -1).all()
 
 
 def test_a_document_that_is_written_again_keeps_its_row(rows: TextRows) -> None:
@@ -118,7 +119,7 @@ def test_previous_indices_and_versions_are_removed(rows: TextRows) -> None:
     rows.locate("former", SHARDS, SEQ_NOS, TERMS, IDS, rows.of_texts(DOCUMENTS))
     rows.keep_indices(["uuid"])
     assert read(rows) == COUNT
-    assert (rows.find("former", SHARDS, SEQ_NOS, TERMS) == -1).all()
+    assert (rows.find("former", SHARDS, SEQ_NOS, TERMS)[0] == -1).all()
     rows.set_encoded("text", "v1", "uuid", 0, 3)  # a slower process
     assert rows.encoded("text", "v1", "uuid", 0) == 7 + COUNT
     rows.remove("text", "v1")

@@ -82,20 +82,20 @@ class AttachedFeatures(FeatureStore):
         shape = self._index.shape()
         return self._rows.exist and shape.shards == len(shape.uuids)
 
-    def ids(self, results: Sequence[Hits]) -> list[list[str | None]]:
-        """Return the ids of the hits of several searches; None: not encoded. Only if :attr:`locates`."""
+    def ids(self, results: Sequence[Hits]) -> list[list[str]]:
+        """Return the ids of the hits of several searches; "": not encoded. Only if :attr:`locates`."""
         # After the searches: an index may have replaced one of the same name.
         uuids = self._index.shape(fresh=True).uuids
         versions = [
             [(hit["_index"], hit["_seq_no"], hit["_primary_term"]) for hit in hits] for hits in results
         ]
-        known: dict[tuple[str, int, int], str | None] = {}
+        known: dict[tuple[str, int, int], str] = {}
         for name, uuid in uuids.items():
             some = [(seq_no, term) for of in versions for index, seq_no, term in of if index == name]
             seq_nos, terms = np.array(some, np.int64).reshape(-1, 2).T
-            found = self.rows.ids(uuid, np.zeros(len(some), np.int64), seq_nos, terms)
+            _, found = self.rows.find(uuid, np.zeros(len(some), np.int64), seq_nos, terms)
             known |= zip([(name, *pair) for pair in some], found)
-        return [[known.get(version) for version in of] for of in versions]
+        return [[known.get(version, "") for version in of] for of in versions]
 
     def read(
         self, features: Mapping[str, str], ids: Sequence[str], versions: Sequence[tuple[str, int, int]]
@@ -109,9 +109,8 @@ class AttachedFeatures(FeatureStore):
         for name in {name for name, _, _ in versions}:
             where = np.array([i for i, (index, _, _) in enumerate(versions) if index == name])
             seq_nos, terms = np.array([versions[i][1:] for i in where.tolist()], np.int64).T
-            found[where] = rows.find(
-                uuids.get(name, ""), None, seq_nos, terms, [ids[i] for i in where.tolist()]
-            )
+            some = [ids[i] for i in where.tolist()]
+            found[where], _ = rows.find(uuids.get(name, ""), None, seq_nos, terms, some)
         unknown = np.flatnonzero(found < 0)
         stored = rows.features.versions() if len(unknown) else {}
         if any(version in stored.get(name, ()) for name, version in features.items()):

@@ -266,9 +266,9 @@ class Searcher:
         bodies = [self._body(search, keys, stored) for search in searches]
         answers = list(self._send(searches, bodies))
         results = [answer["hits"]["hits"] for answer in answers]
-        ids: Any = located.ids(results) if located else [[_id(hit) for hit in hits] for hits in results]
+        ids = located.ids(results) if located else [[_id(hit) for hit in hits] for hits in results]
         for place, search in enumerate(searches):
-            if None in ids[place]:  # written without `id`, or after the encoding
+            if not all(ids[place]):  # written without `id`, or after the encoding
                 (answers[place],) = self._send([search], [self._body(search, keys, True)])
                 results[place] = answers[place]["hits"]["hits"]
                 ids[place] = [_id(hit) for hit in results[place]]
@@ -303,9 +303,8 @@ class Searcher:
             yield self._index.search(_DOING, body, **option) if "error" in answer else answer
 
 
-def _id(hit: Mapping[str, Any]) -> str | None:
-    id: str | None = hit["sort"][1] if "sort" in hit else hit["_id"]
-    return id
+def _id(hit: Mapping[str, Any]) -> str:
+    return (hit["sort"][1] if "sort" in hit else hit["_id"]) or ""
 
 
 def _hit(hit: Mapping[str, Any], id: str) -> Hit:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -92,11 +91,14 @@ class Templates:
         doing = f"{search}: query {query.id!r}"
         if self._attached is not None and self._attached.locates:
             located = {**body, "stored_fields": "_none_", "seq_no_primary_term": True}
-            with suppress(EngineError):  # a part of the search may need stored fields
+            try:
                 answer = self._index.search(doing, located, **params)
                 (ids,) = self._attached.ids([answer["hits"]["hits"]])
-                if None not in ids:
+                if all(ids):
                     return _candidates(answer, ids, search, query)
+            except EngineError as error:  # a part of the search may need stored fields
+                if not isinstance(error.__cause__, client_errors.RequestError):
+                    raise
         answer = self._index.search(doing, body, **params)
         return _candidates(answer, [hit["_id"] for hit in answer["hits"]["hits"]], search, query)
 
@@ -285,7 +287,7 @@ def _put_back(value: Any, texts: Mapping[str, str]) -> Any:
 
 
 def _candidates(
-    answer: Mapping[str, Any], ids: Sequence[Any], search: SearchTemplate, query: Query
+    answer: Mapping[str, Any], ids: Sequence[str], search: SearchTemplate, query: Query
 ) -> Candidates:
     hits = answer["hits"]["hits"]
     if any(hit["_score"] is None for hit in hits):

@@ -63,9 +63,9 @@ class TextRows:
     >>> shards, numbers, terms = np.array([0]), np.array([7]), np.array([1])
     >>> rows.locate("uuid", shards, numbers, terms, ["wolf"], row)
     >>> rows.find("uuid", shards, numbers, terms), rows.find("uuid", shards, numbers + 1, terms)
-    (array([1]), array([-1]))
-    >>> rows.ids("uuid", shards, numbers, terms), rows.categories(row)
-    (['wolf'], [('animals',)])
+    ((array([1]), ['wolf']), (array([-1]), ['']))
+    >>> rows.categories(row)
+    [('animals',)]
     """
 
     def __init__(self, folder: Path, layout: str = "") -> None:
@@ -101,32 +101,25 @@ class TextRows:
 
     def find(
         self, uuid: str, shards: Numbers | None, seq_nos: Numbers, terms: Numbers, ids: Sequence[str] = ()
-    ) -> Numbers:
-        """Return (n,) rows of documents of one index; -1: no row.
+    ) -> tuple[Numbers, list[str]]:
+        """Return the (n,) rows and the ids of documents of one index; -1 and "": no row.
 
         shards, seq_nos, terms: (n,), the versions of the documents. shards None: compare ids.
         """
-        which = shards.tolist() if shards is not None else ids
-        rows = {
-            (seq_no, term, id if shards is None else shard): row
-            for seq_no, term, shard, id, row in self._located(uuid, seq_nos)
-        }
-        keys = zip(seq_nos.tolist(), terms.tolist(), which)
-        return np.array([rows.get(key, -1) for key in keys], np.int64)
-
-    def ids(self, uuid: str, shards: Numbers, seq_nos: Numbers, terms: Numbers) -> list[str | None]:
-        """Return the ids of documents of one index; None: no row."""
-        ids = {(seq_no, term, shard): id for seq_no, term, shard, id, _ in self._located(uuid, seq_nos)}
-        return [ids.get(key) for key in zip(seq_nos.tolist(), terms.tolist(), shards.tolist())]
-
-    def _located(self, uuid: str, seq_nos: Numbers) -> list[tuple[int, int, int, str, int]]:
-        """The sequence number, term, shard, id and row of documents, also of other shards."""
         with self._database() as db:
-            return db.execute(
+            found = db.execute(
                 "SELECT seq_no, term, shard, id, row FROM locations"
                 " WHERE place = ? AND seq_no IN (SELECT value FROM json_each(?))",
                 (self._place(uuid), json.dumps(seq_nos.tolist())),
             ).fetchall()
+        which = shards.tolist() if shards is not None else ids
+        known = {
+            (seq_no, term, id if shards is None else shard): (row, id)
+            for seq_no, term, shard, id, row in found
+        }
+        keys = zip(seq_nos.tolist(), terms.tolist(), which)
+        pairs = [known.get(key, (-1, "")) for key in keys]
+        return np.array([row for row, _ in pairs], np.int64), [id for _, id in pairs]
 
     def of_texts(self, documents: Sequence[Document]) -> Numbers:
         """Return (n,) rows of these texts; -1: no row."""
