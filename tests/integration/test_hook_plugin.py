@@ -223,6 +223,8 @@ def test_scrolls_and_search_after_pass_through(hook: Hook, dummy: Dummy) -> None
     assert hook.changes(lambda: hook.node.request("POST", path, after)) == {"passed.search_after": 1}
     sliced = {**body, "slice": {"id": 0, "max": 2}}
     assert hook.changes(lambda: hook.node.request("POST", path, sliced)) == {"passed.slice": 1}
+    first = {**body, "sort": [{"_score": "desc"}, {"n": "asc"}]}
+    assert hook.changes(lambda: hook.node.request("POST", path, first)) == {"passed.pit": 1}
     assert dummy.seen == []
     answer = hook.node.request("POST", path, body)  # a page of a point in time is an ordinary search
     assert ids(answer) == NUMBERS[::-1][:10]

@@ -97,6 +97,7 @@ final class SearchPlan implements ToXContentObject {
             : user.collapse() != null ? "collapse"
             : user.slice() != null ? "slice"
             : sorted(user.sorts()) ? "sort"
+            : user.pointInTimeBuilder() != null && breaksTies() ? "pit" // search_after needs the order of the first stage
             : user.storedFields() != null && user.storedFields().fetchFields() == false ? "no_ids" // _none_
             : from >= depth ? "window" // the page begins after the candidates
             : null;
