@@ -52,7 +52,7 @@ def _hook(workspace: rerank.Workspace, route: str, name: str | None) -> Hook:
     option("--depth N", "Number of candidates of a search.", type=options.Whole(1, 10_000), default=100),
     option("--shadow", "Score and count searches, but do not change their results."),
     option("--default", "Use the pipeline for all searches without a pipeline."),
-    option("--add-to PIPELINE", "Plugin: also run this pipeline."),
+    option("--add-to PIPELINE", "Plugin: also run a copy of this pipeline, until `hook remove`."),
     option("--id-field FIELD", "Stock: field that contains _id. Default: id or _id."),
     *_pipeline,
     options.dry_run,

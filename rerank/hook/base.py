@@ -37,7 +37,7 @@ class HookOptions:
     depth:      candidates per search.
     timeout:    seconds to wait for the service.
     on_failure: ``first_stage`` or ``error``: answer of a search that cannot be reranked.
-    add_to:     an existing pipeline to extend.
+    add_to:     an existing pipeline whose processors are copied into this one.
     shadow:     score and count, but keep the order.
     token:      for the route stock; ML Commons encrypts it.
     id_field:   for the route stock: the field that repeats ``_id``. None: ``id`` in indices of rerank, else
@@ -184,6 +184,10 @@ class Hook(ABC):
     def _search_options(self, text: str) -> dict[str, Any]:
         """Parts of a search that is reranked for these words and explained."""
 
+    def _plain_options(self) -> dict[str, Any]:
+        """Parts of the same search without reranking, if the pipeline has other processors."""
+        return {}
+
     @abstractmethod
     def outcome(self, answer: Mapping[str, Any], text: str) -> tuple[str, str | None]:
         """The outcome of a search, and its reason."""
@@ -309,7 +313,8 @@ class Hook(ABC):
         """
         options = self._complete(options, default)
         warnings = self._ready(options, default)
-        requests = self._requests(options, self._own_pipeline()) + (self._defaults() if default else [])
+        requests = self._requests(options, self._own_pipeline())
+        requests += self._defaults(options) if default else []
         if not dry_run:
             self._send(requests)
             warnings += self._call_problems()
@@ -324,14 +329,14 @@ class Hook(ABC):
             )
         return pipeline
 
-    def _defaults(self) -> list[Request]:
+    def _defaults(self, options: HookOptions) -> list[Request]:
         requests, defaults = [], self.default_of()
         indices = sorted(self.engine.index.indices())
         if not indices:
             raise EngineError(f"{self.settings.where} has no index {self.settings.index!r}")
         for index in indices:
             other = defaults.get(index)
-            if other not in (None, NO_PIPELINE, self.name):
+            if other not in (None, NO_PIPELINE, self.name, options.add_to):
                 raise EngineError(
                     f"index {index!r} already has the default pipeline {other!r}; remove it, or leave out"
                     " --default and name the pipeline in searches (?search_pipeline=)"
@@ -367,6 +372,8 @@ class Hook(ABC):
         asked = self.engine.templates.ids_only(body, size)
         del asked["track_total_hits"]  # stock processors do not rerank a search without a total
         params = {"search_type": self.settings.search_type, "preference": "rerank-hook"}
+        if plain := self._plain_options():
+            asked |= {"_source": True, **plain}  # response processors may read fields
         if text is None:
             params["include_named_queries_score"] = "true"
         else:

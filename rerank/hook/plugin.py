@@ -105,6 +105,11 @@ class PluginHook(Hook):
     def _search_options(self, text: str) -> dict[str, Any]:
         return {"ext": {PROCESSOR: {"query": text, "explain": True}}}
 
+    def _plain_options(self) -> dict[str, Any]:
+        if not any(other_processors(self.pipeline() or {}).values()):
+            return {}
+        return {"search_pipeline": self.name, "ext": {PROCESSOR: {"off": True}}}
+
     def outcome(self, answer: Mapping[str, Any], text: str) -> tuple[str, str | None]:
         """The outcome of a search, and its reason."""
         about = answer.get("ext", {}).get(PROCESSOR, {})

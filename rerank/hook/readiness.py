@@ -110,7 +110,7 @@ def index_problems(
         count, lacking = engine.missing_features, "document[ has|s have] no features of {}"
         if engine.attached_features is not None:  # moved documents with the same text make searches slower
             count = engine.attached_features.changed
-            lacking = "document[ is|s are] new, or [was|were] written since {} was encoded"
+            lacking = "document[ is|s are] new, moved, or written since {} was encoded"
         for name, version in workspace.versions().items():
             missing = count(name, version)
             if missing:

@@ -472,9 +472,13 @@ def test_searches_through_an_existing_pipeline_rank_like_evaluate(
     installed, plugged, cluster, service, small, run, tmp_path
 ):
     """The text scores are 20 times as high, and the pipeline has a filter, as in production."""
-    theirs = {"request_processors": [{"filter_query": {"query": {"exists": {"field": "title"}}}}]}
+    theirs = {
+        "request_processors": [{"filter_query": {"query": {"exists": {"field": "title"}}}}],
+        "response_processors": [{"rename_field": {"field": "title", "target_field": "name"}}],
+    }
     plugged.request("PUT", "/_search/pipeline/theirs", theirs)
-    run("hook", "install", "-w", cluster, *options(service), "--add-to", "theirs").ok()
+    plugged.request("PUT", f"/{installed}/_settings", {DEFAULT: "theirs"})
+    run("hook", "install", "-w", cluster, *options(service), "--add-to", "theirs", "--default").ok()
     processors = plugged.request("GET", f"/_search/pipeline/{PIPELINE}")[PIPELINE]["request_processors"]
     assert [next(iter(one)) for one in processors] == ["filter_query", "rerank_stack"]
     assert not [line for line in hook_status(run, cluster)["problems"] if "by hand" in line]
@@ -491,7 +495,8 @@ def test_searches_through_an_existing_pipeline_rank_like_evaluate(
     queries = {query.id: query.text for query in read_queries(small.queries)}
     for id in [*ranked][:10]:
         match["match"]["content"]["query"] = queries[id]
-        body = {"query": match, "size": 10, "_source": False}
+        body = {"query": match, "size": 10}
         answer = plugged.request("POST", f"/{INDEX}/_search?search_pipeline={PIPELINE}", body)
         assert ids(answer) == [document for document, _ in ranked[id][:10]]
+    run("hook", "test", queries[id], "-w", cluster).ok()
     run("hook", "install", "-w", cluster, *options(service), "--add-to", "gone").fails(2, "--add-to gone")

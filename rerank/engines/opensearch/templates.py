@@ -89,7 +89,7 @@ class Templates:
         # Named queries are the reason for single searches: _msearch does not return their scores.
         params = {**search_options(settings, query.lexical), "include_named_queries_score": "true"}
         doing = f"{search}: query {query.id!r}"
-        if self._attached is not None and self._attached.locates:
+        if self._attached is not None and self._attached.locates and not body["_source"]:
             located = {**body, "stored_fields": "_none_", "seq_no_primary_term": True}
             try:
                 answer = self._index.search(doing, located, **params)
@@ -114,9 +114,7 @@ class Templates:
         """
         body, texts = self._rendered(search, query)
         pipeline = self.ids_only(body, 0)["search_pipeline"]
-        if isinstance(pipeline, str):
-            pipeline = {} if pipeline == NO_PIPELINE else self._definitions(pipeline)
-        before = [one.get("filter_query") for one in pipeline.get("request_processors", ())]
+        before = [one.get("filter_query") for one in self._processors(pipeline, "request_processors")]
         found = [one["query"] for one in before if one]
         found += [body["post_filter"]] if "post_filter" in body else []
         try:
@@ -166,12 +164,20 @@ class Templates:
         return body, texts
 
     def ids_only(self, body: Mapping[str, Any], size: int) -> dict[str, Any]:
-        """Return the body with the same hits and scores only."""
+        """Return the body with the same hits without fields, unless response processors may read them."""
         asked = {name: value for name, value in body.items() if name not in _SHOWN}
-        asked |= {"size": size, "_source": False, "track_total_hits": False}
         named = body.get("search_pipeline")
         pipeline = named if isinstance(named, Mapping) else self._pipelines(named)
+        reads = bool(self._processors(pipeline, "response_processors"))
+        asked |= {"size": size, "_source": reads, "track_total_hits": False}
         return {**asked, "search_pipeline": pipeline}
+
+    def _processors(self, pipeline: str | Mapping[str, Any], phase: str) -> Sequence[Mapping[str, Any]]:
+        """Return the processors of a phase. pipeline: its name or definition."""
+        if isinstance(pipeline, str):
+            pipeline = {} if pipeline == NO_PIPELINE else self._definitions(pipeline)
+        found: Sequence[Mapping[str, Any]] = pipeline.get(phase, ())
+        return found
 
     def _complete(self, search: SearchTemplate) -> SearchTemplate:
         """Add the stored text."""
