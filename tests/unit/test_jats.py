@@ -48,8 +48,11 @@ def cited(data):
 
 def test_front_matter_is_read():
     more = (
-        '<article-categories><subj-group subj-group-type="heading"><subject>Cell Biology</subject>'
-        "</subj-group></article-categories><abstract><sec><title>Why</title><p>We  asked.</p></sec>"
+        '<article-categories><subj-group subj-group-type="display-channel"><subject>Article</subject>'
+        '</subj-group><subj-group subj-group-type="heading"><subject>Cell Biology</subject></subj-group>'
+        '<subj-group subj-group-type="Discipline-v3"><subject>Biology</subject><subj-group>'
+        "<subject>Botany</subject></subj-group></subj-group></article-categories>"
+        "<abstract><sec><title>Why</title><p>We  asked.</p></sec>"
         "<p>DOI: x</p></abstract>"
         '<abstract abstract-type="executive-summary"><p>A digest.</p></abstract>'
         "<kwd-group><kwd>yeast</kwd></kwd-group>"
@@ -58,7 +61,7 @@ def test_front_matter_is_read():
     read = read_article(article("<p>Text.</p>", more=more, doi="https://doi.org/10.1000/Own"), "x.xml")
     assert (read.key, read.title, read.abstract) == ("10.1000/own", "On E. coli", "We asked.")
     document = read.document()
-    assert document.categories == ("Cell Biology", "yeast")
+    assert document.categories == ("Cell Biology", "Biology", "Botany", "yeast")
     assert document.links == (*(f"10.1000/{n}" for n in range(1, 6)), "10.1000/other")
     assert document.text == "We asked."
     assert read.document(body=True).text == "Text."
