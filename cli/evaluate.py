@@ -39,7 +39,7 @@ measures = option(
         "Signals, weights or a file. Repeatable. Default: the active stack.",
         dest="stacks",
     ),
-    option("--baseline STACK", "Stack to compare with. Default: the first stage."),
+    option("--baseline STACK", "Stack to compare with. Default: the first stage of the first stack."),
     "Candidates",
     option(
         "--protocol KIND:N...",

@@ -72,7 +72,9 @@ def _table(content: dict[str, Any], schemas: dict[str, Any]) -> str:
     rows = ["| field | type | default | |", "| --- | --- | --- | --- |"]
     for name, one in found["properties"].items():
         default = "required" if name in required else f"`{one['default']}`" if "default" in one else ""
-        rows.append(f"| `{name}` | {_type(one)} | {default} | {one.get('description', '')} |")
+        parts = (one, *one.get("anyOf", ()))
+        about = next((part["description"] for part in parts if "description" in part), "")
+        rows.append(f"| `{name}` | {_type(one)} | {default} | {about} |")
     return "\n".join(rows) + "\n"
 
 

@@ -214,7 +214,8 @@ def rerank_ids(snapshot: Snapshot, body: IdsBody, context: RequestContext) -> di
     ranking = rank(stack, scored, context, engine.get)
     order, scores = kept_places(scorable, ranking.order, ranking.scores)
     pairs = zip(order.tolist(), [float(str(score)) for score in scores.astype(np.float32)])
-    return {"model": str(stack), "results": [{"index": i, "relevance_score": score} for i, score in pairs]}
+    results = [{"index": i, "relevance_score": score} for i, score in pairs]
+    return {"model": str(stack.for_case(scored.case)), "results": results}
 
 
 def encodable(

@@ -44,7 +44,8 @@ def evaluate(
 ) -> EvaluationReport:
     """Rank judged queries by each stack, measure, and compare with the baseline.
 
-    baseline: Default: ``first_stage``, or the first stage of the workspace.
+    baseline: Default: ``first_stage``, or the first stage of the first stack, or for one lexical signal the
+        first stage of the workspace.
     first_stage: replaces the first stage of all stacks, also ``template:FILE``, ``stored:ID`` or
         ``run:FILE``.
     retrieve: retrievers of all stacks except the baseline. filter: see :meth:`Workspace.search`.
@@ -82,7 +83,7 @@ def evaluate(
 
 def _named(
     workspace: Workspace,
-    stacks: Iterable[str | Stack],
+    stacks: Sequence[str | Stack],
     baseline: str | Stack | None,
     first_stage: str | None,
     retrieve: Sequence[str],
@@ -98,6 +99,12 @@ def _named(
             template_of(stack)
         return stack if first is None else replace(stack, first_stage=first, retrieve=())
 
+    if baseline is None and first is None:
+        main = find(stacks[0] if stacks else workspace.first_stage)
+        if main.search is not None:
+            baseline = replace(Stack.parse(SEARCH), search=main.search)
+        elif main.signals != (main.first_stage,):
+            baseline = main.first_stage
     baseline = baseline or first or workspace.first_stage
     named = {_label(baseline): find(baseline)}
     for text in stacks:

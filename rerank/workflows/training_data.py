@@ -127,7 +127,7 @@ def training_data(
 def _of_pairs(workspace: Workspace, inputs: Inputs, report: TrainReport, progress: Progress) -> TrainingData:
     pairs = inputs.pairs
     if len(pairs) < 2:
-        raise TrainingError(f"{plural(len(pairs), 'pair[ is|s are]')} too few to train on; give --text-pairs")
+        raise TrainingError(f"{plural(len(pairs), 'pair[ is|s are]')} too few to train on; give more pairs")
     collection = Collection(workspace, progress)
     order = np.random.default_rng(inputs.seed).permutation(len(pairs)).tolist()
     report.dev_pairs = max(1, round(HELD_OUT * len(pairs)))

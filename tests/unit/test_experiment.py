@@ -174,6 +174,12 @@ def test_new_documents_are_also_measured_separately(workspace):
     assert [row.measures for row in new.results] == [row.measures for row in again.results]
 
 
+def test_the_default_baseline_is_the_first_stage_of_the_first_stack(workspace):
+    for stack, baseline in (("bm25*0.5 + tfidf*0.5", "bm25"), ("bm25", "tfidf")):
+        report = evaluate(workspace, [stack], queries=QUERIES, qrels=QRELS)
+        assert [row.stack for row in report.results] == [baseline, stack]
+
+
 def test_the_evaluation_page_compares_rankings(workspace, tmp_path):
     """The page shows both rankings. The wolf has grade 2 and is second by bm25."""
     report = evaluate(
