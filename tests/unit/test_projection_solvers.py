@@ -125,6 +125,17 @@ def test_cca_agrees_with_a_dense_solver(pairs):
     assert ((X @ A) * (Y @ A)).sum(axis=0) / 300 == pytest.approx(rho[:-4:-1])
 
 
+def test_cca_finds_the_largest_of_many_similar_correlations():
+    rng = np.random.default_rng(35)
+    X = rng.normal(size=(400, 300))
+    sides = [csr_matrix(side) for side in (X, X + 0.3 * rng.normal(size=X.shape))]
+    spans = [np.linalg.qr(side.toarray())[0] for side in sides]
+    rho = np.linalg.svd(spans[0].T @ spans[1], compute_uv=False)
+    A, B = np.split(cca(*sides, 3, ridge=1e-12), 2)
+    found = np.sum((sides[0] @ A) * (sides[1] @ B), axis=0) / 400
+    assert found == pytest.approx(rho[:3], abs=1e-4)
+
+
 def test_term_matrix_equals_the_vectors_of_the_ranker():
     contents = ["Red apples, red pears", "the Äpfel", "", "zzz qqq", "apple pie and the pear " * 200]
     corpus = Corpus.read(Document(str(i), text=text) for i, text in enumerate(contents))

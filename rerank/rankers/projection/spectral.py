@@ -20,7 +20,7 @@ Mean reciprocal rank on debian.it with 6,000 and with all 16,873 pairs: OPCA 0.8
 DOUBLE = 6_000
 """Number of pairs above which the matrices have single precision."""
 POWER, OVERSAMPLING = 8, 20
-"""Power iterations, and columns in addition to k (Halko, Martinsson, Tropp 2011)."""
+"""Blocks of the Krylov space, and columns of each in addition to k (Musco, Musco 2015)."""
 NEGLIGIBLE = 1e-10
 """Share of the largest eigenvalue below which an eigenvalue counts as 0."""
 
@@ -128,12 +128,15 @@ def _solver(rows: Any, ridge: float) -> Callable[[Float], Float]:
 
 
 def _subspace(apply: Callable[[Float], Float], X: Any, k: int, seed: int) -> Float:
-    """Orthonormal columns near an operator's k largest eigenvectors."""
+    """Orthonormal columns that contain an operator's k largest eigenvectors, nearly: a block Krylov space."""
     count = X.shape[0]
-    size = count, min(count, k + OVERSAMPLING)
-    basis: Float = np.random.default_rng(seed).normal(size=size).astype(X.dtype)
+    columns = k + OVERSAMPLING
+    if POWER * columns >= count:
+        return np.eye(count, dtype=X.dtype)
+    blocks = [np.random.default_rng(seed).normal(size=(count, columns)).astype(X.dtype)]
     for _ in range(POWER):
-        basis = np.linalg.qr(apply(basis))[0]
+        blocks.append(np.linalg.qr(apply(blocks[-1]))[0])
+    basis: Float = np.linalg.qr(np.concatenate(blocks[1:], axis=1))[0]
     return basis
 
 
