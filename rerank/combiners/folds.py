@@ -57,10 +57,11 @@ def cross_validate(
     n = final.queries
     if not 2 <= folds <= n:
         raise UsageError(
-            f"{plural(n, 'judged quer[y|ies]')} cannot be dealt to {plural(folds, 'fold[|s]')}; take 2 to {n}"
+            f"{plural(n, 'judged quer[y|ies]')} cannot be dealt to {plural(folds, 'fold[|s]')};"
+            " give at least 2 folds, and a query for each"
         )
     measure = RankMeasure.parse(final.measure, options.get("cut"))
-    judged, _ = judge(table.only(final.combiner.signals), qrels, measure)
+    judged, _ = judge(table.only(options.get("signals") or table.signals), qrels, measure)
     dealt = [judged[index] for index in np.random.default_rng(seed).permutation(n).tolist()]
     results, per_query = [], dict.fromkeys(final.per_query, 0.0)
     for fold in range(folds):

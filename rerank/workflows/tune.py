@@ -228,7 +228,9 @@ class _Weights:
         validated = None
         if folds is not None:
             table, qrels = next(iter(self.tables.values()))
-            options = {**self.options, "signals": self.signals, "seed": self.experiment.seed}
+            # also signals without weight on all queries: a fold may give them weight
+            signals = (*self.signals, *self.dropped)
+            options = {**self.options, "signals": signals, "seed": self.experiment.seed}
             final = next(iter(self.tuned.values()))
             with self.progress.step("weights", unit="query") as advance:
                 validated = cross_validate(table, qrels, final, folds=folds, progress=advance, **options)
