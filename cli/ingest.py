@@ -104,7 +104,7 @@ def _remarks(report: IngestReport, format: str) -> Iterator[str]:
     )
     if report.lang:
         return
-    hint = "words are not stemmed. If most are in one language, ingest again and name it, as --lang en"
+    hint = "words are not stemmed. If most are in one language, ingest into a new workspace with --lang en"
     if len(report.languages) > 1:
         by_count = sorted(report.languages.items(), key=lambda one: (-one[1], one[0]))
         counts = ", ".join(f"{code or 'none'} {count:,}" for code, count in by_count)

@@ -128,7 +128,7 @@ def _open(workspace: Workspace | Source, lang: str | None, opensearch: Settings 
         workspace.check_place("opensearch", opensearch.table())
     if lang is not None and language(lang) != workspace.lang:
         raise InputError(
-            f"{workspace.folder}: the language is {workspace.lang or 'mixed'} and cannot be changed to"
+            f"{workspace.folder}: the language is {workspace.lang or 'not set'} and cannot be changed to"
             f" {lang}; ingest into a new workspace"
         )
     return workspace

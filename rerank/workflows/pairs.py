@@ -151,7 +151,7 @@ def evaluate_pairs(
     >>> evaluate_pairs(workspace, ["bm25"], test, dev_pairs=dev).rows()[0]["accuracy"]
     1.0
     """
-    dev_pairs, pairs = (as_pairs(one, workspace.engine.contains) for one in (dev_pairs, pairs))
+    dev_pairs, pairs = (_once(as_pairs(one, workspace.engine.contains)) for one in (dev_pairs, pairs))
     if both := {pair.key for pair in pairs} & {pair.key for pair in dev_pairs}:
         some = plural(len(both), "pair[ is|s are] also in --dev-pairs")
         raise UsageError(f"{some}, first {' and '.join(min(both))}; remove these from one of the files")
@@ -201,3 +201,12 @@ def _scores(
         return scores, best_threshold(dev, [pair.related for pair in dev_pairs])
     ranker = rankers.get(name)
     return scores, ranker.threshold if isinstance(ranker, Relates) else None
+
+
+def _once(pairs: Sequence[LabeledPair]) -> list[LabeledPair]:
+    """Return each pair once, without pairs that have both labels in the two orders of their ids."""
+    labels: dict[tuple[str, str], set[bool]] = {}
+    for pair in pairs:
+        labels.setdefault(pair.key, set()).add(pair.related)
+    first = {pair.key: pair for pair in reversed(pairs)}
+    return [first[key] for key, found in labels.items() if len(found) == 1]

@@ -133,6 +133,10 @@ def test_evaluate_pairs_reports_measures_and_comparisons(folder):
     assert delta.p_holm >= delta.p
     rows = found.rows()
     assert {tuple(row) for row in rows[1:]} == {tuple(rows[1])}
+    reversed_, both = TEST[0]._replace(a=TEST[0].b, b=TEST[0].a), LabeledPair("red1", "blue3", True)
+    more = [*TEST, reversed_, both, LabeledPair("blue3", "red1", False)]
+    again = evaluate_pairs(workspace, ["lsi"], more, dev_pairs=DEV, permutations=50)
+    assert (again.pairs, again.results[1].measures) == (15, by["lsi"].measures)
 
 
 def test_predict_pairs_uses_a_given_or_chosen_threshold(folder):

@@ -185,7 +185,7 @@ def _refuse(queries: bool, documents: bool) -> None:
         if not some:
             raise TrainingError(
                 f"the vocabulary has no term of the {side} to train on: each of their words is in one"
-                " text only; give more pairs"
+                " text only, or in all; give more pairs"
             )
     raise TrainingError("no training pair has words of the vocabulary on both sides; give more pairs")
 
