@@ -54,9 +54,7 @@ measures = option(
     "Measures",
     measures,
     "Output",
-    option(
-        "--report FILE", "Write an HTML page: the last stack against the baseline.", dest="page"
-    ),
+    option("--report FILE", "Write an HTML page: the last stack against the baseline.", dest="page"),
     option("--save-run DIR", "Write each ranking as a TREC run to this folder."),
     options.GENERAL,
     options.seed,
