@@ -13,17 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 _VECTORS = 1024  # passage vectors multiplied together, in cache
-_DTYPES = {
-    "F64": "<f8",
-    "F32": "<f4",
-    "F16": "<f2",
-    "I64": "<i8",
-    "I32": "<i4",
-    "I16": "<i2",
-    "I8": "|i1",
-    "U8": "|u1",
-    "BOOL": "|b1",
-}
 
 
 def feature_width(passages: int, numbers: int) -> int:
@@ -83,7 +72,8 @@ def _array(data: NDArray[np.uint8], dtype: str, shape: list[int], data_offsets: 
     first, end = data_offsets
     if not 0 <= first <= end <= len(data):
         raise ValueError(f"bytes {first} to {end} of {len(data)}")
-    array = data[first:end].view(_DTYPES[dtype]).reshape(shape)
+    kind = "b1" if dtype == "BOOL" else f"{dtype[0].lower()}{int(dtype[1:]) // 8}"
+    array = data[first:end].view(f"<{kind}").reshape(shape)
     if not array.flags.aligned:  # written by another program: safetensors sorts by alignment
         array = array.copy()
         array.flags.writeable = False
