@@ -138,9 +138,9 @@ class CategoryNames:
 
     def find(self, category: str) -> str | None:
         """Return the category as spelled in training; None: unknown. Paths below known paths are known."""
-        if nearest_known(category, self._names) is not None:
+        exact, folded = nearest_known(category, self._names), nearest_known(category.casefold(), self._folded)
+        if exact is not None and exact.casefold() == folded:
             return category
-        folded = nearest_known(category.casefold(), self._folded)
         return None if folded is None else self._folded[folded]
 
     def similar(self, category: str) -> list[str]:

@@ -147,9 +147,9 @@ class Application:
 
     def _refresh(self) -> None:
         settings, newer = self.settings, self._newer
-        if signature(settings) == self.snapshot.signature:
-            return
         try:
+            if signature(settings) == self.snapshot.signature:
+                return
             if newer is None or signature(settings) != newer.signature:
                 newer = Snapshot(settings)
             lacking = newer.waits_for(self.snapshot)

@@ -11,6 +11,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from rerank.service import metrics
 
 HEAD_BYTES = 32 * 2**10
+_LONG_HEAD = f"the headers are longer than {HEAD_BYTES:,} bytes; send less"
 
 _LINGER, _DISCARDED = 1.0, 2**24
 """Seconds and bytes to read on after a refusal: to close at once could lose the answer."""
@@ -47,7 +48,7 @@ class Connection(HttpToolsProtocol):
         if not self._refused:
             super().data_received(data)
             if self._unparsed > HEAD_BYTES:
-                self._refuse(431, f"the headers are longer than {HEAD_BYTES:,} bytes; send less")
+                self._refuse(431, _LONG_HEAD)
         elif self._unparsed > _DISCARDED:
             self.transport.abort()
 
@@ -63,6 +64,9 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Wait for the body."""
+        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > HEAD_BYTES:
+            self._refuse(431, _LONG_HEAD)
+            return
         self._unparsed = 0
         self._set_use(_WAITING)
         super().on_headers_complete()
@@ -74,13 +78,15 @@ class Connection(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         """Receive a part of the body."""
         self._unparsed = 0
-        super().on_body(body)
+        if not self._refused:
+            super().on_body(body)
 
     def on_message_complete(self) -> None:
         """The request is complete."""
         self._unparsed = 0
-        self._set_use(_BUSY)
-        super().on_message_complete()
+        if not self._refused:
+            self._set_use(_BUSY)
+            super().on_message_complete()
 
     def on_response_complete(self) -> None:
         """Wait for the next request."""

@@ -117,6 +117,8 @@ class HookHits:
             self._context.leaves()
             documents = zip(where, self.documents(where))
             self._stored_ids.update({i: document.id for i, document in documents if document is not None})
+        known = set(self.ids)
         for i in where:
-            if (id := self._stored_ids.get(i)) is not None and id not in self.ids:
+            if (id := self._stored_ids.get(i)) is not None and id not in known:
                 self.ids[i] = id
+                known.add(id)

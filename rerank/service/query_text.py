@@ -16,10 +16,7 @@ _BY_FIELD = {
 _BY_VECTORS = ("neural", "neural_sparse")
 """The field of these has vectors, so it is none of a user's words."""
 
-_WITH_SYNTAX = ("query_string", "simple_query_string")
-"""Queries with operators in the text."""
-
-_OF_FIELDS = ("multi_match", "combined_fields", *_WITH_SYNTAX)
+_OF_FIELDS = ("multi_match", "combined_fields", "query_string", "simple_query_string")
 """Queries of the shape {"query": text}."""
 
 _AROUND = {
@@ -49,13 +46,15 @@ _NO_WORDS = re.compile(
             r"(?<![^\s(])(?:AND|OR|NOT)(?![^\s)])",
             rf"(?<![^\s(+]){_FIELD}",
             rf"(?<![^\s(:]){_RANGE}",
-            r"(?<![^\s(:])/\S*/(?!\S)",  # a regular expression
+            r"(?<![^\s(:])/(?:[^\s/\\]|\\.)*/(?!\S)",  # a regular expression
             r"[~^][\d.]*(?=[\s()]|\Z)",  # a boost, or the distance of fuzzy words
         )
     )
 )
 """The parts of a ``query_string`` without words, each found in linear time."""
 _SIGNS = str.maketrans(dict.fromkeys('+|&!{}[]"~*?\\<>=^()', " "))
+_NO_WORDS_OF_SIMPLE = re.compile(rf'(?<![^\s(])-+(?:"[^"]*"?|{_GROUP}|[^\s()"]+)?|~\d*(?=[\s()]|\Z)')
+_SIGNS_OF_SIMPLE = str.maketrans(dict.fromkeys('+|"*()~\\', " "))
 
 Query = Mapping[str, Any]
 Text = tuple[Sequence[str], str]
@@ -128,7 +127,8 @@ def _clause(clause: Query) -> tuple[list[Text], list[Any]]:
                 if isinstance(text, str):
                     texts.append((() if kind in _BY_VECTORS else (field,), text))
         elif kind in _OF_FIELDS and isinstance(text := about.get("query"), str):
-            texts.append((_fields(about), plain(text) if kind in _WITH_SYNTAX else text))
+            read = _WITH_SYNTAX.get(kind)
+            texts.append((_fields(about), read(text) if read else text))
     return texts, inner
 
 
@@ -143,7 +143,7 @@ def _is_among(fields: Sequence[str], name: str) -> bool:
     return any(
         fnmatchcase(name, field)
         or fnmatchcase(name, f"{field}.*")
-        or ("*" in name and fnmatchcase(field, name))
+        or ("*" in name and len(name) < 256 and fnmatchcase(field, name.replace("[", "[[]")))
         for field in fields
     )
 
@@ -155,3 +155,16 @@ def plain(text: str) -> str:
     'wolf grey red fox lup'
     """
     return " ".join(_NO_WORDS.sub(" ", text).translate(_SIGNS).split())
+
+
+def plain_of_simple(text: str) -> str:
+    """Remove the operators of ``simple_query_string``, and excluded words.
+
+    >>> plain_of_simple('error: "disk full"~2 | [urgent] -dog NOT wolv* /var/log')
+    'error: disk full [urgent] NOT wolv /var/log'
+    """
+    return " ".join(_NO_WORDS_OF_SIMPLE.sub(" ", text).translate(_SIGNS_OF_SIMPLE).split())
+
+
+_WITH_SYNTAX = {"query_string": plain, "simple_query_string": plain_of_simple}
+"""Queries with operators in the text -> the function that removes them."""

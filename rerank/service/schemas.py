@@ -185,7 +185,7 @@ class HookCall:
         if end - FRAME > LONGEST_HOOK:
             raise InputError(f"{end - FRAME:,} bytes of JSON, but {LONGEST_HOOK:,} are read; send less")
         body, rest = decode(data[FRAME:end], HookBody), data[end:]
-        n, ids = body.hits, body.ids or [f"{i:06}" for i in range(body.hits)]
+        n, ids = body.hits, body.ids or [f"\0{i:06}" for i in range(body.hits)]
         size = n * 28
         if len(ids) != n or size > len(rest):
             raise InputError(f"{n} hits came with {len(ids)} ids and {len(rest):,} bytes; send all of each")

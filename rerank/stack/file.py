@@ -67,6 +67,9 @@ class SecondPhase(Weights, frozen=True, forbid_unknown_fields=True, kw_only=True
     def encoder(self) -> CrossEncoder:
         """Load the model, once. Raises UsageError if it cannot be used or is not the tuned one."""
         encoder = _load(self.model)
+        if self.version and encoder.version != self.version:  # or it was trained again
+            _load.cache_clear()
+            encoder = _load(self.model)
         if self.version and encoder.version != self.version:
             raise UsageError(f"{self.model}: another model than the tuned one; tune the stack again")
         return encoder

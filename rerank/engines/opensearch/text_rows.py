@@ -189,6 +189,7 @@ class TextRows:
         """Remove the locations of all other indices."""
         places = json.dumps([self._place(uuid) for uuid in uuids])
         with self._writing() as db:
+            db.execute("PRAGMA cache_spill = OFF")  # searches then wait only for the commit
             for table in ("locations", "encoded"):
                 db.execute(
                     f"DELETE FROM {table} WHERE place NOT IN (SELECT value FROM json_each(?))", (places,)
