@@ -144,9 +144,9 @@ def test_every_category_gets_a_vector(size):
     assert len(np.unique(found.vectors[1:].round(6), axis=0)) == 6
 
 
-@pytest.mark.parametrize(("size", "rank"), [(8, 8), (60, 40)])
+@pytest.mark.parametrize(("size", "rank"), [(8, 8), (60, 13)])
 def test_whitened_vectors_have_equal_variance_on_all_axes(size, rank):
-    """For 41 categories, each existing axis has the same variance, and siblings are not parallel."""
+    """Of 41 categories, at most 13 axes have variance, the same one, and siblings are not parallel."""
     vectors = embed([()], STAR, size=size, per_node=10).vectors[1:]
     covariance = np.cov(vectors.T)
     values = np.linalg.eigvalsh(covariance)[::-1]

@@ -183,15 +183,17 @@ def random_walks(adjacency: csr_matrix, *, length: int, per_node: int, seed: int
 
 
 def whitened(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Rotate (n, k) vectors to principal axes of variance 1, or 0 if there is none.
+    """Rotate (n, k) vectors to at most n / 3 principal axes of variance 1; the others are 0.
 
-    Otherwise siblings are almost parallel (cosine 0.95).
+    Otherwise siblings are almost parallel (cosine 0.95). With n - 1 axes, all n vectors would be equally far
+    from each other.
     """
     if len(vectors) < 2:
         return vectors
     left, singular, _ = np.linalg.svd(vectors - vectors.mean(axis=0), full_matrices=False)
-    scaled = np.zeros_like(vectors)
-    scaled[:, : len(singular)] = left * (singular > 1e-3 * singular[0]) * np.sqrt(len(left))
+    count, scaled = len(vectors), np.zeros_like(vectors)
+    kept = (singular > 1e-3 * singular[0]) & (np.arange(len(singular)) < max(1, count // 3))
+    scaled[:, : len(singular)] = left * kept * np.sqrt(count)
     return scaled
 
 

@@ -19,8 +19,8 @@ Mean reciprocal rank on debian.it with 6,000 and with all 16,873 pairs: OPCA 0.8
 0.837."""
 DOUBLE = 6_000
 """Number of pairs above which the matrices have single precision."""
-POWER, OVERSAMPLING = 8, 20
-"""Blocks of the Krylov space, and columns of each in addition to k (Musco, Musco 2015)."""
+BLOCKS, OVERSAMPLING, LEAST = 8, 20, 3_000
+"""Of the Krylov space (Musco, Musco 2015): blocks, columns of each in addition to k, least dimension."""
 NEGLIGIBLE = 1e-10
 """Share of the largest eigenvalue below which an eigenvalue counts as 0."""
 
@@ -131,10 +131,11 @@ def _subspace(apply: Callable[[Float], Float], X: Any, k: int, seed: int) -> Flo
     """Orthonormal columns that contain an operator's k largest eigenvectors, nearly: a block Krylov space."""
     count = X.shape[0]
     columns = k + OVERSAMPLING
-    if POWER * columns >= count:
-        return np.eye(count, dtype=X.dtype)
+    most = max(BLOCKS, -(-LEAST // columns))
+    if most * columns >= count:
+        return np.eye(count, dtype=X.dtype)  # exact
     blocks = [np.random.default_rng(seed).normal(size=(count, columns)).astype(X.dtype)]
-    for _ in range(POWER):
+    for _ in range(most):
         blocks.append(np.linalg.qr(apply(blocks[-1]))[0])
     basis: Float = np.linalg.qr(np.concatenate(blocks[1:], axis=1))[0]
     return basis
