@@ -6,11 +6,12 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rerank.engines.opensearch import OpenSearchEngine
 from rerank.engines.opensearch.connection import Settings
 from rerank.engines.opensearch.layout import fields_of
-from rerank.errors import WorkspaceError
+from rerank.errors import UsageError, WorkspaceError
 from rerank.formats import read_categories
 from rerank.results import Report
 from rerank.text import language
@@ -65,12 +66,28 @@ def attach(
     named = fields_of(fields, "the command")
     engine = OpenSearchEngine.open(opensearch, Path(), None, named)
     engine.index.check()
-    indices, documents = sorted(engine.index.indices()), len(engine)
+    found, documents = engine.index.indices(), len(engine)
+    indices, settings = sorted(found), opensearch.table() | ({"fields": named} if named else {})
     engine.close()
+    if not named:
+        about = found[indices[-1]]
+        lang, index = _language_of(about, lang), about["settings"]["index"]
+        settings |= {name: int(index[f"number_of_{name}"]) for name in ("shards", "replicas")}
     made = None
     if not dry_run:
-        settings = opensearch.table() | ({"fields": named} if named else {})
         made = Workspace.create(workspace, lang=lang, engine="opensearch", settings=settings, attach=True)
         if edges is not None:
             made.save_category_edges(edges)
     return AttachReport(made, indices, named, documents)
+
+
+def _language_of(index: Mapping[str, Any], lang: str | None) -> str | None:
+    """Return the language of an index made by rerank. Raises UsageError for another or an unknown one."""
+    made = index["mappings"]["_meta"]["rerank"].get("lang")
+    if made is None:  # by an index template
+        if lang is None and "rerank_stemmer" in index["settings"]["index"]["analysis"].get("filter", {}):
+            raise UsageError("the index stems the words of one language; name it with --lang")
+        return lang
+    if lang is not None and lang != made:
+        raise UsageError(f"--lang {lang}: the index is for {made or 'no single language'}; leave out --lang")
+    return made or None

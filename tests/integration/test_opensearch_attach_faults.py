@@ -205,11 +205,25 @@ def test_attach_refuses_invalid_fields_and_indices(run, node, name, tmp_path):
 
 
 def test_attach_accepts_an_index_that_rerank_created(run, few, node, name, tmp_path):
-    """As on a second machine, no fields are named, and both signals work."""
-    assert run("ingest", few, "-w", tmp_path / "first", *at(node.url, name)).code == 0
+    """As on a second machine, no fields are named. A replacement has the same settings."""
+    shape = ("--lang", "en", "--shards", 2, "--replicas", 0)
+    assert run("ingest", few, "-w", tmp_path / "first", *at(node.url, name), *shape).code == 0
+    (first,) = indices(node, name)
+    bm25 = {"type": "BM25", "k1": "0.9", "b": "0.4"}
+    node.request("POST", f"/{first}/_close")
+    settings = {"similarity.rerank_bm25": bm25, "max_result_window": 20_000, "refresh_interval": "30s"}
+    node.request("PUT", f"/{first}/_settings", {"index": settings})
+    node.request("POST", f"/{first}/_open?wait_for_active_shards=all")
     before = indices(node, name)
     run("attach", "-w", tmp_path / "ws", "--url", node.url, "--index", name).ok()
     assert indices(node, name) == before
     for stage in ("bm25", "tfidf"):
         assert len(run("query", "cell", "--stack", stage, "-w", tmp_path / "ws", "--json").json["hits"]) == 10
     assert run("ingest", few, "-w", tmp_path / "ws", "--json").json["unchanged"] == 20
+    assert run("ingest", few, "-w", tmp_path / "ws", "--replace", "--json").json["lang"] == "en"
+    (made,) = node.request("GET", f"/{name}").values()
+    made = made["settings"]["index"]
+    assert made["similarity"]["rerank_bm25"] == bm25
+    names = ("number_of_shards", "number_of_replicas", "max_result_window", "refresh_interval")
+    assert [made[name] for name in names] == ["2", "0", "20000", "30s"]
+    assert "rerank_stemmer" in made["analysis"]["filter"]

@@ -1,6 +1,6 @@
 """The engine in an OpenSearch cluster.
 
-The index of the alias NAME is NAME-000001. An empty or replaced collection gets a new index.
+The first index of the alias NAME is NAME-000001. An empty or replaced collection gets a new index.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ DEFAULTS: Mapping[str, Any] = {"search_pipeline": NO_PIPELINE, "track_total_hits
 """Parts of the body of every search."""
 
 _ALL: Mapping[str, Any] = {"match_all": {}}
-_FRESH = 2.0  # seconds until the indices of the name are read again
+FRESH = 2.0  # seconds until indices and pipelines are read again
 
 
 class Shape(NamedTuple):
@@ -95,7 +95,7 @@ class Index:
 
     def shape(self, *, fresh: bool = False) -> Shape:
         """Return the state of the indices, cached for two seconds. fresh: without the cache."""
-        if fresh or self._shape is None or time.monotonic() > self._shape[0] + _FRESH:
+        if fresh or self._shape is None or time.monotonic() > self._shape[0] + FRESH:
             now = time.monotonic()
             with self.asking("looking for the index"):
                 answer = self.client.indices.get_settings(index=self.settings.index)
@@ -106,9 +106,18 @@ class Index:
             self._shape = now, Shape(uuids, min(windows, default=_WINDOW), shards)
         return self._shape[1]
 
-    def make(self, name: str, *, alias: bool) -> None:
-        """Create an empty index, optionally with the alias."""
+    def make(self, name: str, *, alias: bool, like: Mapping[str, Any] | None = None) -> None:
+        """Create an empty index, optionally with the alias.
+
+        like: settings of the index that it replaces; it has the same k1, b and window.
+        """
         body = index_body(self.lang, shards=self.settings.shards, replicas=self.settings.replicas)
+        body["mappings"]["_meta"]["rerank"]["lang"] = self.lang or ""
+        like, made = like or {}, body["settings"]["index"]
+        made["similarity"] |= {
+            name: kept for name, kept in like.get("similarity", {}).items() if name == "rerank_bm25"
+        }
+        made |= {name: like[name] for name in ["max_result_window"] if name in like}
         if alias:
             body["aliases"] = {self.settings.index: {}}
         # It can only be set now. Clusters without the k-NN plugin refuse it.

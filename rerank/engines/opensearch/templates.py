@@ -6,6 +6,7 @@ A query cannot change the structure of a body: the cluster renders words, which 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -17,7 +18,7 @@ from opensearchpy import exceptions as client_errors
 from rerank.engines.base import SearchRequest
 from rerank.engines.opensearch.attached_features import AttachedFeatures
 from rerank.engines.opensearch.errors import cause, explain
-from rerank.engines.opensearch.index import NO_PIPELINE, Index
+from rerank.engines.opensearch.index import FRESH, NO_PIPELINE, Index
 from rerank.engines.opensearch.restrictions import restrictions
 from rerank.engines.opensearch.search import search_options
 from rerank.errors import EngineError, InputError, UsageError
@@ -56,6 +57,7 @@ class Templates:
         self._index, self._attached = index, attached
         self._pipelines = lru_cache(64)(self._pipeline_without_rerank)
         self._definitions = lru_cache(64)(self._definition)
+        self._read = time.monotonic()
         self._last: tuple[Any, ...] = (None, None)  # search and query of the last rendering, and its result
 
     def check(self, search: SearchTemplate, query: Query) -> SearchTemplate:
@@ -63,9 +65,8 @@ class Templates:
 
         Raises InputError for an invalid body, UsageError for another index, EngineError without the template.
         """
-        self._pipelines.cache_clear()
-        self._definitions.cache_clear()
         self._last = (None, None)
+        self._forget()
         found = self._complete(search)
         self.body(found, query)
         return found
@@ -166,11 +167,19 @@ class Templates:
     def ids_only(self, body: Mapping[str, Any], size: int) -> dict[str, Any]:
         """Return the body with the same hits without fields, unless response processors may read them."""
         asked = {name: value for name, value in body.items() if name not in _SHOWN}
+        if time.monotonic() > self._read + FRESH:
+            self._forget()
         named = body.get("search_pipeline")
         pipeline = named if isinstance(named, Mapping) else self._pipelines(named)
         reads = bool(self._processors(pipeline, "response_processors"))
         asked |= {"size": size, "_source": reads, "track_total_hits": False}
         return {**asked, "search_pipeline": pipeline}
+
+    def _forget(self) -> None:
+        """Read the search pipelines again."""
+        self._pipelines.cache_clear()
+        self._definitions.cache_clear()
+        self._read = time.monotonic()
 
     def _processors(self, pipeline: str | Mapping[str, Any], phase: str) -> Sequence[Mapping[str, Any]]:
         """Return the processors of a phase. pipeline: its name or definition."""

@@ -92,8 +92,10 @@ class Writer(Reader):
         try:
             with self.lock(), tempfile.TemporaryFile(dir=self.index.folder) as file:
                 current, replace = self._current(replace)
-                stored = self.doc_values.stored() if encoders else {}
+                stored = self.doc_values.stored() if encoders or replace else {}
                 keys = {feature_key(encoder.name, encoder.version) for encoder in encoders}
+                if not encoders:  # rankers that retrieve still do, after a later encoding
+                    keys = {key for key, column in stored.items() if column.vectors}
                 columns = {key: stored[key] for key in keys & stored.keys()}
                 ingest = _Ingest(file, encoders, skip_refused, progress, columns)
                 self._fill(ingest, documents, delete, compare=not replace)
@@ -219,7 +221,9 @@ class Writer(Reader):
     def _replace(self, old: str, ingest: _Ingest) -> Written:
         """Write a new index and move the alias; remove it on failure."""
         target = self._next(old)
-        self.index.make(target, alias=False)
+        before = self.index.indices(old)
+        like = before[old]["settings"]["index"] if before else {}
+        self.index.make(target, alias=False, like=like)
         with self.index.asking("ingesting"):
             uuid = self.index.uuid(target)
             self._client.indices.put_settings(index=target, body={"index": {"refresh_interval": "-1"}})
@@ -229,11 +233,11 @@ class Writer(Reader):
             written.created, written.updated = written.created + written.updated, 0
             with self.index.asking("completing the ingest"):
                 self._check_complete(target, uuid, written.created)
-                before = self.index.indices(old)
-                search = before[old]["settings"]["index"].get("search", {}) if before else {}
+                before = self.index.indices(old)  # again: it can have changed
+                like = before[old]["settings"]["index"] if before else {}
                 settings = {
-                    "refresh_interval": None,
-                    "search.default_pipeline": search.get("default_pipeline"),
+                    "refresh_interval": like.get("refresh_interval"),
+                    "search.default_pipeline": like.get("search", {}).get("default_pipeline"),
                 }
                 self._client.indices.put_settings(index=target, body={"index": settings})
                 moves = [{"remove_index": {"index": old}}] if before else []
