@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,6 +29,10 @@ from rerank.workspace_folder import WorkspaceFolder
 
 if TYPE_CHECKING:
     from rerank.rankers.graphs.citations import Citations
+
+
+LONGEST_NAME = 200
+"""Characters of the name of a stack in the name of its file."""
 
 
 class Workspace(WorkspaceFolder):
@@ -224,7 +229,10 @@ class Workspace(WorkspaceFolder):
 
     def stack_path(self, signals: Sequence[str]) -> Path:
         """Return the file of the signals' last tuned stack."""
-        return self.folder / "stacks" / f"{called(signals)}.json"
+        name = called(signals)
+        if len(name) > LONGEST_NAME:
+            name = f"{name[:LONGEST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
+        return self.folder / "stacks" / f"{name}.json"
 
     def stack(self, text: str, *, latest: bool = False) -> Stack:
         """Return the stack that a text names.

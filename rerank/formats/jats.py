@@ -158,12 +158,11 @@ def read_article(data: bytes, name: str, *, sentences: bool = True) -> Article:
     ids = meta.findall("article-id")
     own = _key(ids) or file_name(name)
     read = _sentences(body, own, by_id) if sentences and body is not None else ()
-    groups = meta.iterfind("article-categories//subj-group")
     subjects = [
         subject
-        for group in groups
-        if not (group.get("subj-group-type") or "").endswith(("display-channel", "article-type"))
-        for subject in group.findall("subject")
+        for group in meta.findall("article-categories/subj-group")
+        if not (group.get("subj-group-type") or "").lower().endswith(("display-channel", "article-type"))
+        for subject in group.iter("subject")
     ]
     related = (find_doi(one.get(_HREF, "")) for one in meta.findall("related-article"))
     return Article(

@@ -53,8 +53,8 @@ def read_labeled_pairs(source: Source, known: Known | None = None) -> list[Label
 
         a <tab> b <tab> related                  with or without this header
 
-    Labels are 1 (related) and 0. Repeated pairs, in any order, and pairs of
-    equal ids are skipped.
+    Labels are 1 (related) and 0. Repeated pairs in the same order, and pairs
+    of equal ids, are skipped.
 
     known: returns the existing ids among given ids.
 

@@ -39,7 +39,7 @@ def compare(
     runs      new    1.0000  0.7500  0.5000
     """
     if not isinstance(runs, Mapping) or len(runs) < 2:
-        raise UsageError("give two or more runs, each with a name")
+        raise UsageError("give two or more runs (in Python, a mapping of names to runs)")
     baseline, measures = next(iter(runs)), as_list(measures)
     rankings = {name: as_run(name, run) for name, run in runs.items()}
     by = list(check_measures(measures)) if measures else [MEASURES[0]]

@@ -99,14 +99,16 @@ def _named(
             template_of(stack)
         return stack if first is None else replace(stack, first_stage=first, retrieve=())
 
+    named: dict[str, Stack] = {}
     if baseline is None and first is None:
         main = find(stacks[0] if stacks else workspace.first_stage)
-        if main.search is not None:
-            baseline = replace(Stack.parse(SEARCH), search=main.search)
-        elif main.signals != (main.first_stage,):
+        if main.signals != (main.first_stage,):
             baseline = main.first_stage
+            if main.search is not None:
+                named[SEARCH] = replace(Stack.parse(SEARCH), search=main.search)
     baseline = baseline or first or workspace.first_stage
-    named = {_label(baseline): find(baseline)}
+    if not named:
+        named[_label(baseline)] = find(baseline)
     for text in stacks:
         stack, label = find(text), _label(text)
         if retrieve:

@@ -116,7 +116,7 @@ def predict_pairs(
         raise UsageError("give --threshold or --dev-pairs, not both")
     if threshold is not None and not np.isfinite(threshold):
         raise UsageError(f"--threshold must be a number, not {threshold}")
-    dev = as_pairs(dev_pairs, workspace.engine.contains)
+    dev = _once(as_pairs(dev_pairs, workspace.engine.contains))
     scores, found = _scores(workspace, ranker, pairs, dev, progress)
     return PairScores(ranker, found if threshold is None else threshold, list(pairs), scores)
 
@@ -209,4 +209,7 @@ def _once(pairs: Sequence[LabeledPair]) -> list[LabeledPair]:
     for pair in pairs:
         labels.setdefault(pair.key, set()).add(pair.related)
     first = {pair.key: pair for pair in reversed(pairs)}
-    return [first[key] for key, found in labels.items() if len(found) == 1]
+    kept = [first[key] for key, found in labels.items() if len(found) == 1]
+    if len(kept) < len(pairs) and len({pair.related for pair in kept}) < 2:
+        raise UsageError("without pairs that have both labels, all are related, or all unrelated; add pairs")
+    return kept

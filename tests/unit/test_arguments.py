@@ -70,8 +70,8 @@ def test_queries_and_judgments_are_accepted_in_every_form(workspace, tmp_path):
 
 def test_evaluate_accepts_a_stack_object(workspace):
     stack = workspace.stack("bm25*0.5 + tfidf*0.5")
-    found = rerank.evaluate(workspace, [stack, "bm25"], queries={"q": "wolves"}, qrels=QRELS)
-    assert [row.stack for row in found.results] == ["tfidf", str(stack), "bm25"]
+    found = rerank.evaluate(workspace, [stack, "tfidf"], queries={"q": "wolves"}, qrels=QRELS)
+    assert [row.stack for row in found.results] == ["bm25", str(stack), "tfidf"]
     assert rerank.evaluate(workspace, stack, queries=QUERIES, qrels=QRELS, baseline=stack).results
 
 
