@@ -39,7 +39,7 @@ FORMAT = 4
 """Version of the folder's layout; a folder of another version is not opened."""
 
 _ABOUT = "engine.json"
-_WASTE = 500  # fewer dead rows are not compacted
+_WASTE = 100  # fewer dead rows are not compacted
 
 
 class LocalEngine(Engine):
@@ -173,9 +173,9 @@ class LocalEngine(Engine):
         return result
 
     def _reclaim(self, storage: Storage) -> None:
-        """Compact if most rows are dead."""
+        """Compact if many rows are dead: they count in the statistics of BM25."""
         try:
-            self.compact(max(storage.newest().documents, _WASTE))
+            self.compact(max(storage.newest().documents // 5, _WASTE))
         except Exception as error:
             warnings.warn(
                 f"{self.folder}: the ingest is complete, but the disk space of deleted documents could not be"
