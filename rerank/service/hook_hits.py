@@ -109,7 +109,7 @@ class HookHits:
         return list(at([(self._uuids[index], *rest) for index, *rest in locations]))
 
     def find_ids(self) -> None:
-        """Find the ids of hits without an id; a hit without a document keeps its number."""
+        """Find the ids of hits without an id; a hit without a document keeps its placeholder."""
         where = sorted(self._unnamed)
         if where and self.attached:
             _ = self.rows  # stores the ids

@@ -185,6 +185,7 @@ class HookCall:
         if end - FRAME > LONGEST_HOOK:
             raise InputError(f"{end - FRAME:,} bytes of JSON, but {LONGEST_HOOK:,} are read; send less")
         body, rest = decode(data[FRAME:end], HookBody), data[end:]
+        # no id of a document begins with NUL
         n, ids = body.hits, body.ids or [f"\0{i:06}" for i in range(body.hits)]
         size = n * 28
         if len(ids) != n or size > len(rest):

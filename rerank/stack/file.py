@@ -66,13 +66,7 @@ class SecondPhase(Weights, frozen=True, forbid_unknown_fields=True, kw_only=True
 
     def encoder(self) -> CrossEncoder:
         """Load the model, once. Raises UsageError if it cannot be used or is not the tuned one."""
-        encoder = _load(self.model)
-        if self.version and encoder.version != self.version:  # or it was trained again
-            _load.cache_clear()
-            encoder = _load(self.model)
-        if self.version and encoder.version != self.version:
-            raise UsageError(f"{self.model}: another model than the tuned one; tune the stack again")
-        return encoder
+        return _load(self.model, self.version)
 
 
 def second_phase(text: str, top: int | None = None, ms: int | None = None) -> SecondPhase:
@@ -84,10 +78,14 @@ def second_phase(text: str, top: int | None = None, ms: int | None = None) -> Se
 
 
 @lru_cache(4)
-def _load(folder: str) -> CrossEncoder:
+def _load(folder: str, version: str = "") -> CrossEncoder:
+    """The key has the version, because a folder can get a new model."""
     from rerank.rankers.encoder.cross_encoder import CrossEncoder
 
-    return CrossEncoder.load(folder)
+    encoder = CrossEncoder.load(folder)
+    if version and encoder.version != version:
+        raise UsageError(f"{folder}: another model than the tuned one; tune the stack again")
+    return encoder
 
 
 class StackFile(Weights, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -206,8 +206,10 @@ class _Weights:
             every_case=bool(reading),
         )
         while True:
-            self.signals = signals
-            self.tables = _cases(table, self.experiment.qrels, not reading.isdisjoint(signals))
+            self.signals, reads = signals, not reading.isdisjoint(signals)
+            # A fold may give weight to other signals than all queries, but only with the same cases.
+            self.signals_of_folds = start.signals if reads == bool(reading) else signals
+            self.tables = _cases(table, self.experiment.qrels, reads)
             with self.progress.step("weights", unit="query") as advance:
                 self.tuned = {
                     case: tune_table(*one, signals=signals, **self.options, progress=advance)
@@ -228,9 +230,7 @@ class _Weights:
         validated = None
         if folds is not None:
             table, qrels = next(iter(self.tables.values()))
-            # also signals without weight on all queries: a fold may give them weight
-            signals = (*self.signals, *self.dropped)
-            options = {**self.options, "signals": signals, "seed": self.experiment.seed}
+            options = {**self.options, "signals": self.signals_of_folds, "seed": self.experiment.seed}
             final = next(iter(self.tuned.values()))
             with self.progress.step("weights", unit="query") as advance:
                 validated = cross_validate(table, qrels, final, folds=folds, progress=advance, **options)

@@ -140,6 +140,9 @@ def test_later_documents_and_versions_are_retrieved(
     now = Workspace.open(cluster)  # a new index contains only needed versions
     needed = {now.ranker("dense").version, *now.needed(before=True).get("dense", ())}
     assert passages["properties"].keys() == needed
+    run("ingest", corpus, "--replace", "--no-encode", "-w", cluster).ok()
+    assert run("encode", "-w", cluster, "--json").json["encoded"] == {"dense": SIZE * len(needed)}
+    assert run(*query, "--json").json["found"]["dense"] > 0
 
 
 @pytest.mark.parametrize("graph", [True, False])

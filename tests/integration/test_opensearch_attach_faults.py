@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+import time
 import urllib.request
 from typing import Any
 
+import numpy as np
+
 from rerank import Workspace
+from rerank.service.endpoints import RequestContext
+from rerank.service.hook_hits import HookHits
+from rerank.service.schemas import HookCall
 from tests.node import Node
 from tests.opensearch_faults import at, documents, indices, reading_commands, texts
 
@@ -227,3 +233,21 @@ def test_attach_accepts_an_index_that_rerank_created(run, few, node, name, tmp_p
     names = ("number_of_shards", "number_of_replicas", "max_result_window", "refresh_interval")
     assert [made[name] for name in names] == ["2", "0", "20000", "30s"]
     assert "rerank_stemmer" in made["analysis"]["filter"]
+
+
+def test_hits_with_numbers_as_ids_keep_their_ids(run, node, name, tmp_path, write_lines):
+    """Until its id is known, a hit has its place as id."""
+    lines = [{"_id": f"{i:06}", "text": "wolf " * (i + 1)} for i in (2, 0, 1)]
+    folder = tmp_path / "ws"
+    run("ingest", write_lines(tmp_path / "numbers.jsonl", lines), "-w", folder, *at(node.url, name)).ok()
+    search = {"query": {"match": {"content": "wolf"}}, "seq_no_primary_term": True}
+    hits = node.request("POST", f"/{name}/_search", search)["hits"]["hits"]
+    (about,) = node.request("GET", f"/{name}").values()
+    body = {"query": {}, "hits": 3, "places": {"uuids": [about["settings"]["index"]["uuid"]]}}
+    head = json.dumps(body).encode()
+    numbers = [np.array([hit["_score"] for hit in hits], ">f8"), np.zeros(3, ">i4")]
+    numbers += [np.array([hit[part] for hit in hits], ">i8") for part in ("_seq_no", "_primary_term")]
+    call = HookCall.read(len(head).to_bytes(4, "big") + head + b"".join(one.tobytes() for one in numbers))
+    found = HookHits(Workspace.open(folder).engine, call, RequestContext(time.monotonic() + 60, 10))
+    found.find_ids()
+    assert found.ids == [hit["_id"] for hit in hits]

@@ -125,7 +125,9 @@ def test_cca_agrees_with_a_dense_solver(pairs):
     assert ((X @ A) * (Y @ A)).sum(axis=0) / 300 == pytest.approx(rho[:-4:-1])
 
 
-def test_cca_finds_the_largest_of_many_similar_correlations():
+@pytest.mark.parametrize("least", [0, 3_000], ids=["Krylov space", "exact"])
+def test_cca_finds_the_largest_of_many_similar_correlations(monkeypatch, least):
+    monkeypatch.setattr("rerank.rankers.projection.spectral.LEAST", least)
     rng = np.random.default_rng(35)
     X = rng.normal(size=(400, 300))
     sides = [csr_matrix(side) for side in (X, X + 0.3 * rng.normal(size=X.shape))]

@@ -113,22 +113,20 @@ class Index:
         """
         body = index_body(self.lang, shards=self.settings.shards, replicas=self.settings.replicas)
         body["mappings"]["_meta"]["rerank"]["lang"] = self.lang or ""
-        like, made = like or {}, body["settings"]["index"]
-        made["similarity"] |= {
-            name: kept for name, kept in like.get("similarity", {}).items() if name == "rerank_bm25"
-        }
-        made |= {name: like[name] for name in ["max_result_window"] if name in like}
+        settings, like = body["settings"]["index"], like or {}
+        settings["similarity"]["rerank_bm25"] |= like.get("similarity", {}).get("rerank_bm25", {})
+        settings["max_result_window"] = like.get("max_result_window", _WINDOW)
         if alias:
             body["aliases"] = {self.settings.index: {}}
         # It can only be set now. Clusters without the k-NN plugin refuse it.
-        body["settings"]["index"]["knn"] = True
+        settings["knn"] = True
         with self.asking("creating the index"):
             try:
                 self.client.indices.create(index=name, body=body)
             except client_errors.RequestError as error:
                 if "unknown setting [index.knn]" not in str(error.info):
                     raise
-                del body["settings"]["index"]["knn"]
+                del settings["knn"]
                 self.client.indices.create(index=name, body=body)
             self._wait_for_copies(name)
 
