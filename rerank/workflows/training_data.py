@@ -165,8 +165,12 @@ def _of_judgments(
     train = [one for one in judged[: len(train_ids)] if len(one.documents)]
     dev = [one for one in judged[len(train_ids) :] if len(one.documents)]
     report.train_queries, report.dev_queries = len(train), len(dev)
-    drawn = "--qrels, or give --dev-qrels" if inputs.dev_qrels is None else "--dev-qrels"
-    for part, name, option in ((train, "", "--qrels"), (dev, "dev ", drawn)):
+    if inputs.dev_qrels is None and bool(train) != bool(dev):
+        raise TrainingError(
+            "too few judged queries have a relevant document in the workspace: some are held out, the others"
+            " train; give more, or --dev-qrels"
+        )
+    for part, name, option in ((train, "", "--qrels"), (dev, "dev ", "--dev-qrels")):
         if not part:
             raise TrainingError(
                 f"no judged {name}query has a relevant document in the workspace; check {option}"

@@ -146,7 +146,7 @@ def test_impossible_trainings_are_refused(workspace, tmp_path):
         fit(workspace, qrels=Qrels([("q00", "nowhere", 1), ("lost", "d00", 1)]))
     with pytest.raises(TrainingError, match="no judged dev query has a relevant document"):
         fit(workspace, dev=Qrels([("q35", "d35", 0)]))
-    with pytest.raises(TrainingError, match="no judged dev query"):
+    with pytest.raises(TrainingError, match="too few judged queries"):
         fit(workspace, qrels=Qrels([("q00", "d00", 1)]), dev=None)
     empty = Workspace.create(tmp_path / "empty")
     with pytest.raises(TrainingError, match=r"the workspace is empty; run `rerank ingest` first"):
