@@ -18,7 +18,7 @@ from .options import Output, option
     "auto",
     options.argument("source", metavar="FOLDER"),
     "Input",
-    option("--lang TEXT", "Language of the documents, for example en. Default: their `lang` field."),
+    options.lang,
     "Training",
     option("--model NAME", "Encoder of dense: folder or model. Default: MiniLM for English texts."),
     options.measure,

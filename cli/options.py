@@ -112,6 +112,8 @@ measure = option(
 queries = option("--queries FILE", "Queries, JSON lines.", required=True)
 qrels = option("--qrels FILE", "Judgments, BEIR or TREC.", required=True)
 judged = (queries, qrels)
+categories = option("--categories FILE", "Category graph, TSV of child and parent.")
+lang = option("--lang TEXT", "Language of the documents, for example en. Default: their `lang` field.")
 dry_run = option("--dry-run", "Show the result and change nothing.")
 
 
