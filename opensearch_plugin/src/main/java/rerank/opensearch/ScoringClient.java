@@ -1,5 +1,6 @@
 package rerank.opensearch;
 
+import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.io.InputStream;
 import java.net.ConnectException;
@@ -68,38 +69,76 @@ final class ScoringClient {
             done.onFailure(new Failure("breaker_open", "failed too often"));
             return;
         }
-        long start = System.nanoTime();
-        plugin.pool.execute(() -> {
+        Call<T> call = new Call<>(body, maxAnswer, longQuery, done);
+        call.timer = scheduler.apply((long) config.timeout(), () -> plugin.pool.execute(call::timeOut));
+        plugin.pool.execute(() -> call.run(read));
+    }
+
+    /**
+     * One call. The search gets its result at the timeout at the latest. The thread of the call ends with the next byte after
+     * that, or when no byte comes for the time of one more timeout.
+     */
+    private final class Call<T> {
+        private final byte[] body;
+        private final int maxAnswer;
+        private final boolean longQuery;
+        private final ActionListener<T> done;
+        private final long start = System.nanoTime();
+        private final AtomicBoolean isEnded = new AtomicBoolean();
+        private volatile boolean isLate;
+        private volatile HttpURLConnection connection;
+        private volatile Scheduler.ScheduledCancellable timer;
+
+        Call(byte[] body, int maxAnswer, boolean longQuery, ActionListener<T> done) {
+            this.body = body;
+            this.maxAnswer = maxAnswer;
+            this.longQuery = longQuery;
+            this.done = done;
+        }
+
+        void run(Function<byte[], T> read) {
             T result = null;
             Failure failure = null;
             try {
-                result = read.apply(post(body, maxAnswer));
+                result = read.apply(post());
             } catch (Throwable e) {
                 failure = failure(e);
             }
-            breaker.count(failure, longQuery);
+            timer.cancel();
             calls.release();
+            end(result, failure);
+        }
+
+        /** End the search. Closing a connection can wait for a byte of its answer, so this comes last. */
+        void timeOut() {
+            isLate = true;
+            end(null, failure(new SocketTimeoutException()));
+            HttpURLConnection waiting = connection;
+            if (waiting != null) {
+                waiting.disconnect();
+            }
+        }
+
+        private void end(T result, Failure failure) {
+            if (isEnded.compareAndSet(false, true) == false) {
+                return;
+            }
+            breaker.count(failure, longQuery);
             plugin.stats.called(System.nanoTime() - start);
             if (failure == null) {
                 done.onResponse(result);
             } else {
                 done.onFailure(failure);
             }
-        });
-    }
+        }
 
-    /**
-     * Post a body and wait for the answer. A call on one thread is faster than HttpClient, which wakes four. The JDK keeps
-     * idle connections, and sends again if the service has closed one.
-     */
-    private byte[] post(byte[] body, int most) throws IOException {
-        HttpURLConnection call = (HttpURLConnection) config.url().toURL().openConnection(Proxy.NO_PROXY);
-        AtomicBoolean isLate = new AtomicBoolean();
-        Scheduler.ScheduledCancellable timer = scheduler.apply((long) config.timeout(), () -> {
-            isLate.set(true);
-            plugin.pool.execute(call::disconnect);
-        });
-        try {
+        /**
+         * Post a body and wait for the answer. A call on one thread is faster than HttpClient, which wakes four. The JDK keeps
+         * idle connections, and sends again if the service has closed one.
+         */
+        private byte[] post() throws IOException {
+            HttpURLConnection call = (HttpURLConnection) config.url().toURL().openConnection(Proxy.NO_PROXY);
+            connection = call;
             call.setInstanceFollowRedirects(false);
             call.setConnectTimeout(config.timeout());
             call.setReadTimeout(config.timeout());
@@ -109,29 +148,33 @@ final class ScoringClient {
             }
             call.setDoOutput(true); // buffered, so that head and body are sent together
             call.getOutputStream().write(body);
-            return answer(call, most);
-        } catch (IOException e) {
-            if (isLate.get()) {
-                throw new SocketTimeoutException();
+            int status = call.getResponseCode();
+            try (InputStream stream = status < 400 ? call.getInputStream() : call.getErrorStream()) {
+                byte[] answer = stream == null ? new byte[0] : answer(stream);
+                if (status != 200) {
+                    throw new Failure("status_" + status, "answered with status " + status + ScoringResponse.refusal(status, answer));
+                }
+                return answer;
             }
-            throw e;
-        } finally {
-            timer.cancel();
         }
-    }
 
-    private static byte[] answer(HttpURLConnection call, int most) throws IOException {
-        int status = call.getResponseCode();
-        try (InputStream stream = status < 400 ? call.getInputStream() : call.getErrorStream()) {
-            byte[] answer = stream == null ? new byte[0] : stream.readNBytes(most + 1);
-            if (answer.length > most) {
-                call.disconnect();
-                throw new Failure("too_large", "answered too many bytes");
+        private byte[] answer(InputStream stream) throws IOException {
+            ByteArrayOutputStream answer = new ByteArrayOutputStream(Math.max(stream.available(), 1 << 10));
+            byte[] bytes = new byte[1 << 13];
+            for (int count = stream.read(bytes); count >= 0; count = stream.read(bytes)) {
+                answer.write(bytes, 0, count);
+                boolean tooLarge = answer.size() > maxAnswer;
+                if (isLate || tooLarge) {
+                    connection.disconnect(); // the rest is never read
+                }
+                if (isLate) {
+                    throw new SocketTimeoutException();
+                }
+                if (tooLarge) {
+                    throw new Failure("too_large", "answered too many bytes");
+                }
             }
-            if (status != 200) {
-                throw new Failure("status_" + status, "answered with status " + status + ScoringResponse.refusal(status, answer));
-            }
-            return answer;
+            return answer.toByteArray();
         }
     }
 

@@ -11,6 +11,7 @@ import java.net.Socket;
 import java.net.URI;
 import java.util.*;
 import java.util.concurrent.*;
+import java.util.function.BiFunction;
 import java.util.function.Function;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
@@ -62,12 +63,16 @@ class ScoringClientTest {
     }
 
     private ScoringClient service(Map<String, Object> more, URI url) {
+        return service(more, url, (millis, task) -> timers.schedule(task, millis, TimeUnit.MILLISECONDS));
+    }
+
+    private ScoringClient service(Map<String, Object> more, URI url, BiFunction<Long, Runnable, Future<?>> schedule) {
         Map<String, Object> config = new HashMap<>(Map.of("url", url.toString(),
-            "timeout", 20_000, "breaker_failures", 2, "breaker_pause", 60_000));
+            "timeout", 60_000, "breaker_failures", 2, "breaker_pause", 60_000));
         config.putAll(more);
         Config read = ConfigTest.read(config);
         return new ScoringClient(read, true, plugin, (millis, task) -> {
-            Future<?> timer = timers.schedule(task, millis, TimeUnit.MILLISECONDS);
+            Future<?> timer = schedule.apply(millis, task);
             return new Scheduler.ScheduledCancellable() {
                 @Override
                 public long getDelay(TimeUnit unit) {
@@ -110,7 +115,7 @@ class ScoringClientTest {
                 done.complete(new String[] {((Failure) e).reason, Thread.currentThread().getName()});
             }
         });
-        return done.get(20, TimeUnit.SECONDS);
+        return done.get(60, TimeUnit.SECONDS);
     }
 
     private String call(ScoringClient service) throws Exception {
@@ -148,7 +153,7 @@ class ScoringClientTest {
                 calls.add(done);
             }
             for (CompletableFuture<String> done : calls) {
-                assertEquals("fine", done.get(20, TimeUnit.SECONDS));
+                assertEquals("fine", done.get(60, TimeUnit.SECONDS));
             }
         }
         assertEquals(12, clients.size());
@@ -162,23 +167,40 @@ class ScoringClientTest {
     }
 
     @Test
-    void anAnswerThatComesTooSlowlyIsLate() throws Exception {
+    void aSearchEndsAtTheTimeoutAndItsConnectionWithTheNextByte() throws Exception {
+        CompletableFuture<Void> begun = new CompletableFuture<>(), ended = new CompletableFuture<>(), closed = new CompletableFuture<>();
         HttpServer server = HttpServer.create(new InetSocketAddress(InetAddress.getLoopbackAddress(), 0), 0);
         server.createContext("/", exchange -> {
-            exchange.sendResponseHeaders(200, 1_000);
+            exchange.sendResponseHeaders(200, Integer.MAX_VALUE);
             try (exchange) {
-                for (int i = 0; i < 1_000; i++) {
+                exchange.getResponseBody().write(0);
+                exchange.getResponseBody().flush();
+                begun.complete(null);
+                ended.join();
+                while (true) {
                     exchange.getResponseBody().write(0);
                     exchange.getResponseBody().flush();
-                    Thread.sleep(20);
                 }
-            } catch (InterruptedException | IOException e) { // the client has gone
+            } catch (IOException e) { // the client has closed the connection
+                closed.complete(null);
             }
         });
         server.start();
         servers.add(server);
         URI url = URI.create("http://127.0.0.1:" + server.getAddress().getPort());
-        assertEquals("timeout", call(service(Map.of("timeout", 200), url)));
+        CompletableFuture<Runnable> timeout = new CompletableFuture<>();
+        ScoringClient service = service(Map.of("timeout", 60_000), url, (millis, task) -> {
+            timeout.complete(task);
+            return timers.schedule(() -> { }, 0, TimeUnit.MILLISECONDS);
+        });
+        CompletableFuture<String> result = new CompletableFuture<>();
+        service.call(new byte[] {1}, Integer.MAX_VALUE, false, bytes -> "fine",
+            ActionListener.wrap(result::complete, e -> result.complete(((Failure) e).reason)));
+        begun.get(60, TimeUnit.SECONDS);
+        timeout.get(60, TimeUnit.SECONDS).run();
+        assertEquals("timeout", result.get(30, TimeUnit.SECONDS), "the service sends nothing more");
+        ended.complete(null);
+        closed.get(60, TimeUnit.SECONDS);
     }
 
     @Test
