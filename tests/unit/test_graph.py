@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -17,6 +19,7 @@ from rerank.categories import (
     path_edges,
 )
 from rerank.progress import Progress
+from rerank.rankers.cnn.cooccurrence import positive_information
 from rerank.rankers.cnn.embeddings import Embedding, deepwalk, random_walks, word2vec
 from rerank.rankers.cnn.towers import Vocabulary
 
@@ -204,6 +207,46 @@ def test_if_no_word_occurs_twice_all_words_are_kept():
     assert set(found.vocabulary.names) == {"once", "upon", "a", "time"}
     nothing = word2vec(lambda: [[], []], 2, size=4, seed=1)
     assert (nothing.vocabulary.names, nothing.vectors.tolist()) == ([], [[0] * 4])
+
+
+@pytest.fixture
+def no_gensim(monkeypatch):
+    """An environment without gensim, as on the newest Python."""
+    for module in ("gensim", "gensim.models"):
+        monkeypatch.setitem(sys.modules, module, None)
+
+
+@pytest.mark.usefixtures("no_gensim")
+def test_words_in_the_same_contexts_have_similar_vectors_without_gensim():
+    texts = [["the", animal, "drinks", "milk"] for animal in ("cat", "dog")] * 5
+    texts += [["my", vehicle, "needs", "fuel"] for vehicle in ("car", "truck")] * 5
+    embedding = word2vec(lambda: [*texts, ["once"]], len(texts) + 1, size=4, seed=1)
+    rows = {word: embedding.vectors[row] for word, row in embedding.vocabulary.index.items()}
+    assert dict(zip(embedding.vocabulary.names, embedding.counts.tolist()))["milk"] == 10
+    assert "once" not in rows
+    assert not embedding.vectors[0].any()
+    assert rows["cat"] == pytest.approx(rows["dog"], abs=1e-5)
+    assert rows["car"] == pytest.approx(rows["truck"], abs=1e-5)
+    assert rows["cat"] @ rows["car"] == pytest.approx(0, abs=1e-5)
+    assert np.linalg.norm(embedding.vectors[1:], axis=1).mean() == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.usefixtures("no_gensim")
+def test_small_vocabularies_have_vectors_without_gensim():
+    for texts in ([[], []], [["one"]], [["one", "two"]], [["same"]] * 3):
+        embedding = word2vec(lambda texts=texts: texts, len(texts), size=4, seed=1)
+        assert set(embedding.vocabulary.names) == {word for text in texts for word in text}
+        assert embedding.vectors.shape == (len(embedding.vocabulary.names) + 1, 4)
+        assert np.isfinite(embedding.vectors).all()
+    assert embed([("a", "b"), ("b", "c")]).vectors.shape == (4, 8)
+
+
+def test_positive_information_by_hand():
+    """ "a b" and "a c": a has weight 2, b and c have 1. Contexts: 2^0.75 = 1.6818, 1 and 1, sum 3.6818."""
+    weights = csr_matrix(np.array([[0.0, 1, 1], [1, 0, 0], [1, 0, 0]]))
+    of_a, of_b = np.log(1 / (2 * 1 / 3.6818)), np.log(1 / (1 * 1.6818 / 3.6818))
+    expected = [[0, of_a, of_a], [of_b, 0, 0], [of_b, 0, 0]]
+    assert positive_information(weights).toarray() == pytest.approx(np.array(expected), abs=1e-4)
 
 
 def test_rare_words_have_a_higher_weight():

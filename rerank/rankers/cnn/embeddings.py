@@ -130,7 +130,14 @@ def word2vec(
     epochs: default: 3 to 30, to read WORDS_READ words.
     least: rarer words get no vector, unless all are rarer.
     """
-    from gensim.models import Word2Vec
+    try:
+        from gensim.models import Word2Vec
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("gensim"):
+            raise
+        return _without_gensim(
+            texts, total, size=size, seed=seed, least=least, title=title, progress=progress
+        )
 
     progress = progress or Progress()
     for rare in dict.fromkeys((least, 1)):
@@ -147,6 +154,36 @@ def word2vec(
     counts = np.array([model.wv.get_vecattr(name, "count") for name in names], dtype=np.int64)
     vocabulary = Vocabulary("text", names, LONGEST["text"])
     return Embedding(vocabulary, _unit_mean(model.wv.vectors if names else np.zeros((0, size))), counts)
+
+
+def _without_gensim(
+    texts: Callable[[], Iterable[Sequence[str]]],
+    total: int,
+    *,
+    size: int,
+    seed: int,
+    least: int,
+    title: str,
+    progress: Progress | None,
+) -> Embedding:
+    """Return the embedding of :func:`word2vec`, computed by an SVD of co-occurrences."""
+    from rerank.rankers.cnn.cooccurrence import cooccurrence_vectors
+
+    progress = progress or Progress()
+    for rare in dict.fromkeys((least, 1)):
+        with progress.step(
+            f"{title} (gensim is not installed: SVD of co-occurrences)", 2 * total, "text"
+        ) as advance:
+            names, counts, vectors = cooccurrence_vectors(
+                lambda: _Counted(texts, advance),
+                size=size,
+                least=rare,
+                window=_SKIP_GRAM["window"],
+                seed=seed,
+            )
+        if names:
+            break
+    return Embedding(Vocabulary("text", names, LONGEST["text"]), _unit_mean(vectors), counts)
 
 
 def deepwalk(
