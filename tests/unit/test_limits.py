@@ -4,6 +4,7 @@ import ast
 import json
 import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -37,3 +38,88 @@ def test_long_functions_do_not_become_more_frequent():
         and (node.end_lineno or 0) - node.lineno + 1 > 60
     ]
     assert len(functions) <= LONG_FUNCTIONS, "\n".join(functions)
+
+
+_VAGUE = """
+about asked both brought by chosen done each found given here how it kept known lacking least left
+looks made many most named of one ones other others own part place places read rest said same seen
+some taken that then there thing things this told tried used wanted way what where which whole
+"""
+VAGUE_NAMES = frozenset(_VAGUE.split())
+"""Names of variables and parameters that do not say what the value is."""
+LIMITS = {
+    "rerank": {"vague names": 10.7, "double assignments": 13.3, "comprehensions": 42.7},
+    "cli": {"vague names": 13.2, "double assignments": 5.9, "comprehensions": 26.9},
+}
+"""Vague names per 100 variables and parameters; the others per 1,000 lines."""
+
+
+@pytest.mark.parametrize("kind", ["vague names", "double assignments", "comprehensions"])
+@pytest.mark.parametrize("package", LIMITS)
+def test_code_does_not_become_harder_to_read(package, kind):
+    measured, examples = readability(ROOT / package)[kind]
+    assert measured <= LIMITS[package][kind], "\n".join(examples)
+
+
+def readability(package: Path) -> dict[str, tuple[float, list[str]]]:
+    """Return kind -> (its frequency, the lines of its instances) for all modules of a package."""
+    lines = variables = 0
+    vague: list[str] = []
+    double: list[str] = []
+    comprehensions: list[str] = []
+    for path in sorted(package.rglob("*.py")):
+        text = path.read_text("utf-8")
+        lines += len(text.splitlines())
+        for node in ast.walk(ast.parse(text)):
+            place = f"{path.relative_to(package.parent)}:{getattr(node, 'lineno', 0)}"
+            name = variable_name(node)
+            if name is not None:
+                variables += 1
+            if name is not None and name.strip("_") in VAGUE_NAMES:
+                vague.append(f"{place} {name}")
+            if is_double_assignment(node):
+                double.append(place)
+            if isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+                comprehensions.append(place)
+    return {
+        "vague names": (100 * len(vague) / variables, vague),
+        "double assignments": (1000 * len(double) / lines, double),
+        "comprehensions": (1000 * len(comprehensions) / lines, comprehensions),
+    }
+
+
+def variable_name(node: ast.AST) -> str | None:
+    """Return the name that a node assigns to a variable or a parameter."""
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        return node.id
+    if isinstance(node, ast.arg) and node.arg not in ("self", "cls"):
+        return node.arg
+    return None
+
+
+def is_double_assignment(node: ast.AST) -> bool:
+    """Return whether a statement is `a, b = x, y`. A swap is none."""
+    if not (
+        isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Tuple)
+        and isinstance(node.value, ast.Tuple)
+    ):
+        return False
+    targets = {ast.unparse(element) for element in node.targets[0].elts}
+    values = {ast.unparse(element) for element in node.value.elts}
+    return targets != values
+
+
+def test_the_gauge_counts_by_hand(tmp_path):
+    """Of seven assigned names, two are vague; one of two tuples is a swap."""
+    (tmp_path / "module.py").write_text(
+        "def total(one, weight):\n"
+        "    found, score = one, weight\n"
+        "    weight, score = score, weight\n"
+        "    return sum(row for row in range(3)) + found + score\n",
+        "utf-8",
+    )
+    figures = readability(tmp_path)
+    assert figures["vague names"][0] == pytest.approx(100 * 2 / 7)
+    assert figures["double assignments"][0] == pytest.approx(1000 / 4)
+    assert figures["comprehensions"][0] == pytest.approx(1000 / 4)

@@ -130,16 +130,14 @@ def word2vec(
     epochs: default: 3 to 30, to read WORDS_READ words.
     least: rarer words get no vector, unless all are rarer.
     """
+    progress = progress or Progress()
     try:
         from gensim.models import Word2Vec
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("gensim"):
             raise
-        return _without_gensim(
-            texts, total, size=size, seed=seed, least=least, title=title, progress=progress
-        )
-
-    progress = progress or Progress()
+        with progress.step(f"{title} by an SVD, without gensim", 2 * total, "text") as advance:
+            return _without_gensim(lambda: _Counted(texts, advance), size=size, seed=seed, least=least)
     for rare in dict.fromkeys((least, 1)):
         model = Word2Vec(**_SKIP_GRAM, vector_size=size, min_count=rare, seed=seed)
         with progress.step(f"{title}: count", total, "text") as advance:
@@ -157,30 +155,15 @@ def word2vec(
 
 
 def _without_gensim(
-    texts: Callable[[], Iterable[Sequence[str]]],
-    total: int,
-    *,
-    size: int,
-    seed: int,
-    least: int,
-    title: str,
-    progress: Progress | None,
+    texts: Callable[[], Iterable[Sequence[str]]], *, size: int, seed: int, least: int
 ) -> Embedding:
     """Return the embedding of :func:`word2vec`, computed by an SVD of co-occurrences."""
     from rerank.rankers.cnn.cooccurrence import cooccurrence_vectors
 
-    progress = progress or Progress()
     for rare in dict.fromkeys((least, 1)):
-        with progress.step(
-            f"{title} (gensim is not installed: SVD of co-occurrences)", 2 * total, "text"
-        ) as advance:
-            names, counts, vectors = cooccurrence_vectors(
-                lambda: _Counted(texts, advance),
-                size=size,
-                least=rare,
-                window=_SKIP_GRAM["window"],
-                seed=seed,
-            )
+        names, counts, vectors = cooccurrence_vectors(
+            texts, size=size, least=rare, window=_SKIP_GRAM["window"], seed=seed
+        )
         if names:
             break
     return Embedding(Vocabulary("text", names, LONGEST["text"]), _unit_mean(vectors), counts)
