@@ -1,9 +1,11 @@
-"""Hooks of mkdocs.yml: pages from outside docs/, and the tables of the HTTP API."""
+"""Hooks of mkdocs.yml: pages from outside docs/, and a copy button that copies only the commands of a console."""
 
 from __future__ import annotations
 
+import html
 import posixpath
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ PROJECT = {
 }
 """File of the repository -> page of the site."""
 
-_MARK = "<!-- endpoints -->"
+_CODE = re.compile(r'<div class="highlight">(.*?)</div>', re.DOTALL)
 _LINK = re.compile(r"(\]\()([^()\s#:]+)(#[^()\s]*)?\)")
 
 
@@ -29,7 +31,7 @@ def on_files(files: Files, config: Any, **_: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Replace links between docs/ and PROJECT by links to pages of the site, and insert the HTTP API."""
+    """Replace links between docs/ and PROJECT by links to pages of the site."""
     uri = page.file.src_uri
     source = next((name for name, made in PROJECT.items() if made == uri), f"docs/{uri}")
 
@@ -38,52 +40,45 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         target = PROJECT.get(target, target.removeprefix("docs/"))
         return f"{match[1]}{posixpath.relpath(target, posixpath.dirname(uri))}{match[3] or ''})"
 
-    text = _LINK.sub(link, markdown)
-    return text.replace(_MARK, endpoints()) if _MARK in text else text
+    return _LINK.sub(link, markdown)
 
 
-def endpoints() -> str:
-    """Describe the endpoints of the service, from its OpenAPI description."""
-    from rerank.service.app import ENDPOINTS
-    from rerank.service.openapi import describe
+def on_page_content(content: str, **_: Any) -> str:
+    """Let the copy button of a console copy only its commands."""
 
-    description = describe(ENDPOINTS, token=False)
-    schemas = description["components"]["schemas"]
-    parts = []
-    for path, methods in description["paths"].items():
-        for method, operation in methods.items():
-            summary = operation["summary"].rstrip(".")
-            parts.append(f"## {method.upper()} {path}\n\n{summary[0].upper()}{summary[1:]}.\n")
-            body = operation.get("requestBody")
-            if body:
-                parts.append(f"**Request**\n\n{_table(body['content'], schemas)}")
-            parts.append(f"**Answer**: {operation['responses']['200']['description']}.\n")
-    return "\n".join(parts)
+    def with_commands(match: re.Match[str]) -> str:
+        shown = html.unescape(re.sub(r"<[^>]*>", "", match[1]))
+        if not shown.startswith("$ "):
+            return match[0]
+        commands = html.escape(commands_of(shown), quote=True).replace("\n", "&#10;")
+        return f'<div class="highlight" data-copy="{commands}">{match[1]}</div>'
+
+    return _CODE.sub(with_commands, content)
 
 
-def _table(content: dict[str, Any], schemas: dict[str, Any]) -> str:
-    """Return the fields of a body as a table."""
-    kind, media = next(iter(content.items()))
-    schema = media["schema"]
-    if "$ref" not in schema:
-        return f"`{kind}`\n"
-    found = schemas[schema["$ref"].rpartition("/")[2]]
-    required = found.get("required", ())
-    rows = ["| field | type | default | |", "| --- | --- | --- | --- |"]
-    for name, one in found["properties"].items():
-        default = "required" if name in required else f"`{one['default']}`" if "default" in one else ""
-        parts = (one, *one.get("anyOf", ()))
-        about = next((part["description"] for part in parts if "description" in part), "")
-        rows.append(f"| `{name}` | {_type(one)} | {default} | {about} |")
-    return "\n".join(rows) + "\n"
+def commands_of(console: str) -> str:
+    """Return the commands of a console without prompts and output.
+
+    A command continues on the next line after a backslash and inside of quotes.
+    """
+    commands: list[str] = []
+    unfinished = ""
+    for line in console.splitlines():
+        if unfinished:
+            unfinished += f"\n{line}"
+        elif line.startswith("$ "):
+            unfinished = line.removeprefix("$ ")
+        if unfinished and _is_complete(unfinished):
+            commands.append(unfinished)
+            unfinished = ""
+    return "\n".join(commands)
 
 
-def _type(schema: dict[str, Any]) -> str:
-    """Name a JSON type."""
-    if "$ref" in schema:
-        return f"{schema['$ref'].rpartition('/')[2]}"
-    if "anyOf" in schema:
-        return " or ".join(_type(one) for one in schema["anyOf"])
-    if schema.get("type") == "array" and "items" in schema:
-        return f"list of {_type(schema['items'])}"
-    return str(schema.get("type", "any"))
+def _is_complete(command: str) -> bool:
+    if command.endswith("\\"):
+        return False
+    try:
+        shlex.split(command)
+    except ValueError:  # an open quote
+        return False
+    return True

@@ -1,11 +1,15 @@
 """The documentation agrees with the code: commands, options and links."""
 
 import re
+import sys
 from pathlib import Path
 
 import click
 import pytest
 from rerank.cli.program import COMMANDS, cli
+
+from tests.programs import output
+from tools.site import commands_of, on_page_content
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -97,8 +101,26 @@ def test_relative_links_resolve(page):
         path, _, anchor = target.partition("#")
         file = (page.parent / path).resolve() if path else page
         assert file.exists(), f"{page.name}: {target}"
-        if anchor and "\n::: " not in file.read_text("utf-8"):  # headings of such a page are generated
+        if anchor:
             assert anchor in anchors(file), f"{page.name}: {target}"
+
+
+def test_generated_pages_are_current():
+    output(sys.executable, "tools/reference.py", "--check", cwd=ROOT)
+
+
+def test_the_copy_button_copies_only_commands():
+    console = """$ printf 'a
+b' > file
+$ sort file \\
+    --reverse
+b
+a
+$ ls
+file"""
+    assert commands_of(console) == "printf 'a\nb' > file\nsort file \\\n    --reverse\nls"
+    shown = on_page_content('<div class="highlight"><code>$ echo &lt;b&gt;\n&lt;b&gt;</code></div>')
+    assert 'data-copy="echo &lt;b&gt;"' in shown
 
 
 def anchors(page: Path) -> set[str]:
