@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @options.command(
     "tune",
     "Stack",
-    option("--stack SIGNALS", "Signals, for example tfidf,text,meta.", required=True),
+    option("--stack SIGNALS", "Signals, for example bm25,text,meta.", required=True),
     options.measure,
     option(
         "--normalization NAME...",

@@ -26,19 +26,18 @@ class Config(Struct, forbid_unknown_fields=True):
     format: int
     engine: str = "local"
     lang: str = ""
-    first_stage: str = "tfidf"
+    first_stage: str = FIRST_STAGES[0]
     words: list[Annotated[str, Meta(min_length=1)]] = []
 
 
 def written(lang: str | None, engine: str, settings: Mapping[str, Any], first_stages: Sequence[str]) -> str:
     """Return the file's text for a new workspace."""
-    first_stage = "tfidf" if "tfidf" in first_stages else first_stages[0]
     lines = [
         "# Made by rerank. The language is fixed once documents are indexed.",
         f"format = {FORMAT}",
         f'engine = "{engine}"',
         f'lang = "{lang or ""}"          # empty: unknown or mixed',
-        f'first_stage = "{first_stage}"  # used by stacks without a lexical signal: tfidf or bm25',
+        f'first_stage = "{first_stages[0]}"  # used by stacks without a lexical signal: bm25 or tfidf',
     ]
     parts = {name: part for name, part in settings.items() if isinstance(part, Mapping)}
     tables = {engine: {name: value for name, value in settings.items() if name not in parts}}

@@ -44,7 +44,7 @@ class Workspace(WorkspaceFolder):
     1
     >>> workspace = Workspace.open(workspace.folder)
     >>> workspace.lang, workspace.first_stage, workspace.trained(), len(workspace.engine)
-    ('en', 'tfidf', [], 1)
+    ('en', 'bm25', [], 1)
     """
 
     def __init__(self, folder: Path, config: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rerank import config_file
-from rerank.engines.base import Engine
+from rerank.engines.base import FIRST_STAGES, Engine
 from rerank.engines.registry import engine_class
 from rerank.errors import BusyError, InputError, NoCollectionError, RerankError, UsageError, WorkspaceError
 from rerank.files import LOCK, folder_lock, trouble, write_text
@@ -160,7 +160,7 @@ class WorkspaceFolder:
         from rerank.formats import read_template
 
         folder = self.folder if text is None else None
-        text = str(self.config.get("first_stage", "tfidf")) if text is None else text
+        text = str(self.config.get("first_stage", FIRST_STAGES[0])) if text is None else text
         search = read_template(text, folder)
         return (text, None) if search is None else (SEARCH, search)
 

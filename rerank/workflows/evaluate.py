@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +45,7 @@ def evaluate(
 ) -> EvaluationReport:
     """Rank judged queries by each stack, measure, and compare with the baseline.
 
-    baseline: Default: ``first_stage``, or the first stage of the first stack, or for one lexical signal the
-        first stage of the workspace.
+    baseline: Default: ``first_stage``, or else the first stage of the first stack.
     first_stage: replaces the first stage of all stacks, also ``template:FILE``, ``stored:ID`` or
         ``run:FILE``.
     retrieve: retrievers of all stacks except the baseline. filter: see :meth:`Workspace.search`.
@@ -53,7 +53,7 @@ def evaluate(
     measures: Default: ``MEASURES``; only the first is compared. Given measures are all compared (Holm).
     save_run: folder for TREC runs. keep: hits to keep for :func:`rerank.evaluation_page`.
 
-    >>> report = evaluate(workspace, ["bm25"], queries=queries, qrels=qrels, measures=["RR"])
+    >>> report = evaluate(workspace, ["tfidf", "bm25"], queries=queries, qrels=qrels, measures=["RR"])
     >>> {row.stack: row.measures for row in report.results}
     {'tfidf': {'RR': 0.75}, 'bm25': {'RR': 1.0}}
     """
@@ -62,16 +62,16 @@ def evaluate(
     judged = JudgedQueries.of(queries, qrels, filter, ignore_categories=ignore_categories, **shared)
     queries, qrels, retrieve = judged.queries, judged.qrels, as_list(retrieve)
     parsed = [parse_protocol(text) for text in dict.fromkeys(protocols)]
-    named = _named(workspace, stacks, baseline, first_stage, retrieve)
+    labeled = _stacks_by_label(workspace, stacks, baseline, first_stage, retrieve)
     if save_run is not None:  # before the long work
-        check_run_files(Path(save_run), named, parsed, qrels)
-    experiment = Experiment.of_stacks(workspace, named.values(), judged)
+        check_run_files(Path(save_run), labeled, parsed, qrels)
+    experiment = Experiment.of_stacks(workspace, labeled.values(), judged)
     compared, measures = list(check_measures(measures) if measures else MEASURES[:1]), measures or MEASURES
-    report = EvaluationReport(baseline=next(iter(named)), compared=compared, top=keep, stacks=named)
+    report = EvaluationReport(baseline=next(iter(labeled)), compared=compared, top=keep, stacks=labeled)
     report.relevant = {id: {d: qrels[id][d] for d in qrels.relevant(id)} for id in qrels} if keep else {}
     new_qrels, dropped = _find_leaks(report, experiment)
     for protocol in parsed:
-        ranked = rank_all(experiment, named, protocol, report)
+        ranked = rank_all(experiment, labeled, protocol, report)
         report.measure(str(protocol), ids_of(ranked), experiment.qrels, measures, seed)
         if (new := report.new_documents) is not None:
             new.measure(str(protocol), ids_of(ranked, dropped), new_qrels, measures, seed)
@@ -81,7 +81,7 @@ def evaluate(
     return report
 
 
-def _named(
+def _stacks_by_label(
     workspace: Workspace,
     stacks: Sequence[str | Stack],
     baseline: str | Stack | None,
@@ -89,35 +89,38 @@ def _named(
     retrieve: Sequence[str],
 ) -> dict[str, Stack]:
     """Return the stacks by their labels, the baseline first."""
-    first, search = (None, None) if first_stage is None else workspace.first_stage_of(first_stage)
-
-    def find(text: str | Stack) -> Stack:
-        stack = text if isinstance(text, Stack) else workspace.stack(text, latest=True)
-        if search is not None:
-            return stack.with_template(search)
-        if stack.first_stage == SEARCH:
-            template_of(stack)
-        return stack if first is None else replace(stack, first_stage=first, retrieve=())
-
-    named: dict[str, Stack] = {}
-    if baseline is None and first is None:
-        main = find(stacks[0] if stacks else workspace.first_stage)
-        if main.signals != (main.first_stage,):
-            baseline = main.first_stage
-            if main.search is not None:
-                named[SEARCH] = replace(Stack.parse(SEARCH), search=main.search)
-    baseline = baseline or first or workspace.first_stage
-    if not named:
-        named[_label(baseline)] = find(baseline)
+    load = partial(_load_stack, workspace, first_stage=first_stage)
+    if baseline is None and first_stage is not None:
+        baseline, _ = workspace.first_stage_of(first_stage)
+    if baseline is None:
+        first_stack = load(stacks[0] if stacks else workspace.first_stage)
+        baseline = first_stack.first_stage
+        if first_stack.search is not None:
+            baseline = replace(Stack.parse(SEARCH), search=first_stack.search)
+    label = SEARCH if isinstance(baseline, Stack) and baseline.signals == (SEARCH,) else _label(baseline)
+    labeled = {label: load(baseline)}
     for text in stacks:
-        stack, label = find(text), _label(text)
+        stack = load(text)
         if retrieve:
             stack = replace(stack, retrieve=tuple(retrieve))
-        if label in named and named[label] != stack:
+        label = _label(text)
+        if label in labeled and labeled[label] != stack:
             # Files with the same name, or the baseline with other retrievers.
             label = str(text) if label != str(text) else f"{text} by {','.join(stack.retrievers)}"
-        named[label] = stack
-    return named
+        labeled[label] = stack
+    return labeled
+
+
+def _load_stack(workspace: Workspace, text: str | Stack, first_stage: str | None) -> Stack:
+    """Load a stack, with another first stage if one is named."""
+    stack = text if isinstance(text, Stack) else workspace.stack(text, latest=True)
+    if first_stage is not None:
+        signal, search = workspace.first_stage_of(first_stage)
+        if search is not None:
+            return stack.with_template(search)
+    if stack.first_stage == SEARCH:
+        template_of(stack)  # raises if its file is missing
+    return stack if first_stage is None else replace(stack, first_stage=signal, retrieve=())
 
 
 def _label(stack: str | Stack) -> str:

@@ -292,7 +292,7 @@ def test_filters_work_in_query_evaluate_and_tune(run, write_lines, tmp_path):
     hits = run("query", "wolf", "--stack", "bm25", *here, "--json").json["hits"]
     assert {hit["id"] for hit in hits} == {"d5", "d7"}
     report = run("evaluate", "--stack", "bm25", *judged, *here, "--measure", "RR", "--json").json
-    assert report["candidate_recall"][0]["recall"] == {"tfidf": 0.5}
+    assert report["candidate_recall"][0]["recall"] == {"bm25": 0.5}
     stack = run("tune", "--stack", "tfidf,bm25", *judged, *here, "--json").json
     assert stack["tuned"]["filters"] == ["year>=2020", "tags=b"]
     none = run("query", "fox", "--stack", "bm25", *here).out

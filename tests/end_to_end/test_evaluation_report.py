@@ -55,4 +55,4 @@ def test_the_report_page_of_several_stacks(run, workspace, small, tmp_path):
     measured = ("--stack", "text", "--stack", STACK, "--measure", "RR", "--protocol", "retrieved:20")
     numbers = run("evaluate", "-w", workspace, *files, *measured, "--json").json
     assert numbers["compared"] == ["RR"]
-    assert f"<title>{STACK} against tfidf</title>" in (tmp_path / "page.html").read_text("utf-8")
+    assert f"<title>{STACK} against bm25</title>" in (tmp_path / "page.html").read_text("utf-8")

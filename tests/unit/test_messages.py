@@ -70,7 +70,7 @@ def test_evaluate_without_a_stack_measures_the_stack_in_use(run, made, tmp_path)
     files = ("--queries", made / "queries.jsonl", "--qrels", made / "all.tsv", "-w", tmp_path / "ws")
     run("ingest", made / "corpus.jsonl", "-w", tmp_path / "ws")
     names = [row["stack"] for row in run("evaluate", *files, "--json").json["results"]]
-    assert names == ["tfidf"]  # no stack is in use
+    assert names == ["bm25"]  # no stack is in use
     assert run("tune", "--stack", "tfidf,bm25", *files).code == 0
     names = [row["stack"] for row in run("evaluate", *files, "--json").json["results"]]
     assert names == ["tfidf", "tfidf,bm25"]

@@ -70,7 +70,7 @@ def test_fields_in_rerank_toml_are_read_again(table: dict[str, list[str]]) -> No
     read = config["opensearch"].pop("fields", {})
     assert fields_of(read, "") == {name: tuple(paths) for name, paths in table.items()}
     assert Settings.read(config["opensearch"], "") == HERE
-    assert config["first_stage"] == ("bm25" if table else "tfidf")
+    assert config["first_stage"] == "bm25"
 
 
 def test_only_values_that_differ_from_the_defaults_are_written() -> None:

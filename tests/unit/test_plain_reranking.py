@@ -67,9 +67,9 @@ def test_a_stack_below_its_first_stage_is_not_activated(workspace: Workspace) ->
     at = {**AT, "qrels": Qrels([("q1", "wolf", 1)])}
     report = tune(workspace, "short,field:age", **at)  # all documents have the same age
     assert report.tuned.value < report.tuned.first_stage_value
-    assert workspace.default_stack == "tfidf"
-    assert not tune(workspace, "tfidf,short", **at).tuned.value < report.tuned.first_stage_value
-    assert workspace.default_stack == "short,tfidf"
+    assert workspace.default_stack == "bm25"
+    assert not tune(workspace, "bm25,short", **at).tuned.value < report.tuned.first_stage_value
+    assert workspace.default_stack == "bm25,short"
 
 
 def test_signals_with_zero_weight_are_removed(workspace: Workspace, tmp_path: Path) -> None:

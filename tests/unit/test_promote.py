@@ -240,7 +240,7 @@ def test_impossible_promotions_are_refused(workspace: Workspace, run: Any, tmp_p
     with pytest.raises(WorkspaceError, match=r"releases\.json: damaged.*choose a stack"):
         workspace.search("apple")
     path.unlink()
-    assert workspace.default_stack == "tfidf"
+    assert workspace.default_stack == "bm25"
     train_version(workspace, "v3", 0)
     assert workspace.versions() == {"lsi": "v3"}  # without a stack in use, the newest version
 

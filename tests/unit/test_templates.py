@@ -104,9 +104,7 @@ def test_a_workspace_keeps_its_search_template(hunters: Workspace, tmp_path: Pat
         'POST /a/_search?search_pipeline=p\n{"query": {"match": {"body": "%SearchText%"}}}'
     )
     config = hunters.folder / "rerank.toml"
-    config.write_text(
-        config.read_text().replace('first_stage = "tfidf"', 'first_stage = "template:own.json"')
-    )
+    config.write_text(config.read_text().replace('first_stage = "bm25"', 'first_stage = "template:own.json"'))
     stack = Workspace.open(hunters.folder).stack("search")
     assert stack.search is not None
     assert (stack.search.index, stack.search.pipeline, stack.search.name) == ("a", "p", "own.json")
@@ -200,13 +198,13 @@ def test_a_workspace_cannot_name_files_outside_its_folder(hunters: Workspace, tm
     config = hunters.folder / "rerank.toml"
     whole = config.read_text()
     for name in (str(secret), "../secret.json", "link.json"):
-        config.write_text(whole.replace('first_stage = "tfidf"', f'first_stage = "template:{name}"'))
+        config.write_text(whole.replace('first_stage = "bm25"', f'first_stage = "template:{name}"'))
         run("query", "wolf", "-w", hunters.folder).fails(
             2, f"rerank.toml: 'template:{name}' is not in this folder; copy the file into it"
         )
     (hunters.folder / "link.json").unlink()
     (hunters.folder / "own.json").write_text(secret.read_text())
-    config.write_text(whole.replace('first_stage = "tfidf"', 'first_stage = "template:own.json"'))
+    config.write_text(whole.replace('first_stage = "bm25"', 'first_stage = "template:own.json"'))
     assert Workspace.open(hunters.folder).first_stage == "search"
 
 

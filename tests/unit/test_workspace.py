@@ -127,9 +127,9 @@ def test_a_config_with_a_byte_order_mark_is_read(workspace):
         (b"format = 1", b"format = 2", "a workspace of format 2, but this version"),
         (b"format = 1", b"format = []", "a workspace of format []"),
         (b"first_stage", b"frist_stage", "`frist_stage`"),
-        (b'"tfidf"', b'"tfidg"', "'tfidg'"),
-        (b'"tfidf"', b"3", "first_stage"),
-        (b'"tfidf"', b'"template:a\\u0000b"', "the character 0"),
+        (b'"bm25"', b'"tfidg"', "'tfidg'"),
+        (b'"bm25"', b"3", "first_stage"),
+        (b'"bm25"', b'"template:a\\u0000b"', "the character 0"),
         (b'"en"', b'"english"', "'english'"),
         (b'"en"', b'["en"]', "lang"),
         (b"format", b'token = "secret"\nformat', "`token`"),
@@ -287,7 +287,7 @@ def tuned(workspace):
         (" text + tfidf,meta", "tfidf*0.50 + text*0.30 + meta*0.20", "z-score", "tfidf"),
         ("text*0.25 + bm25*0.75", "text*0.25 + bm25*0.75", "min-max", "bm25"),
         ("bm25", "bm25*1.00", "none", "bm25"),
-        ("text", "text*1.00", "none", "tfidf"),
+        ("text", "text*1.00", "none", "bm25"),
     ],
 )
 def test_a_stack_is_found_by_its_text(tuned, text, shown, normalization, first_stage):
@@ -302,8 +302,8 @@ def test_a_stack_is_found_by_its_text(tuned, text, shown, normalization, first_s
 
 def test_a_stack_uses_the_first_stage_of_the_workspace(tuned):
     file = tuned.folder / "rerank.toml"
-    file.write_text(file.read_text().replace('first_stage = "tfidf"', 'first_stage = "bm25"'))
-    assert Workspace.open(tuned.folder).stack("text").first_stage == "bm25"
+    file.write_text(file.read_text().replace('first_stage = "bm25"', 'first_stage = "tfidf"'))
+    assert Workspace.open(tuned.folder).stack("text").first_stage == "tfidf"
 
 
 @pytest.mark.parametrize(
@@ -311,7 +311,7 @@ def test_a_stack_uses_the_first_stage_of_the_workspace(tuned):
     [
         ("tfidf,text", InputError, "`rerank tune --stack tfidf,text --queries QUERIES --qrels QRELS`"),
         ("tfidf,text", InputError, "--stack 'tfidf*0.50 + text*0.50'"),
-        ("text,meta", InputError, "tune --stack tfidf,text,meta"),
+        ("text,meta", InputError, "tune --stack bm25,text,meta"),
         ("tfidf,joint", NotTrainedError, "rerank train joint "),
         ("joint*0.5+tfidf*0.5", NotTrainedError, "rerank train joint "),
         *((text, UsageError, "") for text in ("", "tfidf,", "tfidf*2*3", "tfidf,tfidf", "tfidf*0.5+text")),
