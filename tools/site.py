@@ -1,4 +1,4 @@
-"""Hooks of mkdocs.yml: pages from outside docs/, and a copy button that copies only the commands of a console."""
+"""Hooks of mkdocs.yml: pages from outside docs/, and a copy button that copies only commands."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ PROJECT = {
 }
 """File of the repository -> page of the site."""
 
+_HEADLINE = "<!-- the table of README.md -->"
 _CODE = re.compile(r'<div class="highlight">(.*?)</div>', re.DOTALL)
 _LINK = re.compile(r"(\]\()([^()\s#:]+)(#[^()\s]*)?\)")
 
@@ -31,8 +32,12 @@ def on_files(files: Files, config: Any, **_: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Replace links between docs/ and PROJECT by links to pages of the site."""
+    """Replace links between docs/ and PROJECT by links to pages of the site; insert README's table."""
     uri = page.file.src_uri
+    if _HEADLINE in markdown:
+        readme = (ROOT / "README.md").read_text("utf-8")
+        table = readme.partition("<!-- demo -->")[2].partition("<!-- end -->")[0]
+        markdown = markdown.replace(_HEADLINE, table.replace("*", ""))
     source = next((name for name, made in PROJECT.items() if made == uri), f"docs/{uri}")
 
     def link(match: re.Match[str]) -> str:
