@@ -17,7 +17,7 @@ from rerank.filters import Filter
 from rerank.progress import Progress
 from rerank.records import Candidates, Qrels, Query, SearchTemplate
 from rerank.search.pipeline import Pipeline
-from rerank.search.scorer import INFERENCE_DEPTH, Scorer, ScoringInput, ScoringResult
+from rerank.search.scorer import FEEDBACK_DEPTH, Scorer, ScoringInput, ScoringResult
 from rerank.stack.parse import retriever_depths
 from rerank.stack.signals import learned
 
@@ -142,25 +142,32 @@ def _by_case(
     request: TableRequest, scorer: Scorer, query: Query, candidates: Candidates
 ) -> dict[str, ScoringResult]:
     """Return case -> scores, starting with the query's case."""
-    engine, voters = scorer.engine, None
+    feedback_candidates: Candidates | None = None
     if not request.retrieved and not query.categories:
-        # Judged documents need separate voters: the relevant ones must not reveal categories.
-        text = query.search_text(engine.lang)
-        voters = engine.find(SearchRequest(text, request.first_stage, INFERENCE_DEPTH))
-    given = ScoringInput.of_candidates(candidates, request.first_stage)
-    tried = [(scorer, query)]
+        # Judged documents need separate feedback: the relevant ones must not reveal categories.
+        text = query.search_text(scorer.engine.lang)
+        feedback_request = SearchRequest(text, request.first_stage, FEEDBACK_DEPTH)
+        feedback_candidates = scorer.engine.find(feedback_request)
+    inputs = ScoringInput.from_candidates(candidates, request.first_stage)
+    if request.every_case and len(candidates):
+        inputs = scorer.load_missing_scores_and_features(query, inputs)
+
+    def score(case_scorer: Scorer, case_query: Query) -> tuple[str, ScoringResult]:
+        result = case_scorer.score(case_query, inputs, feedback_candidates=feedback_candidates)
+        if len(result.ids) or case_query.categories:
+            return result.case, result
+        # Without candidates no category can be inferred: use the case that candidates would give.
+        return "inferred" if case_scorer.infers else "none", result
+
+    case, result = score(scorer, query)
+    scores_by_case = {case: result}
     if request.every_case:
-        if len(candidates):
-            given = scorer.fetched(query, given)
-        bare = replace(query, categories=())
-        tried += [(scorer, bare)] * scorer.infers + [(replace(scorer, infer=False), bare)]
-    found: dict[str, ScoringResult] = {}
-    for one, asked in tried:
-        scored, case = one.score(asked, given, voters=voters), ""
-        if not len(scored.ids) and not asked.categories:  # the case that candidates would give
-            case = "inferred" if one.infers else "none"
-        found.setdefault(case or scored.case, scored)
-    return found
+        without_categories = replace(query, categories=())
+        case_scorers = [scorer] if scorer.infers else []
+        for case_scorer in (*case_scorers, replace(scorer, infer=False)):
+            case, result = score(case_scorer, without_categories)
+            scores_by_case.setdefault(case, result)
+    return scores_by_case
 
 
 def _recall(candidates: Candidates, relevant: Mapping[str, int], first_stage: str) -> dict[str, float]:

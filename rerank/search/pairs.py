@@ -14,7 +14,7 @@ from rerank.errors import InputError
 from rerank.progress import Progress
 from rerank.rankers.base import Ranker
 from rerank.records import Document, Query
-from rerank.search.scorer import Scorer, ScoringInput, completed
+from rerank.search.scorer import Scorer, ScoringInput, fill_missing_features
 from rerank.stack.signals import Signal
 
 _BLOCK = 1000  # documents per request
@@ -81,6 +81,6 @@ def _read(scorer: Scorer, ids: list[str]) -> tuple[dict[str, Document], NDArray[
         (signal,) = scorer.signals
         if isinstance(signal, Ranker):
             unscored = ScoringInput(block, {scorer.first_stage: np.zeros(len(block))})
-            known = scorer.fetched(Query("", ""), unscored)
-            blocks.append(completed(signal, known, dict(enumerate(read))))
+            known = scorer.load_missing_scores_and_features(Query("", ""), unscored)
+            blocks.append(fill_missing_features(signal, known, dict(enumerate(read))))
     return documents, np.concatenate(blocks) if blocks else None

@@ -15,10 +15,11 @@ from rerank.errors import UsageError
 from rerank.filters import Filter
 from rerank.formats.templates import check_values
 from rerank.rankers.base import Ranker
-from rerank.records import Query, SearchTemplate
+from rerank.records import Candidates, Query, SearchTemplate
 from rerank.results import Report
 from rerank.search.scorer import Scorer, ScoringInput, ScoringResult, StageTimer
-from rerank.search.second_phase import rescore
+from rerank.search.second_phase import rank_scored
+from rerank.search.unscored import select_scorable
 from rerank.search.vector_cache import VectorCache
 from rerank.stack.parse import retriever_depths
 from rerank.stack.ranking import Ranking
@@ -37,6 +38,8 @@ class SearchResult(ScoringResult):
     found:   retriever -> number of candidates.
     seconds: per stage: ``engine``, ``transfer`` (remote engine), ``encode``, ``score``, ``then``.
     unknown_categories: ignored, because no signal knows them.
+    without_features: numbers of candidates without stored features, ``encoded`` or ``unscored``. Unscored
+        candidates keep their first-stage position.
 
     >>> answer = workspace.pipeline(["bm25"]).answer(Query("", "wolf"), workspace.stack("bm25"))
     >>> answer.ranking.ids, answer.found, answer.inferred
@@ -48,6 +51,7 @@ class SearchResult(ScoringResult):
     found: Mapping[str, int]
     seconds: Mapping[str, float]
     unknown_categories: tuple[str, ...]
+    without_features: Mapping[str, int] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"SearchResult({self.query.text!r}, {self.stack}, {self.ranking!r})"
@@ -65,6 +69,7 @@ class SearchResult(ScoringResult):
             "candidates": len(self.ranking),
             "found": dict(self.found),
             "recomputed": dict(self.recomputed),
+            "unscored": self.without_features.get("unscored", 0),
             "late": self.ranking.late,
             "hits": hits,
         }
@@ -170,58 +175,63 @@ class Pipeline:
         stack: Stack,
         *,
         filters: Sequence[Filter] = (),
-        stages: StageTimer | None = None,
+        timer: StageTimer | None = None,
     ) -> SearchResult:
         """Retrieve, score and rank candidates.
 
-        filters: conditions for candidates. stages: can raise to stop.
+        filters: conditions for candidates. timer: limits the work; it may raise an exception.
         """
         query = Query("", query) if isinstance(query, str) else query
-        scorer, stages = self.scorer(stack.signals, stack.first_stage), stages or StageTimer()
+        timer = timer or StageTimer()
+        scorer = self.scorer(stack.signals, stack.first_stage)
         query, unknown_categories = scorer.with_known_categories(query)
-        search = template_of(stack) if stack.first_stage == SEARCH else None
-        if search is not None:
-            check_filters([search], filters)
-            check_values(search, [query])
-        with stages.stage("encode"):
-            retrieve = self.retrievers(query, stack.retrieve)
-        with stages.stage("engine"):
+        candidates, inputs = self._retrieve(query, stack, filters, scorer, timer)
+        if len(candidates):
+            with timer.stage("engine"):
+                inputs = scorer.load_missing_scores_and_features(query, inputs)
+        selected = select_scorable(scorer, inputs, timer)
+        scored = scorer.score(query, selected.inputs, timer=timer)
+        stack = stack.for_case(scored.case)
+        ranking = rank_scored(stack, scored, timer, selected.inputs.documents or self.engine.get)
+        retrieved_by = candidates.retrieved_by or {stack.first_stage: np.ones(len(candidates), np.bool_)}
+        return SearchResult(
+            **vars(scored),
+            stack=stack,
+            ranking=ranking.with_unscored(candidates.ids, selected.scorable, retrieved_by),
+            found={name: int(np.count_nonzero(rows)) for name, rows in retrieved_by.items()},
+            seconds={name: timer.seconds[name] for name in STAGES if name in timer.seconds},
+            unknown_categories=unknown_categories,
+            without_features=selected.without_features,
+        )
+
+    def _retrieve(
+        self, query: Query, stack: Stack, filters: Sequence[Filter], scorer: Scorer, timer: StageTimer
+    ) -> tuple[Candidates, ScoringInput]:
+        template = template_of(stack) if stack.first_stage == SEARCH else None
+        if template is not None:
+            check_filters([template], filters)
+            check_values(template, [query])
+        with timer.stage("encode"):
+            retrievers = self.retrievers(query, stack.retrieve)
+        with timer.stage("engine"):
             request = SearchRequest(
                 query.search_text(self.engine.lang),
                 stack.first_stage,
                 stack.depth,
                 filters,
-                retrievers=retrieve,
-                features={} if search else scorer.features,
-                template=FilledTemplate(search, query) if search else None,
+                retrievers=retrievers,
+                features={} if template else scorer.features,
+                template=FilledTemplate(template, query) if template else None,
             )
             candidates = self.engine.find(request)
             absent = sorted({*filter(is_clause, stack.signals)} - candidates.signals.keys())
-            if absent and search is not None:  # in no hit, or not in the search at all
-                check_clauses(self.engine.check_template(search, query), absent)
-        vectors = {one.name: one.vector for one in retrieve if isinstance(one, VectorQuery)}
+            if absent and template is not None:  # in no hit, or not in the search at all
+                check_clauses(self.engine.check_template(template, query), absent)
         if candidates.took is not None:
-            stages.seconds["transfer"] = max(stages.seconds["engine"] - candidates.took, 0.0)
-            stages.seconds["engine"] = candidates.took
-        scored = scorer.score(
-            query, ScoringInput.of_candidates(candidates, stack.first_stage, vectors=vectors), stages=stages
-        )
-        found = candidates.retrieved_by or {stack.first_stage: np.ones(len(candidates), np.bool_)}
-        with stages.stage("score"):
-            stack = stack.for_case(scored.case)
-            ranking = stack.rank(candidates.ids, scored.raw, found)
-        if stack.then is not None:
-            with stages.stage("then"):
-                limit = min(stack.then.ms / 1000, stages.left())
-                ranking = rescore(ranking, query, stack.then, self.engine.get, limit)
-        return SearchResult(
-            **vars(scored),
-            stack=stack,
-            ranking=ranking,
-            found={name: int(np.count_nonzero(where)) for name, where in found.items()},
-            seconds={name: stages.seconds[name] for name in STAGES if name in stages.seconds},
-            unknown_categories=unknown_categories,
-        )
+            timer.seconds["transfer"] = max(timer.seconds["engine"] - candidates.took, 0.0)
+            timer.seconds["engine"] = candidates.took
+        vectors = {one.name: one.vector for one in retrievers if isinstance(one, VectorQuery)}
+        return candidates, ScoringInput.from_candidates(candidates, stack.first_stage, vectors=vectors)
 
     def hits(self, answer: SearchResult, count: int, *, explain: bool = True) -> list[dict[str, Any]]:
         """Return first hits with titles, as JSON values."""

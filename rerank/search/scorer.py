@@ -24,12 +24,30 @@ from rerank.stack.signals import SEARCH, FieldSignal, LexicalSignal, Signal, is_
 
 Array = NDArray[np.float64]
 
-INFERENCE_DEPTH = 10
-"""Number of first candidates that vote for missing categories."""
+FEEDBACK_DEPTH = 10
+"""Number of first candidates whose categories are counted for a query without categories."""
+
+_CHUNK_DOCUMENTS, _CHUNK_CHARACTERS = 16, 200_000
+"""Documents are encoded in chunks of at most this size; the time limit is checked between them."""
+
+LONGEST_COUNTED = 10_000
+"""Characters of a document that count for its encoding time: encoders read only the beginning."""
+
+_FIXED_COST = 200
+"""Encoding a document without text takes as long as this number of characters."""
+
+
+def encoding_size(documents: Iterable[Document]) -> int:
+    """Return the number of characters to which the encoding time of documents is proportional.
+
+    >>> encoding_size([Document("a", text="wolf")])
+    204
+    """
+    return sum(min(len(document.content), LONGEST_COUNTED) + _FIXED_COST for document in documents)
 
 
 class StageTimer:
-    """Measures ``seconds`` per stage. Subclasses can raise to stop the work."""
+    """Measures ``seconds`` per stage. Subclasses limit the work: they raise to stop it."""
 
     seconds: dict[str, float]
 
@@ -43,15 +61,19 @@ class StageTimer:
         yield
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - begin
 
-    def left(self) -> float:
+    def check(self) -> None:
+        """Called between steps of long work. Raises an exception to stop it."""
+
+    def remaining_seconds(self) -> float:
         """Return the seconds left for a second phase."""
         return math.inf
 
-    def leaves(self) -> None:
-        """Called before slow engine searches or encoding."""
+    def encoding_limit(self, rankers: Iterable[str]) -> int | None:
+        """Return how many candidates without features these rankers may encode; None: all."""
+        return None
 
-    def encoded(self, ranker: str, seconds: float) -> None:
-        """Called with a ranker's CPU seconds per query."""
+    def on_documents_encoded(self, ranker: str, characters: int, seconds: float) -> None:
+        """Called with the cost of each chunk of documents; see :func:`encoding_size`."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +100,7 @@ class ScoringInput:
     vectors: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
 
     @classmethod
-    def unseen(
+    def from_documents(
         cls, documents: Sequence[Document], scores: Mapping[str, Array], rankers: Iterable[str]
     ) -> ScoringInput:
         """Return input for a request's documents: all features are computed."""
@@ -88,12 +110,13 @@ class ScoringInput:
         return cls(list(by_id), scores, features, missing, documents=lambda ids: [by_id[id] for id in ids])
 
     @classmethod
-    def of_candidates(cls, found: Candidates, first_stage: str, **options: Any) -> ScoringInput:
+    def from_candidates(cls, candidates: Candidates, first_stage: str, **options: Any) -> ScoringInput:
         """Return input for search results."""
-        scores = {first_stage: found.scores, **found.signals}
+        scores = {first_stage: candidates.scores, **candidates.signals}
         if first_stage == SEARCH:  # these have only ids
-            return cls(found.ids, scores, **options)
-        return cls(found.ids, scores, found.features, found.missing, candidates=found, **options)
+            return cls(candidates.ids, scores, **options)
+        features, missing = candidates.features, candidates.missing
+        return cls(candidates.ids, scores, features, missing, candidates=candidates, **options)
 
 
 @dataclass(frozen=True)
@@ -180,153 +203,190 @@ class Scorer:
     def score(
         self,
         query: Query,
-        given: ScoringInput,
+        inputs: ScoringInput,
         *,
-        voters: Candidates | None = None,
-        stages: StageTimer | None = None,
+        feedback_candidates: Candidates | None = None,
+        timer: StageTimer | None = None,
     ) -> ScoringResult:
         """Score documents by each signal.
 
-        voters: candidates for inferring categories; None: the given ones.
+        feedback_candidates: their categories are used for a query without categories. Default: ``inputs``.
+        timer: limits the work; it may raise an exception.
         """
-        stages = stages or StageTimer()
+        timer = timer or StageTimer()
         query, _ = self.with_known_categories(query)
-        if not len(given.ids):
-            return ScoringResult(given.ids, np.zeros((0, len(self.signals))), query)
-        with stages.stage("engine"):
-            known = self.fetched(query, given, stages)
-            documents = self._documents(known, stages)
-            used = query
+        if not len(inputs.ids):
+            return ScoringResult(inputs.ids, np.zeros((0, len(self.signals))), query)
+        with timer.stage("engine"):
+            inputs = self.load_missing_scores_and_features(query, inputs)
+            documents = self._documents_without_features(inputs)
+            scored_query = query
             if self.infers and not query.categories:
-                used = replace(query, categories=self._voted(known, voters, stages))
-        raw = np.empty((len(given.ids), len(self.signals)))
+                scored_query = replace(query, categories=self._inferred(inputs, feedback_candidates))
+        raw = np.empty((len(inputs.ids), len(self.signals)))
         recomputed: dict[str, int] = {}
         for column, signal in enumerate(self.signals):
             if not isinstance(signal, Ranker):
-                raw[:, column] = _search_scores(signal.name, known)
+                raw[:, column] = _search_scores(signal.name, inputs)
                 continue
-            with stages.stage("encode"):
-                if known.missing[signal.name].any():
-                    recomputed[signal.name] = int(known.missing[signal.name].sum())
-                features = completed(signal, known, documents)
-                vector = given.vectors.get(signal.name)
-                if vector is None or (used is not query and signal.uses_categories):
-                    vector = self.vectors.encode(signal, used, stages.encoded)
-            with stages.stage("score"):
+            with timer.stage("encode"):
+                if inputs.missing[signal.name].any():
+                    recomputed[signal.name] = int(inputs.missing[signal.name].sum())
+                features = fill_missing_features(signal, inputs, documents, timer)
+                vector = inputs.vectors.get(signal.name)
+                if vector is None or (scored_query is not query and signal.uses_categories):
+                    vector = self.vectors.encode(signal, scored_query)
+            with timer.stage("score"):
                 raw[:, column] = signal.score(vector, features)
-        return ScoringResult(given.ids, raw, used, used.categories != query.categories, recomputed)
+        inferred = scored_query.categories != query.categories
+        return ScoringResult(inputs.ids, raw, scored_query, inferred, recomputed)
 
-    def fetched(self, query: Query, given: ScoringInput, stages: StageTimer | None = None) -> ScoringInput:
-        """Add missing lexical scores and features from the engine."""
-        given = self._with_fields(given, stages)
+    def load_missing_scores_and_features(self, query: Query, inputs: ScoringInput) -> ScoringInput:
+        """Add the lexical scores, fields and features that the engine has."""
+        inputs = self._with_fields(inputs)
         signals = (self.first_stage, *(s.name for s in self.signals if isinstance(s, LexicalSignal)))
-        lacking = [name for name in dict.fromkeys(signals) if name not in given.scores]
-        for name in filter(is_from_search, lacking):
-            _search_scores(name, given)  # raises without a search
-        lacking = [name for name in lacking if not is_from_search(name)]
-        versions = {name: v for name, v in self.features.items() if name not in given.features}
-        if not lacking and not versions:
-            return given
-        (stages or StageTimer()).leaves()
-        return self._read(query.search_text(self.engine.lang), given, lacking, versions)
+        absent = [name for name in dict.fromkeys(signals) if name not in inputs.scores]
+        for name in filter(is_from_search, absent):
+            _search_scores(name, inputs)  # raises without a search
+        lexical = [name for name in absent if not is_from_search(name)]
+        versions = {name: v for name, v in self.features.items() if name not in inputs.features}
+        if not lexical and not versions:
+            return inputs
+        return self._read(query.search_text(self.engine.lang), inputs, lexical, versions)
 
     def _read(
-        self, text: str, given: ScoringInput, lacking: list[str], versions: Mapping[str, str]
+        self, text: str, inputs: ScoringInput, lexical: list[str], versions: Mapping[str, str]
     ) -> ScoringInput:
         """Add these lexical scores and features."""
-        found, by, n = given.candidates, self.first_stage, len(given.ids)
-        if found is not None and not versions:
-            rows = np.arange(n)
+        candidates = inputs.candidates
+        scored_by = self.first_stage
+        count = len(inputs.ids)
+        if candidates is not None and not versions:
+            rows = np.arange(count)
         else:
-            by = (lacking or self.engine.first_stages)[0]
-            found = self.engine.find(SearchRequest(text, by, ids=given.ids, features=versions))
-            place = {id: i for i, id in enumerate(given.ids)}
-            rows = np.array([place[id] for id in found.ids], np.int64)
+            scored_by = (lexical or self.engine.first_stages)[0]
+            request = SearchRequest(text, scored_by, ids=inputs.ids, features=versions)
+            candidates = self.engine.find(request)
+            positions = {id: i for i, id in enumerate(inputs.ids)}
+            rows = np.array([positions[id] for id in candidates.ids], np.int64)
 
-        def spread(values: NDArray[Any], rest: float) -> NDArray[Any]:
-            whole = np.full((n, *values.shape[1:]), rest, values.dtype)
-            whole[rows] = values
-            return whole
+        def spread(values: NDArray[Any], default: float) -> NDArray[Any]:
+            column = np.full((count, *values.shape[1:]), default, values.dtype)
+            column[rows] = values
+            return column
 
-        scores = {}
-        for name in lacking:
-            same = name == by or not len(found)
-            scores[name] = spread(found.scores if same else self.engine.score(text, name, found), 0)
+        scores = dict(inputs.scores)
+        for name in lexical:
+            is_scored = name == scored_by or not len(candidates)
+            values = candidates.scores if is_scored else self.engine.score(text, name, candidates)
+            scores[name] = spread(values, 0)
+        features = {name: spread(candidates.features[name], 0) for name in versions}
+        missing = {name: spread(candidates.missing[name], True) for name in versions}
         return replace(
-            given,
-            scores={**given.scores, **scores},
-            features={**given.features, **{name: spread(found.features[name], 0) for name in versions}},
-            missing={**given.missing, **{name: spread(found.missing[name], True) for name in versions}},
+            inputs,
+            scores=scores,
+            features={**inputs.features, **features},
+            missing={**inputs.missing, **missing},
         )
 
-    def _with_fields(self, given: ScoringInput, stages: StageTimer | None) -> ScoringInput:
-        lacking = [s for s in self.signals if isinstance(s, FieldSignal) and s.name not in given.scores]
-        if not lacking:
-            return given
-        (stages or StageTimer()).leaves()
-        fields = list(dict.fromkeys(signal.field for signal in lacking))
-        numbers = dict(zip(fields, self.engine.field_values(given.ids, fields)))
-        for signal in lacking:
+    def _with_fields(self, inputs: ScoringInput) -> ScoringInput:
+        absent = [s for s in self.signals if isinstance(s, FieldSignal) and s.name not in inputs.scores]
+        if not absent:
+            return inputs
+        fields = list(dict.fromkeys(signal.field for signal in absent))
+        numbers = dict(zip(fields, self.engine.field_values(inputs.ids, fields)))
+        for signal in absent:
             if signal.name not in self._checked:
                 signal.check(self.engine)
                 self._checked.add(signal.name)
-        found = {signal.name: signal.values(numbers[signal.field]) for signal in lacking}
-        return replace(given, scores={**given.scores, **found})
+        values = {signal.name: signal.values(numbers[signal.field]) for signal in absent}
+        return replace(inputs, scores={**inputs.scores, **values})
 
-    def _documents(self, given: ScoringInput, stages: StageTimer) -> dict[int, Document | None]:
-        lacking = [given.missing[name] for name in self.features if given.missing[name].any()]
-        if not lacking:
+    def _documents_without_features(self, inputs: ScoringInput) -> dict[int, Document | None]:
+        """Return position -> document, for documents without features of any ranker."""
+        missing = [inputs.missing[name] for name in self.features if inputs.missing[name].any()]
+        if not missing:
             return {}
-        stages.leaves()
-        where = np.flatnonzero(np.logical_or.reduce(lacking)).tolist()
-        return dict(zip(where, (given.documents or self.engine.get)([given.ids[i] for i in where])))
+        positions = np.flatnonzero(np.logical_or.reduce(missing)).tolist()
+        read = inputs.documents or self.engine.get
+        return dict(zip(positions, read([inputs.ids[i] for i in positions])))
 
-    def _voted(self, given: ScoringInput, voters: Candidates | None, stages: StageTimer) -> tuple[str, ...]:
+    def _inferred(self, inputs: ScoringInput, feedback_candidates: Candidates | None) -> tuple[str, ...]:
         def categories(ids: Sequence[str]) -> Sequence[Sequence[str]]:
-            if all(id in given.categories for id in ids):
-                return [given.categories[id] for id in ids]
-            stages.leaves()
-            found = (given.documents or self.engine.get)(ids)
-            return [document.categories if document is not None else () for document in found]
+            if all(id in inputs.categories for id in ids):
+                return [inputs.categories[id] for id in ids]
+            documents = (inputs.documents or self.engine.get)(ids)
+            return [document.categories if document is not None else () for document in documents]
 
-        if voters is not None:
-            return vote(voters.ids, voters.scores, categories)
-        return vote(given.ids, given.scores[self.first_stage], categories)
+        if feedback_candidates is not None:
+            return feedback_categories(feedback_candidates.ids, feedback_candidates.scores, categories)
+        return feedback_categories(inputs.ids, inputs.scores[self.first_stage], categories)
 
 
-def _search_scores(name: str, given: ScoringInput) -> Array:
-    if name not in given.scores and name != SEARCH and SEARCH in given.scores:
-        return np.zeros(len(given.ids))  # the clause matches no hit
-    if name not in given.scores:
+def _search_scores(name: str, inputs: ScoringInput) -> Array:
+    if name not in inputs.scores and name != SEARCH and SEARCH in inputs.scores:
+        return np.zeros(len(inputs.ids))  # the clause matches no hit
+    if name not in inputs.scores:
         raise UsageError(
             f"the signal {name} is the score of your own search; give --first-stage template:FILE"
         )
-    return given.scores[name]
+    return inputs.scores[name]
 
 
-def vote(
+def feedback_categories(
     ids: Sequence[str], scores: Array, categories: Callable[[Sequence[str]], Iterable[Sequence[str]]]
 ) -> tuple[str, ...]:
-    """Infer categories from the best INFERENCE_DEPTH of n candidates with positive scores.
+    """Infer categories from the best FEEDBACK_DEPTH of n candidates with positive scores.
 
     scores: (n,) of the first stage. categories: ids -> categories.
     """
     if len(scores) and scores.min() < 0:  # scores of a run file
         scores = scores - scores.min()
-    where = np.flatnonzero(scores > 0)
-    best = where[rank([ids[i] for i in where.tolist()], scores[where])[:INFERENCE_DEPTH]].tolist()
+    positive = np.flatnonzero(scores > 0)
+    order = rank([ids[i] for i in positive.tolist()], scores[positive])
+    best = positive[order[:FEEDBACK_DEPTH]].tolist()
     return infer_categories(zip(scores[best].tolist(), categories([ids[i] for i in best])))
 
 
-def completed(ranker: Ranker, known: ScoringInput, documents: Mapping[int, Document | None]) -> NDArray[Any]:
-    """Return (n, width) features; missing ones are computed. documents: by place."""
-    features, where = known.features[ranker.name], np.flatnonzero(known.missing[ranker.name])
-    if not len(where):
+def fill_missing_features(
+    ranker: Ranker,
+    inputs: ScoringInput,
+    documents: Mapping[int, Document | None],
+    timer: StageTimer | None = None,
+) -> NDArray[Any]:
+    """Return (n, width) features of a ranker. Missing ones are computed, chunk by chunk.
+
+    documents: position -> document. timer: it may raise an exception before each chunk.
+    """
+    timer = timer or StageTimer()
+    features = inputs.features[ranker.name]
+    positions = np.flatnonzero(inputs.missing[ranker.name])
+    if not len(positions):
         return features
-    fresh = ranker.encode_documents([documents[i] or Document("") for i in where.tolist()])
-    if features.shape[1:] != fresh.shape[1:]:  # no document has features of this version
-        features = np.zeros((len(features), *fresh.shape[1:]), fresh.dtype)
+    encoded: list[NDArray[Any]] = []
+    for chunk in _chunks([documents[i] or Document("") for i in positions.tolist()]):
+        timer.check()
+        begin = time.perf_counter()
+        encoded.append(ranker.encode_documents(chunk))
+        timer.on_documents_encoded(ranker.name, encoding_size(chunk), time.perf_counter() - begin)
+    computed = np.concatenate(encoded)
+    if features.shape[1:] != computed.shape[1:]:  # no document has features of this version
+        features = np.zeros((len(features), *computed.shape[1:]), computed.dtype)
     else:
         features = features.copy()  # the input may be read-only
-    features[where] = fresh
+    features[positions] = computed
     return features
+
+
+def _chunks(documents: Sequence[Document]) -> Iterator[list[Document]]:
+    chunk: list[Document] = []
+    characters = 0
+    for document in documents:
+        length = len(document.content)
+        if chunk and (len(chunk) == _CHUNK_DOCUMENTS or characters + length > _CHUNK_CHARACTERS):
+            yield chunk
+            chunk = []
+            characters = 0
+        chunk.append(document)
+        characters += length
+    yield chunk

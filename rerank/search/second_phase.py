@@ -10,12 +10,27 @@ from dataclasses import replace
 import numpy as np
 
 from rerank.records import Document, Query
+from rerank.search.scorer import ScoringResult, StageTimer
 from rerank.stack.file import STACK, SecondPhase
 from rerank.stack.ranking import Ranking
 from rerank.stack.stack import Stack
 
 Read = Callable[[Sequence[str]], Sequence[Document | None]]
 """Ids -> documents, None if unknown."""
+
+
+def rank_scored(stack: Stack, scored: ScoringResult, timer: StageTimer, read: Read) -> Ranking:
+    """Rank scored candidates by a stack, then its second phase.
+
+    stack: with the weights of the case of ``scored``. read: gets documents.
+    """
+    with timer.stage("score"):
+        ranking = stack.rank(scored.ids, scored.raw)
+    if stack.then is not None:
+        with timer.stage("then"):
+            limit = min(stack.then.ms / 1000, timer.remaining_seconds())
+            ranking = rescore(ranking, scored.query, stack.then, read, limit)
+    return ranking
 
 
 def rescore(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +10,7 @@ from numpy.typing import NDArray
 from rerank.rankers.base import Ranker
 from rerank.records import Query
 
-_LONGEST = 2000  # characters; longer queries are not cached
+_LONGEST = 2000  # characters of text and categories; longer queries are not cached
 
 Key = tuple[str, str, str, str | None, tuple[str, ...]]
 
@@ -21,33 +19,33 @@ class VectorCache:
     """Keeps the ``most`` recently used query vectors; thread-safe."""
 
     def __init__(self, most: int = 4096) -> None:
-        self._most, self._lock = most, threading.Lock()
+        self._most = most
+        self._lock = threading.Lock()
         self._vectors: dict[Key, NDArray[np.float32]] = {}  # the most recently used last
 
-    def encode(
-        self, ranker: Ranker, query: Query, spent: Callable[[str, float], object] = lambda name, seconds: None
-    ) -> NDArray[np.float32]:
-        """Return the vector, computed if it is not known. spent: called with a ranker and CPU seconds."""
+    def encode(self, ranker: Ranker, query: Query) -> NDArray[np.float32]:
+        """Return the vector of a query; it is computed if it is not in the cache."""
         key = _key(ranker, query)
+        if key is None:
+            return ranker.encode_query(query)
         with self._lock:
-            vector = None if key is None else self._vectors.get(key)
+            vector = self._vectors.get(key)
         if vector is None:
-            begin = time.thread_time()
             vector = ranker.encode_query(query)
-            spent(ranker.name, time.thread_time() - begin)
-        if key is not None:
-            with self._lock:
-                self._vectors.pop(key, None)
-                self._vectors[key] = vector
-                if len(self._vectors) > self._most:
-                    del self._vectors[next(iter(self._vectors))]
+        with self._lock:
+            self._vectors.pop(key, None)  # it becomes the last one
+            self._vectors[key] = vector
+            if len(self._vectors) > self._most:
+                del self._vectors[next(iter(self._vectors))]
         return vector
 
 
 def _key(ranker: Ranker, query: Query) -> Key | None:
-    """None if not cacheable."""
-    if len(query.text) > _LONGEST or query.params:
-        return None
-    text, lang = (query.text, query.lang) if ranker.uses_text else ("", None)
+    """Return None for a query that is not cached, so that long texts of users take no memory."""
+    text = query.text if ranker.uses_text else ""
+    lang = query.lang if ranker.uses_text else None
     categories = query.categories if ranker.uses_categories else ()
+    characters = len(text) + len(lang or "") + sum(map(len, categories))
+    if characters > _LONGEST or query.params:
+        return None
     return ranker.name, ranker.version, text, lang, categories

@@ -8,10 +8,9 @@ import os
 import signal
 import time
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -27,9 +26,10 @@ from rerank.errors import (
 )
 from rerank.service import endpoints, logs, metrics, openapi, schemas
 from rerank.service.access import Access, has_kind
-from rerank.service.endpoints import DeadlineError, EventLoopError, RequestContext
+from rerank.service.context import DeadlineError, EncodingCosts, RequestContext
 from rerank.service.hook import hook
 from rerank.service.openapi import OPEN, PAGES, Endpoint
+from rerank.service.pool import DisconnectedError, Pool, end_soon
 from rerank.service.settings import Settings, withheld
 from rerank.service.snapshot import Snapshot, signature
 
@@ -45,7 +45,6 @@ ENDPOINTS = (
 )
 
 _INTERVAL = 1.0  # seconds between two checks of the workspace's files
-_SMALL = 2**17  # bytes of a call that the event loop may answer
 _DISCARDED = 2**27
 """Bytes above the limit that are read and dropped, so that the client receives the answer. OpenSearch takes
 queries of 100 MB; a closed connection would count as a failure of the service, not of the query."""
@@ -89,9 +88,9 @@ class Application:
         self._access = Access(settings)
         self._withheld = withheld(settings, self.snapshot.is_shared)
         self._endpoints = {one.path: one for one in ENDPOINTS}
-        self._running: set[Future[bytes]] = set()
-        self._costs: dict[str, float] = {}
-        self._pool = ThreadPoolExecutor(settings.threads, "score")
+        self._costs = EncodingCosts()
+        self._pool = Pool(settings.threads, "score")
+        self._documents_pool = Pool(max(settings.threads // 2, 1), "documents")
         self._loader = ThreadPoolExecutor(1, "load")
         self._newer: Snapshot | None = None  # not in use: some of its features are not stored yet
         self._reported = ""
@@ -133,10 +132,12 @@ class Application:
         await receive()
         await send({"type": "lifespan.startup.complete"})
         await receive()
-        for pool in (self._pool, self._loader):
-            pool.shutdown(wait=False, cancel_futures=True)  # drops waiting requests
+        for pool in (self._pool, self._documents_pool):
+            pool.stop()
+        self._loader.shutdown(wait=False, cancel_futures=True)
         watching.cancel()
         logs.event("stopped", pid=os.getpid())
+        end_soon()
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _watch(self) -> None:
@@ -173,24 +174,10 @@ class Application:
             metrics.RELOADS.labels("failed" if failed else "waiting").inc()
             (logs.problem if failed else logs.event)(name, **fields)
 
-    def _context(self, *, on_event_loop: bool = False) -> RequestContext:
-        settings, limit = self.settings, time.monotonic() + self.settings.deadline
-        return RequestContext(
-            limit, settings.max_candidates, settings.max_encoded, self._costs, on_event_loop
-        )
-
-    async def _in_thread(self, one: Endpoint, data: bytes, context: RequestContext) -> bytes:
-        """Answer in a thread, which may outlive the deadline. Raises TimeoutError."""
-        future = self._pool.submit(_run, one, self.snapshot, data, context)
-        self._running.add(future)
-        metrics.BUSY.inc()
-        future.add_done_callback(self._done)
-        left = max(context.deadline - time.monotonic(), 0.001)
-        return await asyncio.wait_for(asyncio.wrap_future(future), left)
-
-    def _done(self, future: Future[bytes]) -> None:
-        self._running.discard(future)
-        metrics.BUSY.dec()
+    def _context(self) -> RequestContext:
+        settings = self.settings
+        deadline = time.monotonic() + settings.deadline
+        return RequestContext(deadline, settings.max_candidates, settings.max_encoded, self._costs)
 
     async def _answer(self, scope: Scope, receive: Any, notes: Notes) -> Answer:
         path, method = str(scope["path"]), scope["method"]
@@ -209,14 +196,14 @@ class Application:
         if not has_kind(scope["headers"], one.kind):
             raise RefusedError(415, f"another kind of body: send Content-Type: {one.kind}", "content type")
         data = await _read(receive, self.settings.max_body)
-        if len(self._running) >= self.settings.max_requests:
+        # Documents of requests take long to encode: they must not occupy the threads of searches.
+        pool = self._documents_pool if one.function is endpoints.rerank else self._pool
+        if len(pool) >= self.settings.max_requests:
             raise RefusedError(503, "too many requests at once; try again", "busy", _LATER)
-        if one.function is hook and len(data) <= _SMALL:
-            with suppress(EventLoopError):
-                notes.context = self._context(on_event_loop=True)
-                return Answer(_run(one, self.snapshot, data, notes.context), kind=one.kind)
-        notes.context = self._context()
-        return Answer(await self._in_thread(one, data, notes.context), kind=one.kind)
+        context = self._context()
+        notes.context = context
+        work = partial(_run, one, self.snapshot, data, context)
+        return Answer(await pool.run(work, context, receive), kind=one.kind)
 
     def _admit(self, path: str, headers: list[tuple[bytes, bytes]]) -> bool:
         """Whether the client may see the stack."""
@@ -286,7 +273,7 @@ async def _read(receive: Any, limit: int) -> bytes:
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise RefusedError(400, "the connection was closed", "disconnected")
+            raise DisconnectedError
         part, more = message.get("body", b""), message.get("more_body", False)
         size += len(part)
         parts.append(part if size <= limit else b"")
@@ -304,6 +291,8 @@ def _refusal(error: Exception, path: str, settings: Settings) -> RefusedError:
     match error:
         case RefusedError():
             return error
+        case DisconnectedError():
+            return RefusedError(400, "the connection was closed", "disconnected")
         case asyncio.TimeoutError() | TimeoutError() | DeadlineError():
             return RefusedError(504, f"not done within {settings.deadline:g} seconds", "deadline")
         case msgspec.ValidationError():

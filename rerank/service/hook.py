@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,7 +14,10 @@ from rerank.engines.opensearch.columns import DOCUMENT, Column, feature_key
 from rerank.errors import UsageError
 from rerank.records import Document, Query
 from rerank.search.scorer import Scorer, ScoringInput, ScoringResult
-from rerank.service.endpoints import ENCODED, RequestContext, encodable, kept_places, make_query, rank
+from rerank.search.second_phase import rank_scored
+from rerank.search.unscored import ScorableInput, select_scorable
+from rerank.service.context import RequestContext
+from rerank.service.endpoints import make_query
 from rerank.service.hook_hits import HookHits
 from rerank.service.query_text import clause_names, query_text
 from rerank.service.schemas import FRAME, HookCall, SearchOptions, Values
@@ -28,11 +30,9 @@ _CLAUSES = {"features": [], "ids": True, "clauses": True}
 """Requested for a stack whose clauses did not come."""
 _LONGEST_ANSWER = 2**24 - 1
 """Bytes of the JSON of an answer."""
-_SHORT, _QUICK = 2000, 0.003
-"""Characters of a query, and seconds to encode one, that may block the event loop."""
 
 
-class PassedError(Exception):
+class NotRerankedError(Exception):
     """A search keeps its order. The message is counted: it must not contain user text."""
 
     def __init__(self, reason: str, requested: dict[str, Any] | None = None) -> None:
@@ -63,12 +63,13 @@ def hook(snapshot: Snapshot, call: HookCall, context: RequestContext) -> bytes:
     """``POST /v1/hook``: put the hits of a search in the order of a stack."""
     try:
         search = _parse(snapshot, call, context)
-        given = _stored(snapshot, search)
-        scorable, scored = _score(search, given)
-    except PassedError as passed:
-        context.passed = str(passed)
-        return _framed(passed.answer)
-    return _answer(search, given, scorable, scored)
+        inputs = _stored(snapshot, search)
+        selected = _select(search, inputs)
+        scored = _score(search, selected.inputs)
+    except NotRerankedError as reason:
+        context.passed = str(reason)
+        return _framed(reason.answer)
+    return _answer(search, selected, scored)
 
 
 def _parse(snapshot: Snapshot, call: HookCall, context: RequestContext) -> _Search:
@@ -79,19 +80,16 @@ def _parse(snapshot: Snapshot, call: HookCall, context: RequestContext) -> _Sear
     context.query = text
     stack, scorer = snapshot.scorer(options.stack or call.body.stack)
     if text is None or not text.strip():
-        raise PassedError("the query has no text")
+        raise NotRerankedError("the query has no text")
     if not ids:
-        raise PassedError("there are no hits")
+        raise NotRerankedError("there are no hits")
     if len(set(ids)) < len(ids):
-        raise PassedError("two hits have the same id")
-    slow = len(text) > _SHORT or stack.then is not None
-    if slow or any(context.costs.get(name, 1.0) > _QUICK for name in scorer.features):
-        context.leaves()
+        raise NotRerankedError("two hits have the same id")
     clauses = _clauses(stack, call, "of that name" if options.stack else None)
     query, unknown = scorer.with_known_categories(make_query(text, options.categories, lang=options.lang))
     others = set(lexical(stack.signals)) - {stack.first_stage}
     by_id = bool(others) or any(is_field(name) for name in stack.signals)
-    hits = HookHits(snapshot.pipeline.engine, call, context)
+    hits = HookHits(snapshot.pipeline.engine, call)
     return _Search(context, call, hits, options, query, stack, scorer, clauses, by_id, unknown)
 
 
@@ -100,9 +98,9 @@ def _clauses(stack: Stack, call: HookCall, shown: str | None) -> dict[str, NDArr
     for signal in filter(is_clause, stack.signals):
         name = signal.removeprefix(CLAUSE)
         if call.body.clauses is None:
-            raise PassedError("the scores of clauses did not come", _CLAUSES)
+            raise NotRerankedError("the scores of clauses did not come", _CLAUSES)
         if name not in call.body.clauses and name not in clause_names(call.body.query):
-            raise PassedError(f"no clause {shown or name}"[:64], _CLAUSES)
+            raise NotRerankedError(f"no clause {shown or name}"[:64], _CLAUSES)
         scores[signal] = np.array(call.body.clauses.get(name) or [0.0] * len(call.ids), np.float64)
         if len(scores[signal]) != len(call.ids):
             raise UsageError(f"{len(call.ids)} ids came with other scores of the clause {name!r}")
@@ -126,39 +124,47 @@ def _stored(snapshot: Snapshot, search: _Search) -> ScoringInput:
             categories = hits.categories(call.scores)
     context.missing = {name: len(ids) for name in scorer.features if name not in stored}
     features = {name: values for name, (values, _) in stored.items()}
-    missing = {name: lacking for name, (_, lacking) in stored.items()}
+    missing = {name: absent for name, (_, absent) in stored.items()}
 
-    def read(wanted: Sequence[str]) -> list[Document | None]:
+    def read(ids_to_read: Sequence[str]) -> list[Document | None]:
         position = {id: i for i, id in enumerate(ids)}
-        return hits.documents([position[id] for id in wanted])
+        return hits.documents([position[id] for id in ids_to_read])
 
     scores = {search.stack.first_stage: call.scores, **search.clauses}
-    given = ScoringInput(ids, scores, features, missing, categories, read)
+    inputs = ScoringInput(ids, scores, features, missing, categories, read)
     with context.stage("engine"):
-        return replace(scorer.fetched(search.query, given, context), candidates=None)
+        inputs = scorer.load_missing_scores_and_features(search.query, inputs)
+    return replace(inputs, candidates=None)
 
 
-def _score(search: _Search, given: ScoringInput) -> tuple[NDArray[np.bool_], ScoringResult]:
-    context, ours = search.context, search.hits.ours
-    scorable, given = encodable(given, context, ours)
-    counts = {"foreign": np.count_nonzero(~ours), "missing": np.count_nonzero(ours & ~scorable)}
-    context.unscored = {reason: int(count) for reason, count in counts.items() if count}
-    if not scorable.any():
-        raise PassedError("the engine knows none of the hits")
-    begin, encoded = time.monotonic(), context.without_features.get("encoded", 0)
-    scored = search.scorer.score(search.query, given, stages=context)
-    if encoded:
-        context.costs[ENCODED] = max((time.monotonic() - begin) / encoded, 1e-6)
-    context.missing |= {name: n for name, n in scored.recomputed.items() if name not in context.missing}
-    return scorable, scored
+def _select(search: _Search, inputs: ScoringInput) -> ScorableInput:
+    context, owned = search.context, search.hits.ours
+    selected = select_scorable(search.scorer, inputs, context, owned)
+    foreign = np.count_nonzero(~owned)
+    missing = np.count_nonzero(owned & ~selected.scorable)
+    counts = {"foreign": int(foreign), "missing": int(missing)}
+    context.unscored = {reason: count for reason, count in counts.items() if count}
+    context.without_features = selected.without_features
+    if not selected.scorable.any():
+        raise NotRerankedError("the engine knows none of the hits")
+    return selected
 
 
-def _answer(
-    search: _Search, given: ScoringInput, scorable: NDArray[np.bool_], scored: ScoringResult
-) -> bytes:
-    assert given.documents is not None
-    ranking, context = rank(search.stack, scored, search.context, given.documents), search.context
-    order, scores = kept_places(scorable, ranking.order, ranking.scores)
+def _score(search: _Search, inputs: ScoringInput) -> ScoringResult:
+    context = search.context
+    scored = search.scorer.score(search.query, inputs, timer=context)
+    for name, count in scored.recomputed.items():
+        context.missing.setdefault(name, count)
+    return scored
+
+
+def _answer(search: _Search, selected: ScorableInput, scored: ScoringResult) -> bytes:
+    context, read = search.context, selected.inputs.documents
+    assert read is not None
+    stack = search.stack.for_case(scored.case)
+    ranking = rank_scored(stack, scored, context, read)
+    ranking = ranking.with_unscored(search.hits.ids, selected.scorable, {})
+    context.late = ranking.late
     answer: dict[str, Any] = {"requested_fields": _requested_fields(search)}
     if ranking.late:
         answer["late"] = True
@@ -167,15 +173,11 @@ def _answer(
     if context.without_features:
         answer["without_features"] = context.without_features
     if search.options.explain:
-        names = iter(scored.ids)
-        signals = {hit.id: hit.explanation() for hit in ranking}
-        ids = [next(names) if can else None for can in scorable.tolist()]
-        answer["signals"] = [signals.get(ids[i] or "", {}) for i in order.tolist()]
-        used = search.stack.for_case(scored.case)
+        answer["signals"] = [hit.explanation() for hit in ranking]
         # Without the inferred categories: the user may not be allowed to read them.
-        shown = {"stack": str(used), "normalization": used.combiner.normalization}
+        shown = {"stack": str(stack), "normalization": stack.combiner.normalization}
         answer["weights"] = {**shown, "case": scored.case}
-    return _framed(answer, order.astype(">i4").tobytes(), scores.astype(">f4").tobytes())
+    return _framed(answer, ranking.order.astype(">i4").tobytes(), ranking.scores.astype(">f4").tobytes())
 
 
 def _framed(answer: dict[str, Any], *numbers: bytes) -> bytes:

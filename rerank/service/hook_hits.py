@@ -15,8 +15,7 @@ from rerank.engines.base import Engine
 from rerank.engines.opensearch.columns import DOCUMENT, rows
 from rerank.errors import UsageError
 from rerank.records import Document
-from rerank.search.scorer import INFERENCE_DEPTH
-from rerank.service.endpoints import RequestContext
+from rerank.search.scorer import FEEDBACK_DEPTH
 from rerank.service.schemas import HookCall, Values
 
 
@@ -30,15 +29,15 @@ class HookHits:
     locatable: the engine finds documents by location.
     """
 
-    def __init__(self, engine: Engine, call: HookCall, context: RequestContext) -> None:
-        self._engine, self._locations, self._context = engine, call.places, context
+    def __init__(self, engine: Engine, call: HookCall) -> None:
+        self._engine, self._locations = engine, call.places
         self._uuids, n = call.body.places.uuids, len(call.ids)
         index = np.array(call.body.places.index, np.int64)
         if len(index) not in (0, n) or (len(index) and index.max() >= len(self._uuids)):
             raise UsageError(f"{n} ids came with {len(index)} positions in uuids; send one for each")
         self._index = index if len(index) else np.zeros(n, np.int64)
         owns = getattr(engine, "owns", None)
-        own = owns(self._uuids, context.leaves) if self._uuids and owns is not None else [True]
+        own = owns(self._uuids) if self._uuids and owns is not None else [True]
         self.ours = np.ones(n, np.bool_) if all(own) else np.array(own, np.bool_)[self._index]
         features = getattr(engine, "attached_features", None)
         self.sidecar, self.locatable = features is not None, hasattr(engine, "at")
@@ -75,7 +74,6 @@ class HookHits:
             self._stored_ids.update({place: id for place, id in zip(where.tolist(), ids) if id})
         moved = np.flatnonzero((rows < 0) & self.ours)  # written since the encoding; the text may be the same
         if len(moved):
-            self._context.leaves()
             documents = zip(moved.tolist(), self.documents(moved.tolist()))
             found = {i: document for i, document in documents if document is not None}
             if found:
@@ -92,7 +90,7 @@ class HookHits:
         """Id -> categories of the hits that may vote, if known."""
         if not self.attached or not len(scores):
             return self._categories
-        depth = min(INFERENCE_DEPTH, len(scores))
+        depth = min(FEEDBACK_DEPTH, len(scores))
         last = np.partition(scores, -depth)[-depth]
         where = np.flatnonzero((scores >= last) & (self.rows >= 0))
         found = self._files.categories(self.rows[where])
@@ -114,7 +112,6 @@ class HookHits:
         if where and self.attached:
             _ = self.rows  # stores the ids
         elif where:
-            self._context.leaves()
             documents = zip(where, self.documents(where))
             self._stored_ids.update({i: document.id for i, document in documents if document is not None})
         known = set(self.ids)

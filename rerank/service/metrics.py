@@ -18,7 +18,7 @@ from prometheus_client import (
 )
 
 if TYPE_CHECKING:
-    from rerank.service.endpoints import RequestContext
+    from rerank.service.context import RequestContext
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SHARED = "PROMETHEUS_MULTIPROC_DIR"

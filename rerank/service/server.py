@@ -21,6 +21,7 @@ from rerank.service import logs
 from rerank.service.app import Application
 from rerank.service.connection import Connection
 from rerank.service.metrics import SHARED
+from rerank.service.pool import end_soon
 from rerank.service.settings import Settings
 
 _BACKLOG = 2048
@@ -44,6 +45,7 @@ def serve(settings: Settings, listening: Callable[[str], object]) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):  # uvicorn raises the signal again at the end
             signal.signal(number, lambda *_: None)
         uvicorn.Server(_config(settings, application)).run(sockets=[bound])
+        end_soon()
         return
     del application
     logs.start()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -73,6 +74,7 @@ class Ranking:
     found:   retriever -> (n,) whether it found a document, in first-stage order.
     then:    the second phase: its first documents, best first.
     late:    whether the second phase took too long.
+    scored:  (n,) whether a document was scored, in first-stage order; None: all. See :meth:`with_unscored`.
 
     >>> import numpy as np
     >>> from rerank import Stack
@@ -93,6 +95,7 @@ class Ranking:
     found: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
     then: Ranking | None = None
     late: bool = False
+    scored: NDArray[np.bool_] | None = None
 
     def __repr__(self) -> str:
         best = ", ".join(self.ids[:3]) + (", …" if len(self) > 3 else "")
@@ -114,16 +117,19 @@ class Ranking:
         return len(self.ids)
 
     def __getitem__(self, position: int) -> Hit:
-        place = range(len(self))[position]
-        row = int(self.order[place])
-        cells = zip(self.raw[row].tolist(), self.normalized[row].tolist(), self.weighted[row].tolist())
-        signals = {name: SignalScore(*cell) for name, cell in zip(self.signals, cells)}
-        if self.then is not None and place < len(self.then):
-            signals |= self.then[place].signals
+        index = range(len(self))[position]
+        row = int(self.order[index])
+        id = self.ids[index]
+        signals: dict[str, SignalScore] = {}
+        if self.scored is None or self.scored[row]:
+            cells = zip(self.raw[row].tolist(), self.normalized[row].tolist(), self.weighted[row].tolist())
+            signals = {name: SignalScore(*cell) for name, cell in zip(self.signals, cells)}
+        if self.then is not None and id in self._second_phase_index:
+            signals |= self.then[self._second_phase_index[id]].signals
         return Hit(
-            id=self.ids[place],
-            score=float(self.scores[place]),
-            rank=place + 1,
+            id=id,
+            score=float(self.scores[index]),
+            rank=index + 1,
             first_stage_rank=row + 1,
             signals=signals,
             found_by=tuple(name for name, where in self.found.items() if where[row]),
@@ -136,6 +142,63 @@ class Ranking:
         """Return at most ``count`` best hits."""
         return [self[position] for position in range(min(count, len(self)))]
 
+    @cached_property
+    def _second_phase_index(self) -> dict[str, int]:
+        ids = self.then.ids if self.then is not None else []
+        return {id: index for index, id in enumerate(ids)}
+
+    def with_unscored(
+        self, ids: Sequence[str], scored: NDArray[np.bool_], found: Mapping[str, NDArray[np.bool_]]
+    ) -> Ranking:
+        """Return the ranking of n candidates, of which this one has the m that were scored.
+
+        The others keep their first-stage position, with the score of the document before them.
+
+        ids:    n candidates in first-stage order.
+        scored: (n,) bool, m of them True.
+        found:  retriever -> (n,) whether it found a document.
+        """
+        if scored.all():
+            return replace(self, found=found)
+        order, scores = merge_unscored(scored, self.order, self.scores)
+
+        def spread(values: Array) -> Array:
+            rows = np.full((len(ids), values.shape[1]), np.nan)
+            rows[scored] = values
+            return rows
+
+        return replace(
+            self,
+            ids=[ids[row] for row in order.tolist()],
+            scores=scores,
+            order=order,
+            raw=spread(self.raw),
+            normalized=spread(self.normalized),
+            weighted=spread(self.weighted),
+            found=found,
+            scored=scored,
+        )
+
     def run(self) -> list[tuple[str, float]]:
         """Return (document id, score) pairs for ``write_run``, best first."""
         return list(zip(self.ids, self.scores.tolist()))
+
+
+def merge_unscored(
+    scored: NDArray[np.bool_], order: NDArray[np.intp], scores: Array
+) -> tuple[NDArray[np.intp], Array]:
+    """Return order and scores of n candidates. Those without a score keep their first-stage position.
+
+    scored: (n,) bool. order: (m,) positions among the scored candidates, best first. scores: (m,).
+
+    >>> merge_unscored(np.array([False, True, True, True]), np.array([2, 0, 1]), np.array([3.0, 2.0, 1.0]))
+    (array([0, 3, 1, 2]), array([3., 3., 2., 1.]))
+    """
+    merged = np.arange(len(scored))
+    values = np.zeros(len(scored))
+    if len(order):
+        merged[scored] = np.flatnonzero(scored)[order]
+        values[scored] = scores
+        before = np.maximum(np.cumsum(scored) - 1, 0)
+        values[~scored] = scores[before[~scored]]
+    return merged, values

@@ -17,7 +17,7 @@ from rerank.rankers.training.data import Corpus, Judged, TrainingData
 from rerank.rankers.training.job import TrainingResult
 from rerank.records import Candidates, Document, LabeledPair, Qrels, Query
 from rerank.results import Report
-from rerank.search.scorer import vote
+from rerank.search.scorer import feedback_categories
 from rerank.text import language_or_none, plural
 from rerank.workflows.experiment import check_search
 from rerank.workspace import Workspace
@@ -202,7 +202,7 @@ def _judge(
         if not len(found):
             report.silent.append(query.id)
         elif infer and not query.categories:
-            categories = vote(found.ids, found.scores, collection.categories)
+            categories = feedback_categories(found.ids, found.scores, collection.categories)
             report.inferred_categories += bool(categories)
             query = replace(query, categories=categories)
         judged.append(collection.judged(len(queries), grades, found))

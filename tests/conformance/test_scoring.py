@@ -46,7 +46,7 @@ def by_id(scored: ScoringResult) -> dict[str, list[float]]:
 
 def from_search(engine: Engine) -> ScoringInput:
     features = {"words": "v1"}
-    return ScoringInput.of_candidates(
+    return ScoringInput.from_candidates(
         engine.find(SearchRequest("tree", first_stage="tfidf", depth=10, features=features)), "tfidf"
     )
 

@@ -62,7 +62,7 @@ def test_both_engines_give_equal_scores_for_equal_candidates(cluster, trained, s
             )
             assert not any(missing.any() for missing in chosen.missing.values())
             scorer = pipeline.scorer(["bm25", "text", "meta"], "bm25")
-            raw = scorer.score(query, ScoringInput.of_candidates(chosen, "bm25")).raw
+            raw = scorer.score(query, ScoringInput.from_candidates(chosen, "bm25")).raw
             order = np.argsort(np.array(chosen.ids))
             scores[workspace.folder] = raw[order]
         local, distant = scores.values()

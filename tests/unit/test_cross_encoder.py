@@ -20,7 +20,8 @@ from rerank.errors import UsageError
 from rerank.formats import write_qrels
 from rerank.rankers.encoder.cross_encoder import TOKENS, CrossEncoder
 from rerank.search.second_phase import rescore
-from rerank.service.endpoints import EventLoopError, RequestContext, rerank, rerank_ids, search
+from rerank.service.context import RequestContext
+from rerank.service.endpoints import rerank, rerank_ids, search
 from rerank.service.hook import hook
 from rerank.service.schemas import HookCall, IdsBody, RerankBody, SearchBody
 from rerank.service.settings import Settings
@@ -262,8 +263,6 @@ def test_the_service_uses_the_second_phase(collection, model):
     sent = HookCall.read(call({**body, "timeout": 1e-9}))
     found = read_answer(hook(snapshot, sent, context()), plain)
     assert (found["ids"], found["late"]) == (plain, True)
-    with pytest.raises(EventLoopError):
-        hook(snapshot, sent, replace(context(), on_event_loop=True))
     texts = [document.text for document in workspace.engine.get(plain[:5])]
     found = rerank(snapshot, RerankBody(query=query.text, documents=texts), context())
     assert [plain[one["index"]] for one in found["results"]] == expected[:5]

@@ -15,7 +15,7 @@ from rerank.evaluation.protocols import Protocol
 from rerank.records import Document, Qrels, Query
 from rerank.search.build_table import TableRequest, score_table
 from rerank.search.pipeline import Pipeline
-from rerank.search.scorer import INFERENCE_DEPTH
+from rerank.search.scorer import FEEDBACK_DEPTH
 from rerank.search.vector_cache import VectorCache
 from rerank.stack.stack import Stack
 from tests.rankers import Plain
@@ -173,7 +173,7 @@ def test_categories_ignore_case_and_unknown_ones_are_ignored(engine):
 
 def test_only_the_first_candidates_vote(engine):
     engine.write(
-        Document(f"x{i:02}", text="unique", categories=("a",) if i < INFERENCE_DEPTH else ("b",))
+        Document(f"x{i:02}", text="unique", categories=("a",) if i < FEEDBACK_DEPTH else ("b",))
         for i in range(60)
     )
     answer = Pipeline(engine, {"count": Counting()}).answer(Query("q", "unique"), STACK)

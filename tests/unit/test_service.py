@@ -16,8 +16,8 @@ from rerank.combiners.linear import Linear
 from rerank.errors import UsageError
 from rerank.records import Document
 from rerank.service import logs
-from rerank.service.endpoints import RequestContext
-from rerank.service.hook import _QUICK, hook
+from rerank.service.context import RequestContext
+from rerank.service.hook import hook
 from rerank.service.schemas import HookCall
 from rerank.service.settings import Settings
 from rerank.service.snapshot import Snapshot
@@ -35,16 +35,6 @@ def test_an_explanation_that_is_too_long_is_refused(tmp_path, monkeypatch):
     snapshot = Snapshot(Settings(folder=str(workspace.folder)))
     with pytest.raises(UsageError, match=r"an explanation of .* bytes; ask without"):
         hook(snapshot, HookCall.read(call(body)), RequestContext(time.monotonic() + 60, 10))
-
-
-def test_one_slow_query_does_not_move_others_to_threads() -> None:
-    costs: dict[str, float] = {}
-    for seconds in (0.0004, 0.0003, 0.01, 0.0003):
-        RequestContext(0.0, 1, costs=costs).encoded("text", seconds)
-        assert costs["text"] < _QUICK
-    for _ in range(5):
-        RequestContext(0.0, 1, costs=costs).encoded("text", 0.02)
-    assert costs["text"] > _QUICK
 
 
 def test_log_lines_are_json_and_a_closed_stream_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:

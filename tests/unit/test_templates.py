@@ -60,12 +60,12 @@ def test_params_without_a_custom_search_are_refused(hunters: Workspace) -> None:
 
 
 def test_categories_are_inferred_from_the_first_documents_of_a_run(tmp_path: Path) -> None:
-    from rerank.search.scorer import vote
+    from rerank.search.scorer import feedback_categories
 
     known = {"a": ("x",), "b": ("y",), "c": ("z",)}
-    assert (
-        vote(["a", "b", "c"], np.array([-1.0, -9.0, -2.0]), lambda ids: [known[id] for id in ids])[0] == "x"
-    )
+    scores = np.array([-1.0, -9.0, -2.0])
+    inferred = feedback_categories(["a", "b", "c"], scores, lambda ids: [known[id] for id in ids])
+    assert inferred[0] == "x"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ The first index of the alias NAME is NAME-000001. An empty or replaced collectio
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -97,8 +97,8 @@ class OpenSearchEngine(Writer, Engine):
         read, _ = _read(settings, where)
         return f"index {read.index} at {read.where}"
 
-    def owns(self, uuids: Sequence[str], looks: Callable[[], object]) -> list[bool]:
-        """Return (n,) which uuids belong to this name. looks: called before each request.
+    def owns(self, uuids: Sequence[str]) -> list[bool]:
+        """Return (n,) which uuids belong to this name.
 
         For new uuids, the alias is read again; for uuids of other indices, at most every two seconds.
         """
@@ -106,7 +106,6 @@ class OpenSearchEngine(Writer, Engine):
             self._foreign.clear()
             self._look_again = time.monotonic() + _LOOK
         if not (self._uuids | self._foreign).issuperset(uuids):
-            looks()
             self._uuids |= set(self.index.shape(fresh=True).uuids.values())
             self._foreign |= set(uuids) - self._uuids
         return [uuid in self._uuids for uuid in uuids]

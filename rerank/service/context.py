@@ -1,0 +1,137 @@
+"""The limits of one request, the measured costs of encoding, and the notes for log and counters."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from rerank.errors import UsageError
+from rerank.search.scorer import StageTimer
+
+_MEMORY = 0.8  # weight of earlier documents in the mean cost
+_RELIEF = 0.9  # factor of a cost that refused work, so that one slow moment does not refuse work forever
+_FIRST_GUESS = 2.5e-6  # seconds to encode a character, before the first measurement
+_TYPICAL_SIZE = 2000  # characters of a document that was not read yet
+_SHARE = 0.5  # of the remaining time, for documents without features or a second phase
+
+
+class DeadlineError(Exception):
+    """A request has no time left, or its client is gone."""
+
+
+class EncodingCosts:
+    """Mean seconds that each ranker needs per character of a document, measured in this process."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = {}
+        self._loaded: set[str] = set()
+
+    def add(self, ranker: str, characters: int, seconds: float) -> None:
+        """Note a measurement. The first one of a ranker is ignored, because it also loads the model."""
+        if ranker not in self._loaded:
+            self._loaded.add(ranker)
+            return
+        current = seconds / characters
+        earlier = self._seconds.get(ranker, current)
+        self._seconds[ranker] = current + _MEMORY * (earlier - current)
+
+    def estimate(self, rankers: Iterable[str], characters: int) -> float:
+        """Return the seconds that these rankers need together; 0 before the first measurement."""
+        return characters * sum(self._seconds.get(ranker, 0.0) for ranker in rankers)
+
+    def relax(self, rankers: Iterable[str]) -> None:
+        """Lower the costs of these rankers, because they refused work."""
+        for ranker in rankers:
+            if ranker in self._seconds:
+                self._seconds[ranker] *= _RELIEF
+
+
+@dataclass
+class RequestContext(StageTimer):
+    """The limits of one request, and notes for the log.
+
+    deadline, begun: ``time.monotonic`` seconds.
+    max_candidates, max_encoded: see :class:`Settings`.
+    costs:         shared by all requests of the process.
+    cancelled:     the client is gone, so the work stops.
+    seconds:       stage -> seconds.
+    missing:       ranker -> features fetched or computed.
+    unscored:      reason -> hits.
+    without_features: hits ``encoded`` or ``unscored``.
+    passed:        why hits keep their order.
+    late:          whether the second phase took too long.
+    timeout:       seconds that the client waits.
+    """
+
+    deadline: float
+    max_candidates: int
+    max_encoded: int = 0
+    costs: EncodingCosts = field(default_factory=EncodingCosts)
+    cancelled: bool = False
+    seconds: dict[str, float] = field(default_factory=dict)
+    candidates: int | None = None
+    begun: float = field(default_factory=time.monotonic)
+    missing: dict[str, int] = field(default_factory=dict)
+    unscored: dict[str, int] = field(default_factory=dict)
+    without_features: dict[str, int] = field(default_factory=dict)
+    passed: str | None = None
+    late: bool = False
+    timeout: float = math.inf
+    query: str | None = None
+
+    def check(self) -> None:
+        """Raise DeadlineError if the time is over or the client is gone."""
+        if self.cancelled or time.monotonic() > self.deadline:
+            raise DeadlineError
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Time a stage. Raises DeadlineError."""
+        self.check()
+        with super().stage(name):
+            yield
+
+    def check_count(self, count: int, noun: str) -> None:
+        """Note the number of candidates. Raises UsageError."""
+        if count > self.max_candidates:
+            raise UsageError(f"{count:,} {noun}, but this service takes {self.max_candidates:,}; send fewer")
+        self.candidates = count
+
+    def check_encoding(self, rankers: Iterable[str], documents: int, characters: int) -> None:
+        """Raise UsageError if these documents of the request cannot be encoded before the deadline."""
+        names = tuple(rankers)
+        needed = self.costs.estimate(names, characters)
+        remaining = self.deadline - time.monotonic()
+        if needed > remaining:
+            self.costs.relax(names)
+            raise UsageError(
+                f"encoding {documents:,} documents with {characters:,} characters takes about {needed:.0f} s,"
+                f" but {max(remaining, 0):.0f} s are left; send fewer or shorter documents"
+            )
+
+    def remaining_seconds(self) -> float:
+        """Return a share of the seconds until the deadline or the client's timeout."""
+        return _SHARE * (min(self.deadline, self.begun + self.timeout) - time.monotonic())
+
+    def encoding_limit(self, rankers: Iterable[str]) -> int:
+        """Return how many documents of the engine these rankers may encode in time."""
+        names = tuple(rankers)
+        seconds = self.costs.estimate(names, _TYPICAL_SIZE) or _FIRST_GUESS * _TYPICAL_SIZE
+        affordable = max(self.remaining_seconds() / seconds, 0.0)
+        if affordable < self.max_encoded:
+            self.costs.relax(names)
+        return int(min(self.max_encoded, affordable))
+
+    def on_documents_encoded(self, ranker: str, characters: int, seconds: float) -> None:
+        """Note the cost of encoding."""
+        self.costs.add(ranker, characters, seconds)
+
+    def to_log(self, with_query: bool) -> dict[str, Any]:
+        """Return the notes as log fields."""
+        names = ("candidates", "missing", "without_features", "unscored", "passed", "late")
+        notes = {name: value for name in names if (value := getattr(self, name)) not in (None, {}, False)}
+        return notes | ({"query": self.query} if with_query and self.query is not None else {})
