@@ -15,7 +15,7 @@ from rerank.evaluation.protocols import Protocol
 from rerank.records import Document, Qrels, Query
 from rerank.search.build_table import TableRequest, score_table
 from rerank.search.pipeline import Pipeline
-from rerank.search.scorer import FEEDBACK_DEPTH
+from rerank.search.scorer import FEEDBACK_DEPTH, ScoringInput, StageTimer
 from rerank.search.vector_cache import VectorCache
 from rerank.stack.stack import Stack
 from tests.rankers import Plain
@@ -257,3 +257,56 @@ def test_a_repeated_query_is_not_encoded_again(engine):
     assert [encoded("pear"), encoded(categories), encoded("apple")] == [1, 0, 1]  # the last two are kept
     assert encoded("apple", replace(pipeline, rankers={"count": newer})) == 1
     assert encoded("apple", Pipeline(engine, {"count": ranker}, False)) == 1
+
+
+class Limit(StageTimer):
+    """A limit on the number of encoded documents."""
+
+    def __init__(self, documents: int) -> None:
+        super().__init__()
+        self.documents = documents
+
+    def encoding_limit(self, rankers):
+        return self.documents
+
+
+def test_documents_above_the_encoding_limit_keep_their_first_stage_position(engine):
+    ranker = Counting(uses_categories=False)
+    pipeline = Pipeline(engine, {"count": ranker}, infer_categories=False)
+    stack = Stack.parse("tfidf*0.0001+count*0.9999")
+    first_stage = pipeline.answer("apple", Stack.parse("tfidf")).ranking.ids
+    answer = pipeline.answer("apple", stack, timer=Limit(4))
+    ids = answer.ranking.ids
+    assert sorted(ranker.documents) == sorted(first_stage[:4])
+    assert ids[4:] == first_stage[4:]
+    assert ids[:4] == sorted(first_stage[:4], reverse=True)  # by the number of words
+    assert ids[:4] != first_stage[:4]
+    hits = pipeline.hits(answer, 6)
+    assert [len(hit["signals"]) for hit in hits] == [2, 2, 2, 2, 0, 0]
+    assert [hit["first_stage_rank"] for hit in hits[4:]] == [5, 6]
+    scores = [hit["score"] for hit in hits]
+    assert scores == sorted(scores, reverse=True)
+    assert answer.to_json(hits)["unscored"] == 26
+    nothing = pipeline.answer("apple", stack, timer=Limit(0))
+    assert nothing.ranking.ids == first_stage
+    assert nothing.to_json([])["unscored"] == 30
+
+
+def test_encoding_stops_between_chunks(engine):
+    class Stop(Exception):
+        pass
+
+    class Client(StageTimer):
+        """A client that is gone when some documents are encoded."""
+
+        def check(self) -> None:
+            if len(ranker.documents) > 20:
+                raise Stop
+
+    ranker = Counting()
+    documents = [Document(str(i), text="apple") for i in range(100)]
+    scorer = Pipeline(engine, {"count": ranker}).scorer(["count"], "tfidf")
+    inputs = ScoringInput.from_documents(documents, {"tfidf": np.zeros(100)}, ["count"])
+    with pytest.raises(Stop):
+        scorer.score(Query("q", "apple"), inputs, timer=Client())
+    assert 20 < len(ranker.documents) < 60

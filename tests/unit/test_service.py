@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import io
 import json
 import logging
+import math
+import subprocess
+import sys
+import threading
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,13 +23,16 @@ from rerank.combiners.linear import Linear
 from rerank.errors import UsageError
 from rerank.records import Document
 from rerank.service import logs
-from rerank.service.context import RequestContext
+from rerank.service.context import DeadlineError, EncodingCosts, RequestContext
+from rerank.service.endpoints import rerank, rerank_ids, search
 from rerank.service.hook import hook
-from rerank.service.schemas import HookCall
+from rerank.service.pool import DisconnectedError, Pool
+from rerank.service.schemas import HookCall, IdsBody, RerankBody, SearchBody
 from rerank.service.settings import Settings
 from rerank.service.snapshot import Snapshot
 from rerank.workspace import Workspace
-from tests.endpoints import call
+from tests.endpoints import call, read_answer
+from tests.rankers import cnn
 
 
 def test_an_explanation_that_is_too_long_is_refused(tmp_path, monkeypatch):
@@ -77,3 +87,99 @@ def test_relevance_scores_match_values_by_hand():
     bm25 = Linear(("bm25",), (1,), normalization="none").relevance(np.array([41.5, 41.25]))
     assert 1 > bm25[0] > bm25[1]
     assert linear("none").relevance(np.array([1e308, -1e308])).tolist() == [1.0, 0.0]
+
+
+async def connected() -> dict[str, Any]:
+    """Wait, as a client does that stays connected."""
+    await asyncio.Event().wait()
+    return {}
+
+
+async def disconnected() -> dict[str, Any]:
+    return {"type": "http.disconnect"}
+
+
+@pytest.mark.parametrize(
+    ("receive", "seconds", "error"),
+    [(connected, 0.05, TimeoutError), (disconnected, 600, DisconnectedError)],
+)
+def test_a_thread_stops_after_the_deadline_or_a_disconnect(receive, seconds, error):
+    pool = Pool(1, "test")
+    context = RequestContext(time.monotonic() + seconds, 10)
+    ended = threading.Event()
+
+    def work() -> bytes:
+        try:
+            while not ended.wait(0.001):
+                context.check()
+        except DeadlineError:
+            ended.set()
+        return b""
+
+    with pytest.raises(error):
+        asyncio.run(pool.run(work, context, receive))
+    assert ended.wait(60)
+    pool.stop()
+
+
+def test_a_process_ends_although_a_thread_works():
+    program = """
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from rerank.service.pool import end_soon
+ThreadPoolExecutor().submit(threading.Event().wait)  # for ever
+end_soon()
+"""
+    assert subprocess.run([sys.executable, "-c", program], timeout=120, check=False).returncode == 0
+
+
+@pytest.fixture(scope="module")
+def unencoded(tmp_path_factory) -> Snapshot:
+    """Twenty documents without features, and a ranker."""
+    workspace = Workspace.create(tmp_path_factory.mktemp("unencoded") / "ws", lang="en")
+    documents = [Document(f"d{i:02}", text="apple " + "pear " * i) for i in range(20)]
+    workspace.engine.write(documents)
+    workspace.engine.close()
+    workspace.install(cnn())
+    return Snapshot(Settings(folder=str(workspace.folder), stack="bm25*0.5+text*0.5"))
+
+
+def test_one_limit_of_encoded_documents_holds_for_all_documents_of_the_engine(unencoded):
+    ids = [f"d{i:02}" for i in range(20)]
+
+    def context() -> RequestContext:
+        return RequestContext(time.monotonic() + 600, 100, 3)
+
+    found = search(unencoded, SearchBody(query="apple", k=20), context())
+    assert found["unscored"] == 17
+    assert [bool(hit["signals"]) for hit in found["hits"]] == [True] * 3 + [False] * 17
+    found = rerank_ids(unencoded, IdsBody(query="apple", ids=ids), context())
+    assert found["without_features"] == {"encoded": 3, "unscored": 17}
+    assert [result["index"] for result in found["results"]][3:] == list(range(3, 20))
+    body = {"query": {"match": {"a": "apple"}}, "ids": ids, "scores": list(range(20, 0, -1)), "features": {}}
+    answer = read_answer(hook(unencoded, HookCall.read(call(body)), context()), ids)
+    assert answer["without_features"] == {"encoded": 3, "unscored": 17}
+    assert answer["ids"][3:] == ids[3:]
+
+
+def test_documents_that_cannot_be_encoded_in_time_are_refused(unencoded):
+    costs = EncodingCosts()
+    body = RerankBody(query="apple", documents=["apple pear"] * 10)
+
+    def context() -> RequestContext:
+        return RequestContext(time.monotonic() + 100, 100, 3, costs)
+
+    rerank(unencoded, body, context())
+    costs.add("text", 1, 1.0)  # one second per character
+    with pytest.raises(UsageError, match=r"10 documents .* 100 s are left; send fewer or shorter"):
+        rerank(unencoded, body, context())
+    for _ in range(60):  # a slow moment does not refuse requests for ever
+        with contextlib.suppress(UsageError):
+            rerank(unencoded, body, context())
+    assert len(rerank(unencoded, body, context())["results"]) == 10
+
+
+def test_the_characters_of_all_documents_are_limited(unencoded):
+    documents = ["pear " * 199_999] * 5
+    with pytest.raises(UsageError, match="documents have 4,999,975 characters, but a request may have 4,000"):
+        rerank(unencoded, RerankBody(query="apple", documents=documents), RequestContext(math.inf, 100))
