@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import re
+from base64 import b64decode
+from binascii import Error as Base64Error
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
+from fnmatch import translate
+from itertools import groupby
 from typing import Any, TypeVar
+
+import msgspec
+
+from rerank.service.query_syntax import parse_query_string, parse_simple_query_string
+from rerank.text import words
 
 _BY_FIELD = {
     **dict.fromkeys(("match", "match_phrase", "match_phrase_prefix", "match_bool_prefix"), "query"),
     **dict.fromkeys(("neural", "neural_sparse"), "query_text"),
+    "span_term": "value",
+    "terms_set": "terms",
 }
 """Queries of the shape {field: text} or {field: {NAME: text}} -> NAME."""
 
@@ -24,37 +34,36 @@ _AROUND = {
     "boosting": ("positive",),
     "constant_score": ("filter",),
     "dis_max": ("queries",),
+    "field_masking_span": ("query",),
     "function_score": ("query",),
     "has_child": ("query",),
     "has_parent": ("query",),
     "hybrid": ("queries",),
     "nested": ("query",),
     "script_score": ("query",),
+    "span_containing": ("big", "little"),
+    "span_first": ("match",),
+    "span_multi": ("match",),
+    "span_near": ("clauses",),
+    "span_not": ("include",),  # not exclude
+    "span_or": ("clauses",),
+    "span_within": ("big", "little"),
 }
 """Queries around other queries -> the fields with these queries: one, or a list."""
+
+_INTERVAL_WORDS = {"match": "query", "fuzzy": "term"}
+"""Rules of ``intervals`` -> the field with the words."""
+
+_INTERVAL_FILTERS = ("after", "before", "containing", "contained_by", "overlapping")
+"""Filters of ``intervals`` whose words must occur; those that begin with ``not_`` exclude words."""
 
 _MOST = 20_000
 """Clauses that are read; OpenSearch accepts 1,024 by default."""
 
-_FIELD = r"[\w.*\\-]+:"
-_RANGE = r"[\[{][^\]}]*[\]}]?"
-_GROUP = r"\((?:[^()]|\([^()]*\))*\)?"
-_NO_WORDS = re.compile(
-    "|".join(
-        (
-            rf'(?<![^\s(])(?:NOT\s+|[-!]+)(?:{_FIELD})?(?:{_RANGE}|"[^"]*"?|{_GROUP}|[^\s()"]+)?',  # excluded
-            r"(?<![^\s(])(?:AND|OR|NOT)(?![^\s)])",
-            rf"(?<![^\s(+]){_FIELD}",
-            rf"(?<![^\s(:]){_RANGE}",
-            r"(?<![^\s(:])/(?:[^\s/\\]|\\.)*/(?!\S)",  # a regular expression
-            r"[~^][\d.]*(?=[\s()]|\Z)",  # a boost, or the distance of fuzzy words
-        )
-    )
-)
-"""The parts of a ``query_string`` without words, each found in linear time."""
-_SIGNS = str.maketrans(dict.fromkeys('+|&!{}[]"~*?\\<>=^()', " "))
-_NO_WORDS_OF_SIMPLE = re.compile(rf'(?<![^\s(])-+(?:"[^"]*"?|{_GROUP}|[^\s()"]+)?|~\d*(?=[\s()]|\Z)')
-_SIGNS_OF_SIMPLE = str.maketrans(dict.fromkeys('+|"*()~\\', " "))
+_MOST_NAMES, _LONGEST_NAME = 100, 256
+"""Names of fields that are read of a clause, and characters of a name."""
+
+_NOT_FLAG = 2  # of simple_query_string, as a node writes flags
 
 Query = Mapping[str, Any]
 Text = tuple[Sequence[str], str]
@@ -64,7 +73,7 @@ T = TypeVar("T")
 
 
 def query_text(query: object, fields: Sequence[str] = ()) -> str | None:
-    """Return the words that a query searches for, or None.
+    """Return the words that a query searches for, or None. Words that it excludes are left out.
 
     query:  the ``query`` of a ``_search``.
     fields: fields with user words and their sub-fields; ``*`` is a wildcard. Other fields are used only if
@@ -74,12 +83,13 @@ def query_text(query: object, fields: Sequence[str] = ()) -> str | None:
     'grey wolf'
     >>> query_text({"match_all": {}}) is None
     True
-    >>> query_text({"bool": {"must": [{"match": {"body": "wolf"}}, {"match": {"year": "2000"}}]}}, ["body"])
+    >>> query_text({"bool": {"must": [{"match": {"body": "wolf"}}, {"match": {"year": 2000}}]}}, ["body"])
     'wolf'
     """
     texts = [(names, " ".join(text.split())) for names, text in _visit(query, _clause)]
-    users = [text for names, text in texts if not names or any(_is_among(fields, one) for one in names)]
-    unique = dict.fromkeys(users or [text for _, text in texts])
+    is_user_field = _field_test(fields)
+    user_texts = [text for names, text in texts if not names or any(map(is_user_field, names[:_MOST_NAMES]))]
+    unique = dict.fromkeys(user_texts or [text for _, text in texts])
     return " ".join(text for text in unique if text) or None
 
 
@@ -112,59 +122,159 @@ def _visit(root: object, read: Callable[[Query], tuple[Iterable[T], Iterable[Any
 
 
 def _clause(clause: Query) -> tuple[list[Text], list[Any]]:
-    """The texts of a clause, and the clauses inside."""
+    """Return the texts of a clause, and the clauses inside."""
     texts: list[Text] = []
     inner: list[Any] = []
-    for kind, about in clause.items():
-        if not isinstance(about, Mapping):
+    for kind, body in clause.items():
+        if not isinstance(body, Mapping):
             continue
-        inner += [about[place] for place in _AROUND.get(kind, ()) if place in about]
+        inner += [body[name] for name in _AROUND.get(kind, ()) if name in body]
         if kind == "template":  # a query that another processor has not filled in yet
-            inner.append(about)
+            inner.append(body)
+        elif kind == "wrapper":
+            inner += _decode_wrapper(body)
         elif kind in _BY_FIELD:
-            for field, value in about.items():
-                text = value.get(_BY_FIELD[kind]) if isinstance(value, Mapping) else value
-                if isinstance(text, str):
-                    texts.append((() if kind in _BY_VECTORS else (field,), text))
-        elif kind in _OF_FIELDS and isinstance(text := about.get("query"), str):
-            read = _WITH_SYNTAX.get(kind)
-            texts.append((_fields(about), read(text) if read else text))
+            texts += _texts_by_field(kind, body)
+        elif kind == "intervals":
+            texts += _interval_texts(body)
+        elif kind == "more_like_this":
+            texts += _like_texts(body)
+        elif kind in _OF_FIELDS:
+            texts += _texts_of_fields(kind, body)
     return texts, inner
 
 
-def _fields(about: Query) -> tuple[str, ...]:
-    named = about.get("fields") or about.get("default_field") or ()
-    named = [named] if isinstance(named, str) else named
-    return tuple(map(str, named)) if isinstance(named, (list, Mapping)) else ()
+def _as_text(value: object) -> str | None:
+    """Return the text that OpenSearch searches for a JSON value, or None if it has no text.
 
-
-def _is_among(fields: Sequence[str], name: str) -> bool:
-    name = name.partition("^")[0]
-    return any(
-        fnmatchcase(name, field)
-        or fnmatchcase(name, f"{field}.*")
-        or ("*" in name and len(name) < 256 and fnmatchcase(field, name.replace("[", "[[]")))
-        for field in fields
-    )
-
-
-def plain(text: str) -> str:
-    """Remove the operators of ``query_string``, and excluded words.
-
-    >>> plain('title:wolf AND (grey^2 OR "red fox"~3) -dog NOT cat year:[1990 TO 2000] lup*')
-    'wolf grey red fox lup'
+    >>> _as_text(True), _as_text(2020), _as_text(["grey", "wolf"]), _as_text(None)
+    ('true', '2020', 'grey wolf', None)
     """
-    return " ".join(_NO_WORDS.sub(" ", text).translate(_SIGNS).split())
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return str(value)
+    if isinstance(value, list):
+        texts = [_as_text(item) for item in value if not isinstance(item, list)]
+        return " ".join(text for text in texts if text is not None)
+    return value if isinstance(value, str) else None
 
 
-def plain_of_simple(text: str) -> str:
-    """Remove the operators of ``simple_query_string``, and excluded words.
+def _texts_by_field(kind: str, body: Query) -> list[Text]:
+    texts: list[Text] = []
+    for field, value in body.items():
+        text = _as_text(value.get(_BY_FIELD[kind]) if isinstance(value, Mapping) else value)
+        if text is not None:
+            texts.append((() if kind in _BY_VECTORS else (field,), text))
+    return texts
 
-    >>> plain_of_simple('error: "disk full"~2 | [urgent] -dog NOT wolv* /var/log')
-    'error: disk full [urgent] NOT wolv /var/log'
+
+def _texts_of_fields(kind: str, body: Query) -> list[Text]:
+    fields = _fields(body)
+    text = _as_text(body.get("query"))
+    if text is None:
+        return []
+    if kind == "simple_query_string":
+        return [(fields, parse_simple_query_string(text, has_not=_has_not(body.get("flags"))))]
+    if kind == "query_string":
+        text = escape_query_string(text) if body.get("escape") is True else text
+        grouped = groupby(parse_query_string(text), lambda part: part.field)
+        return [
+            (fields if field is None else (field,), " ".join(part.text for part in parts))
+            for field, parts in grouped
+        ]
+    return [(fields, text)]
+
+
+def escape_query_string(text: str) -> str:
+    """Escape a text as ``"escape": true`` does: signs become letters.
+
+    >>> print(escape_query_string("wolf -fox"))
+    wolf \\-fox
     """
-    return " ".join(_NO_WORDS_OF_SIMPLE.sub(" ", text).translate(_SIGNS_OF_SIMPLE).split())
+    return re.sub(r'[\\+\-!():^\[\]"{}~*?|&/]', r"\\\g<0>", text)
 
 
-_WITH_SYNTAX = {"query_string": plain, "simple_query_string": plain_of_simple}
-"""Queries with operators in the text -> the function that removes them."""
+def _has_not(flags: object) -> bool:
+    """Whether the flags of a ``simple_query_string`` make ``-`` an operator: a number or names."""
+    if isinstance(flags, int):
+        return bool(flags & _NOT_FLAG)
+    return not isinstance(flags, str) or bool({"ALL", "NOT"} & set(flags.upper().split("|")))
+
+
+def _interval_texts(body: Query) -> list[Text]:
+    texts: list[Text] = []
+
+    def read(rule: Query) -> tuple[list[str], list[Any]]:
+        rule_texts: list[str] = []
+        inner: list[Any] = []
+        for kind, about in rule.items():
+            if not isinstance(about, Mapping):
+                continue
+            if kind in _INTERVAL_WORDS and (text := _as_text(about.get(_INTERVAL_WORDS[kind]))):
+                rule_texts.append(text)
+            inner.append(about.get("intervals"))
+            conditions = about.get("filter")
+            if isinstance(conditions, Mapping):
+                inner += [conditions[name] for name in _INTERVAL_FILTERS if name in conditions]
+        return rule_texts, inner
+
+    for field, rule in body.items():
+        texts += [((field,), text) for text in _visit(rule, read)]
+    return texts
+
+
+def _like_texts(body: Query) -> list[Text]:
+    """Return the texts of ``like``, without the words of ``unlike``."""
+    like = _example_texts(body.get("like"))
+    excluded = {word for text in _example_texts(body.get("unlike")) for word in words(text)}
+    if excluded:
+        like = [" ".join(word for word in words(text) if word not in excluded) for text in like]
+    return [(_fields(body), text) for text in like]
+
+
+def _example_texts(examples: object) -> list[str]:
+    texts: list[str] = []
+    for example in examples if isinstance(examples, list) else [examples]:
+        if isinstance(example, Mapping):  # a document that is not in the index, or only an id
+            document = example.get("doc")
+            values = list(document.values()) if isinstance(document, Mapping) else []
+        else:
+            values = [example]
+        texts += [text for value in values if (text := _as_text(value)) is not None]
+    return texts
+
+
+def _decode_wrapper(body: Query) -> list[Any]:
+    """Return the query inside a ``wrapper``: JSON in Base64."""
+    try:
+        return [msgspec.json.decode(b64decode(str(body.get("query"))))]
+    except (Base64Error, ValueError, msgspec.DecodeError, RecursionError):
+        return []
+
+
+def _fields(body: Query) -> tuple[str, ...]:
+    names = body.get("fields") or body.get("default_field") or ()
+    names = [names] if isinstance(names, str) else names
+    return tuple(map(str, names)) if isinstance(names, (list, Mapping)) else ()
+
+
+def _field_test(fields: Sequence[str]) -> Callable[[str], bool]:
+    """Return a function that tells whether a name in a query is one of these fields.
+
+    The patterns of ``fields`` come from the settings. A pattern in a query is not matched, as that could be
+    slow: it counts if its part before the first ``*`` fits the beginning of a field.
+    """
+    pattern = re.compile("|".join(f"{translate(field)}|{translate(field + '.*')}" for field in fields))
+    beginnings = [field.partition("*")[0] for field in fields]
+
+    def test(name: str) -> bool:
+        name = name.partition("^")[0]
+        if len(name) > _LONGEST_NAME:
+            return False
+        if "*" in name:
+            begin = name.partition("*")[0]
+            return any(begin.startswith(field) or field.startswith(begin) for field in beginnings)
+        return pattern.match(name) is not None
+
+    return test

@@ -1,0 +1,169 @@
+"""The words of the query languages of ``query_string`` and ``simple_query_string``.
+
+Both parsers follow the parsers of Lucene: same tokens, same whitespace, same scope of ``NOT`` and ``-``. They
+read any text in linear time, also one that Lucene refuses, and never recurse.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from typing import NamedTuple
+
+_SPACE = r" \t\n\r\u3000"
+_TERM_END = rf"[{_SPACE}!():^\[\]\"{{}}~/]|\Z"
+_TOKEN = re.compile(
+    rf"""
+    (?P<space>[{_SPACE}]+)
+    | (?P<bare>[-+!](?=[{_SPACE}]))                  # an operator before a space is a word without letters
+    | (?P<not>NOT(?={_TERM_END})|[-!])
+    | (?P<operator>(?:AND|OR|&&|\|\|)(?={_TERM_END})|\+)
+    | (?P<phrase>"(?:[^"\\]|\\.)*"?)
+    | (?P<range>[\[{{](?:"(?:[^"\\]|\\.)*"|[^\]}}"])*[\]}}]?)
+    | (?P<regex>(?<![^{_SPACE}(:+\-!])/(?:[^/\\]|\\.)*/(?=[{_SPACE})~^]|\Z))
+    | (?P<open>\() | (?P<close>\)) | (?P<colon>:)
+    | (?P<suffix>[~^][\d.]*)                         # a distance or a boost
+    | (?P<term>(?:[^{_SPACE}+\-!():^\[\]"{{}}~\\/]|\\.)(?:[^{_SPACE}!():^\[\]"{{}}~\\/]|\\.)*)
+    | (?P<other>.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_ESCAPED = re.compile(r"\\(.)|[*?]", re.DOTALL)
+_EXISTS = "_exists_"
+"""The name of a field whose value is the name of another field."""
+
+
+class FieldText(NamedTuple):
+    """Words, and the field that the query names for them, or None."""
+
+    field: str | None
+    text: str
+
+
+class _Scope(NamedTuple):
+    """The field and exclusion that hold for the clauses of a group."""
+
+    field: str | None
+    excluded: bool
+
+
+def parse_query_string(text: str) -> list[FieldText]:
+    """Return the words of a ``query_string`` query that are not excluded, with their fields.
+
+    Words below ``NOT``, ``-`` or ``!`` are left out, at any depth; also ranges, regular expressions and
+    operators. Wildcards separate words.
+
+    >>> parse_query_string("wolf NOT (fox OR (dog AND cat)) title:pup")
+    [FieldText(field=None, text='wolf'), FieldText(field='title', text='pup')]
+    """
+    tokens = [(str(match.lastgroup), match[0]) for match in _TOKEN.finditer(text)]
+    tokens = [(kind, token) for kind, token in tokens if kind != "space"]
+    words: list[FieldText] = []
+    scopes = [_Scope(None, excluded=False)]
+    field: str | None = None  # named for the next clause
+    excluded = False  # the next clause is below NOT
+    for index, (kind, token) in enumerate(tokens):
+        following = tokens[index + 1][0] if index + 1 < len(tokens) else ""
+        if kind == "not":
+            excluded = True
+        elif kind == "term" and following == "colon":
+            field = _unescape(token, wildcards=True)
+        elif kind == "open":
+            scopes.append(_Scope(field or scopes[-1].field, excluded or scopes[-1].excluded))
+            field = None
+            excluded = False
+        elif kind == "close":
+            if len(scopes) > 1:
+                scopes.pop()
+            field = None
+            excluded = False
+        elif kind in ("term", "phrase", "range", "regex", "bare"):
+            scope = _Scope(field or scopes[-1].field, excluded or scopes[-1].excluded)
+            if kind in ("term", "phrase") and not scope.excluded and not _is_no_text(scope.field, token):
+                words.append(FieldText(scope.field, _unescape(token)))
+            field = None
+            excluded = False
+    return words
+
+
+def _is_no_text(field: str | None, token: str) -> bool:
+    """Whether a term is the name of a field, or an open range such as ``year:>2000``."""
+    return field == _EXISTS or (field is not None and token[0] in "<>")
+
+
+def _unescape(token: str, *, wildcards: bool = False) -> str:
+    def replacement(match: re.Match[str]) -> str:
+        return match[1] or (match[0] if wildcards else " ")
+
+    return _ESCAPED.sub(replacement, token).replace('"', " ")
+
+
+_SIMPLE_TOKEN = re.compile(r"(?:\\.|[^\\\"|+() \t\n\r])+|.", re.DOTALL)
+_SIMPLE_WORD = re.compile(r"(?:\\.|[^\\])(?:\\.|[^\\~])*", re.DOTALL)  # without the distance of a fuzzy word
+_SIMPLE_DISTANCE = re.compile(r"~\d*")
+_SIMPLE_SIGNS = frozenset('\\|+() \t\n\r"')
+
+
+def parse_simple_query_string(text: str, *, has_not: bool = True) -> str:
+    """Return the words of a ``simple_query_string`` query that are not excluded.
+
+    has_not: whether ``-`` excludes words; the query's ``flags`` can disable it.
+
+    >>> parse_simple_query_string('wolf -(fox (dog cat)) "grey pup"~2 e-mail --lynx')
+    'wolf grey pup e-mail lynx'
+    """
+    groups = _groups(text)
+    quotes = [match.start() for match in re.finditer(r'\\.|"', text, re.DOTALL) if match[0] == '"']
+    words: list[str] = []
+    scopes = [(len(text), False)]  # end of the group, and whether it is excluded
+    negations = 0
+    index = 0
+    while index < len(text):
+        end, group_excluded = scopes[-1]
+        if index >= end:  # the closing parenthesis
+            scopes.pop()
+            index = end + 1
+            negations = 0
+            continue
+        excluded = group_excluded or negations % 2 == 1
+        character = text[index]
+        if character == "-" and has_not:
+            negations += 1
+            index += 1
+            continue
+        if character == "(" and index in groups and groups[index] < end:
+            scopes.append((groups[index], excluded))
+            index += 1
+        elif character == '"':
+            closing = bisect_left(quotes, index + 1)
+            if closing < len(quotes) and quotes[closing] < end:
+                phrase = text[index + 1 : quotes[closing]]
+                index = quotes[closing] + 1
+                if not excluded:
+                    words.append(_unescape(phrase))
+                if distance := _SIMPLE_DISTANCE.match(text, index, end):
+                    index = distance.end()
+            else:
+                index += 1
+        else:
+            match = _SIMPLE_TOKEN.match(text, index, end)
+            assert match is not None
+            token = match[0]
+            index = match.end()
+            word = _SIMPLE_WORD.match(token)
+            if word and not excluded and token not in _SIMPLE_SIGNS:
+                words.append(_unescape(word[0]))
+        negations = 0
+    return " ".join(" ".join(words).split())
+
+
+def _groups(text: str) -> dict[int, int]:
+    """Return the position of each opening parenthesis -> the position of the one that closes it."""
+    waiting: list[int] = []
+    groups: dict[int, int] = {}
+    for match in re.finditer(r"\\.|[()]", text, re.DOTALL):
+        if match[0] == "(":
+            waiting.append(match.start())
+        elif match[0] == ")" and waiting:
+            groups[waiting.pop()] = match.start()
+    return groups
