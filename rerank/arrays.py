@@ -53,7 +53,9 @@ def passage_cosines(query: NDArray[Any], features: NDArray[Any], passages: int) 
 def map_arrays(path: Path) -> dict[str, NDArray[Any]]:
     """Map a safetensors file read-only: name -> array. Processes share its memory.
 
-    Raises OSError for a missing file, ValueError for a damaged one.
+    Numbers of 16 bits in the format bfloat16, which NumPy lacks, are copied to 32 bits.
+
+    Raises OSError for a missing file, ValueError for a damaged one and for numbers of another kind.
     """
     # As plain arrays: np.memmap makes every access slower.
     data: NDArray[np.uint8] = np.memmap(path, dtype=np.uint8, mode="r").view(np.ndarray)
@@ -65,15 +67,25 @@ def map_arrays(path: Path) -> dict[str, NDArray[Any]]:
             raise ValueError("its size is wrong")
         return {name: _array(data[begin:], **about) for name, about in header.items()}
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{path.name} is damaged: {error}") from error
+        raise ValueError(f"{path.name} cannot be read: {error}") from error
+
+
+NUMBERS = {"BOOL": "b1", "BF16": "u2"} | {
+    f"{kind}{bits}": f"{kind.lower()}{bits // 8}" for kind in "IU" for bits in (8, 16, 32, 64)
+}
+NUMBERS |= {f"F{bits}": f"f{bits // 8}" for bits in (16, 32, 64)}
+"""Kind of the numbers in a safetensors file -> that of NumPy."""
 
 
 def _array(data: NDArray[np.uint8], dtype: str, shape: list[int], data_offsets: list[int]) -> NDArray[Any]:
     first, end = data_offsets
+    if dtype not in NUMBERS:
+        raise ValueError(f"numbers of the kind {dtype} cannot be read; convert them to F32")
     if not 0 <= first <= end <= len(data):
         raise ValueError(f"bytes {first} to {end} of {len(data)}")
-    kind = "b1" if dtype == "BOOL" else f"{dtype[0].lower()}{int(dtype[1:]) // 8}"
-    array = data[first:end].view(f"<{kind}").reshape(shape)
+    array = data[first:end].view(f"<{NUMBERS[dtype]}").reshape(shape)
+    if dtype == "BF16":  # the upper half of a number of 32 bits
+        return (array.astype(np.uint32) << 16).view(np.float32)
     if not array.flags.aligned:  # written by another program: safetensors sorts by alignment
         array = array.copy()
         array.flags.writeable = False

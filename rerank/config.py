@@ -60,6 +60,9 @@ class Options(Struct, frozen=True, forbid_unknown_fields=True):
         """Return defaults that depend on other values."""
         return {}
 
+    def check(self) -> None:
+        """Raise an error for an input that does not exist or cannot be used, before any work."""
+
     def unread(self) -> Mapping[str, str]:
         """Return options without effect -> reason, such as ``--steps 4``."""
         return {}

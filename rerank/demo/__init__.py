@@ -12,7 +12,7 @@ from rerank.errors import WorkspaceError
 from rerank.files import write_text
 from rerank.formats import read_qrels, read_queries
 from rerank.progress import Progress
-from rerank.rankers.encoder.transformer import PACKAGED
+from rerank.rankers.encoder.folder import PACKAGED
 from rerank.records import Query
 from rerank.report_page.page import evaluation_page
 from rerank.report_page.tables import EvaluationReport

@@ -130,9 +130,9 @@ def auto(
         raise UsageError(f"--minutes {minutes:g} is not a time; give a positive number")
     RankMeasure.parse(measure)
     if model is not None:
-        from rerank.rankers.encoder.transformer import model_folder
+        from rerank.rankers.encoder.folder import check_encoder
 
-        model_folder(model)
+        check_encoder(model)
     run = _Auto(read_folder(Path(folder)), measure, minutes, seed, model, progress or Progress())
     try:
         return run.all_steps(Path(workspace), opensearch, lang)

@@ -15,7 +15,7 @@ import msgspec
 from rerank.errors import RerankError, TrainingError
 from rerank.files import write_bytes
 from rerank.progress import Progress
-from rerank.rankers.encoder.transformer import PACKAGED
+from rerank.rankers.encoder.folder import PACKAGED
 from rerank.rankers.training.job import TrainingResult
 from rerank.records import Query
 from rerank.workflows import ranker_choice

@@ -110,7 +110,8 @@ _INPUTS: dict[Source, str] = {
 
 
 def _check_inputs(family: Family, names: str, inputs: Inputs, options: Options, restart: bool) -> None:
-    """Raise UsageError if an input or option has no effect, or the family has no input."""
+    """Raise UsageError if an input or option cannot be used or has no effect, or the family has no input."""
+    options.check()
     if restart and (not family.resumes or getattr(options, "untrained", False)):
         what = "--untrained" if family.resumes else names
         raise UsageError(f"{option_name('restart')} has no effect with {what}; leave it out")

@@ -223,7 +223,6 @@ def test_sentence_transformers_prompts_precede_queries_and_passages(tiny, tmp_pa
         ("1_Pooling/config.json", {"pooling_mode_max_tokens": True}, "poolings"),
         ("1_Pooling/config.json", {"include_prompt": False}, "prompt"),
         ("2_Dense/config.json", {"bias": True}, "bias"),
-        ("sentence_bert_config.json", {"do_lower_case": True}, "do_lower_case"),
         ("modules.json", None, "CNN"),
     ],
 )

@@ -11,13 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.arrays import map_arrays
 from rerank.files import parse_json
+from rerank.rankers.encoder.folder import BERT_TYPES, ROBERTA, has_weights, map_weights
 from rerank.rankers.encoder.modules import Modules, Tokens
 
 Array = NDArray[np.float32]
-ROBERTA = {"roberta", "xlm-roberta", "camembert"}
-"""Types of models like BERT whose positions start after that of the padding."""
 
 
 def first_position(config: Mapping[str, Any]) -> int:
@@ -36,10 +34,10 @@ def readable(folder: Path) -> bool:
     except (OSError, ValueError):
         return False
     return (
-        config.get("model_type") in {"bert", *ROBERTA}
+        config.get("model_type") in BERT_TYPES
         and config.get("hidden_act") == "gelu"
         and config.get("position_embedding_type", "absolute") == "absolute"
-        and (folder / "model.safetensors").is_file()
+        and has_weights(folder)
         and (folder / "tokenizer.json").is_file()
     )
 
@@ -58,19 +56,19 @@ class Bert:
 
     @classmethod
     def load(cls, folder: Path) -> Bert:
-        """Read a :func:`readable` model, memory-mapped, without the prefix of its type."""
-        config, modules = parse_json((folder / "config.json").read_text("utf-8")), Modules.read(folder)
-        weights = {
-            name.removeprefix("bert.").removeprefix("roberta."): array.astype(np.float32, copy=False)
-            for name, array in map_arrays(folder / "model.safetensors").items()
-        }
+        """Read a :func:`readable` model, memory-mapped."""
+        config = parse_json((folder / "config.json").read_text("utf-8"))
+        modules = Modules.read(folder)
+        mapped = map_weights(folder)
+        weights = {name: array.astype(np.float32, copy=False) for name, array in mapped.items()}
+        longest = modules.longest or config["max_position_embeddings"] - first_position(config)
         return cls(
             weights,
             int(config["num_hidden_layers"]),
             int(config["num_attention_heads"]),
             float(config["layer_norm_eps"]),
             first_position(config),
-            Tokens.read(folder, modules.longest or config["max_position_embeddings"], modules.query_prompt),
+            Tokens.read(folder, longest, modules.query_prompt, lowercase=modules.lowercase),
             modules,
         )
 

@@ -7,7 +7,8 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import Meta
 
 from rerank.config import Count, Natural, Options, Positive, option
-from rerank.rankers.encoder.modules import Pooling
+from rerank.rankers.encoder.folder import check_encoder
+from rerank.rankers.encoder.published import Pooling
 from rerank.rankers.encoder.transformer import TextEncoder
 
 Precision = Literal["auto", "fp32", "bf16"]
@@ -29,6 +30,10 @@ class ModelConfig(Options, frozen=True):
     passage_tokens: Annotated[
         Tokens | None, option("Tokens of a passage, special ones included. none: as the model's folder says.")
     ] = 128
+
+    def check(self) -> None:
+        """Raise UsageError for a model that cannot be used."""
+        check_encoder(self.model)
 
     def load(self) -> TextEncoder:
         """Load the encoder. Needs torch."""

@@ -11,7 +11,7 @@ import numpy as np
 from rerank.errors import UsageError
 from rerank.files import file_crc, parse_json, trouble
 from rerank.rankers.encoder.bert import Bert, readable
-from rerank.rankers.encoder.transformer import model_folder
+from rerank.rankers.encoder.folder import model_folder
 
 TOKENS = 128
 """Longest sequence; the longer of query and text is cut first, as transformers does."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from rerank.arrays import map_arrays
 from rerank.errors import UsageError
 from rerank.files import parse_json, write_bytes, write_text
+from rerank.rankers.encoder.published import Pooling, habit
 from rerank.records import Document
 
-Pooling = Literal["mean", "cls"]
 MODES: dict[Pooling, str] = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token"}
 """Pooling -> its name in older files."""
 
@@ -34,6 +34,7 @@ class Modules:
     longest: tokens per sequence, including special tokens; None: unknown.
     projection: (E, k) linear map of pooled vectors; None: identity.
     query_prompt, document_prompt: start the texts.
+    lowercase: whether texts are lowercased before the tokenizer reads them.
     """
 
     pooling: Pooling = "mean"
@@ -41,17 +42,18 @@ class Modules:
     projection: NDArray[np.float32] | None = None
     query_prompt: str = ""
     document_prompt: str = ""
+    lowercase: bool = False
 
     @classmethod
     def read(cls, folder: Path) -> Modules:
-        """Read a model's folder; defaults without ``modules.json``.
+        """Read a model's folder. What its files do not state is as the model's name says, else the default.
 
         Raises UsageError for other modules, OSError and ValueError for damaged files.
         """
-        if not (folder / "modules.json").is_file():
-            return cls()
-        pooling, matrices = cls.pooling, list[NDArray[np.float32]]()
-        for module in parse_json((folder / "modules.json").read_text("utf-8")):
+        expected = habit(folder)
+        pooling, matrices = expected.pooling if expected else cls.pooling, list[NDArray[np.float32]]()
+        listed = folder / "modules.json"
+        for module in parse_json(listed.read_text("utf-8")) if listed.is_file() else ():
             kind, path = module["type"].rpartition(".")[2], folder / module["path"]
             if kind == "Pooling":
                 pooling = _pooling(path)
@@ -62,10 +64,17 @@ class Modules:
                     f"{folder}: modules of the type {kind} are not supported; give another model"
                 )
         lengths = _config(folder / LENGTHS) if (folder / LENGTHS).is_file() else {}
-        if lengths.get("do_lower_case"):
-            raise UsageError(f"{folder / LENGTHS}: do_lower_case is not supported; give another model")
-        projection = reduce(np.matmul, matrices) if matrices else None
-        return cls(pooling, lengths.get("max_seq_length"), projection, *_prompts(folder))
+        query_prompt, document_prompt = _prompts(folder)
+        if expected and not (query_prompt or document_prompt):
+            query_prompt, document_prompt = expected.query_prompt, expected.document_prompt
+        return cls(
+            pooling,
+            lengths.get("max_seq_length"),
+            reduce(np.matmul, matrices) if matrices else None,
+            query_prompt,
+            document_prompt,
+            bool(lengths.get("do_lower_case")),
+        )
 
     def write(self, folder: Path, width: int) -> None:
         """Write the files next to a transformer of ``width`` numbers per token."""
@@ -154,11 +163,14 @@ class Tokens:
         self.tokenizer.no_truncation()
 
     @classmethod
-    def read(cls, folder: Path, longest: int, prompt: str = "") -> Tokens:
-        """Read a model's ``tokenizer.json``."""
+    def read(cls, folder: Path, longest: int, prompt: str = "", *, lowercase: bool = False) -> Tokens:
+        """Read a model's ``tokenizer.json``. lowercase: see :func:`lowercase_texts`."""
         from tokenizers import Tokenizer
 
-        return cls(Tokenizer.from_file(str(folder / "tokenizer.json")), longest, prompt)
+        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        if lowercase:
+            lowercase_texts(tokenizer)
+        return cls(tokenizer, longest, prompt)
 
     def __call__(self, texts: Sequence[str]) -> list[list[int]]:
         """Tokenize without special tokens."""
@@ -179,6 +191,27 @@ class Tokens:
     def room(self) -> int:
         """Tokens per sequence, without :attr:`frame`."""
         return self.longest - sum(len(part) for part in self.frame)
+
+
+def lowercase_texts(tokenizer: Any) -> None:
+    """Let a tokenizer lowercase texts first, as sentence-transformers does for ``do_lower_case``."""
+    from tokenizers import normalizers
+
+    normalizer = tokenizer.normalizer
+    if _lowercases(normalizer):
+        return
+    first = normalizers.Lowercase()
+    tokenizer.normalizer = normalizers.Sequence([first, normalizer] if normalizer else [first])
+
+
+def _lowercases(normalizer: Any) -> bool:
+    from tokenizers import normalizers
+
+    if isinstance(normalizer, normalizers.Sequence):
+        return any(_lowercases(part) for part in normalizer)
+    if isinstance(normalizer, normalizers.BertNormalizer):
+        return bool(normalizer.lowercase)
+    return isinstance(normalizer, normalizers.Lowercase)
 
 
 def document_tokens(

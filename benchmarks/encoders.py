@@ -1,0 +1,133 @@
+"""Compare encoders without training: nDCG@10 alone, and of BM25 and the encoder together.
+
+    python benchmarks/encoders.py DATA/cf DATA/cisi --model minilm --model MODELS/bge-small-en-v1.5
+
+A document is one passage of 512 tokens. Scores are scaled to 0 to 1 over the best 1,000 of each, and summed
+with a weight from 0 to 1. All judged queries are halved 60 times at random. The best weight of one half is
+measured on the other half, in both directions. ``--cache`` keeps vectors. ``encoder_package.py`` makes the
+folders of models.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import ir_measures
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank import Qrels, Query, Workspace, ingest
+from rerank.formats import read_corpus, read_qrels, read_queries
+from rerank.rankers.encoder.transformer import TextEncoder
+
+MEASURE = ir_measures.parse_measure("nDCG@10")
+HALVES, DEPTH, TOKENS = 60, 1000, 512
+WEIGHTS = np.linspace(0, 1, 11)
+
+Run = dict[str, float]
+Scores = dict[str, float]
+
+
+def encoded(encoder: TextEncoder, texts: Sequence[str], cache: Path) -> NDArray[np.float32]:
+    """Return unit vectors, (n, E); computed once."""
+    key = hashlib.sha256("\0".join([encoder.version(), encoder.tokens.prompt, *texts]).encode()).hexdigest()
+    path = cache / f"{key[:20]}.npy"
+    if not path.is_file():
+        begin = time.process_time()
+        tokens = [one[: encoder.room] for one in encoder.tokens(list(texts))]
+        cache.mkdir(parents=True, exist_ok=True)
+        np.save(path, encoder.encode(tokens))
+        print(f"  {len(texts)} texts in {time.process_time() - begin:.0f} s of processor time", flush=True)
+    vectors: NDArray[np.float32] = np.load(path)
+    return vectors
+
+
+def scaled(scores: Run) -> Run:
+    """Return scores from 0 to 1 of the best DEPTH."""
+    best = dict(sorted(scores.items(), key=lambda item: -item[1])[:DEPTH])
+    low, high = min(best.values(), default=0.0), max(best.values(), default=1.0)
+    return {id: (score - low) / ((high - low) or 1.0) for id, score in best.items()}
+
+
+def fused(lexical: Run, dense: Run, weight: float) -> Run:
+    """Return weighted sums."""
+    ids = {*lexical, *dense}
+    return {id: (1 - weight) * lexical.get(id, 0.0) + weight * dense.get(id, 0.0) for id in ids}
+
+
+def per_query(runs: dict[str, Run], qrels: dict[str, dict[str, int]]) -> Scores:
+    """Return the measure of each query."""
+    found = {metric.query_id: metric.value for metric in ir_measures.iter_calc([MEASURE], qrels, runs)}
+    return {query: found.get(query, 0.0) for query in qrels}
+
+
+def halves(table: NDArray[np.float64]) -> tuple[float, float]:
+    """Return the mean, and the standard deviation over the halvings. table: (queries, weights)."""
+    rng, values = np.random.default_rng(0), list[float]()
+    for _ in range(HALVES):
+        order = rng.permutation(len(table))
+        parts = np.array_split(order, 2)
+        both = [
+            table[test][:, table[chosen].mean(axis=0).argmax()].mean()
+            for chosen, test in (parts, reversed(parts))
+        ]
+        values.append(float(np.mean(both)))
+    return float(np.mean(values)), float(np.std(values))
+
+
+def lexical_runs(corpus: Path, queries: list[Query]) -> dict[str, Run]:
+    """Return the results of BM25."""
+    with tempfile.TemporaryDirectory() as folder:
+        ingest(Path(folder) / "workspace", corpus)
+        workspace = Workspace.open(Path(folder) / "workspace")
+        answers = {query.id: workspace.search(query, DEPTH, stack="bm25").answer for query in queries}
+        return {
+            id: dict(zip(answer.ranking.ids, answer.ranking.scores.tolist()))
+            for id, answer in answers.items()
+        }
+
+
+def main() -> None:
+    """Print a line for each collection and encoder."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    options.add_argument("folders", type=Path, nargs="+")
+    options.add_argument("--model", action="append", default=[], help="name or folder, repeated")
+    options.add_argument("--cache", type=Path, default=Path("encoder_vectors"))
+    args = options.parse_args()
+    for folder in args.folders:
+        corpus = next(folder.glob("corpus.jsonl*"))
+        documents = list(read_corpus(corpus))
+        judged = [read_qrels(path) for path in sorted((folder / "qrels").glob("*.tsv*"))]
+        qrels = Qrels((q, d, grade) for part in judged for q in part for d, grade in part[q].items())
+        qrels_by_id = {query: dict(qrels[query]) for query in qrels}
+        listed = read_queries(next(folder.glob("queries.jsonl*")))
+        queries = [query for query in listed if query.id in qrels_by_id]
+        lexical = {query: scaled(run) for query, run in lexical_runs(corpus, queries).items()}
+        print(f"{folder.name}: {len(queries)} queries, {len(documents)} documents")
+        bm25 = np.mean([*per_query(lexical, qrels_by_id).values()])
+        print(f"  bm25: {bm25:.4f}", flush=True)
+        ids = [document.id for document in documents]
+        for model in args.model:
+            encoder = TextEncoder.load(model, longest=TOKENS)
+            vectors = encoded(encoder, [document.content for document in documents], args.cache)
+            asked = encoded(encoder.of_queries, [query.text for query in queries], args.cache)
+            cosines = asked @ vectors.T
+            dense = {query.id: scaled(dict(zip(ids, row.tolist()))) for query, row in zip(queries, cosines)}
+            columns = [
+                per_query({q: fused(lexical[q], dense[q], weight) for q in qrels_by_id}, qrels_by_id)
+                for weight in WEIGHTS
+            ]
+            table = np.array([[column[query] for column in columns] for query in qrels_by_id])
+            mean, spread = halves(table)
+            print(
+                f"  {Path(model).name}: alone {table[:, -1].mean():.4f}, with bm25 {mean:.4f} ({spread:.4f})"
+            )
+
+
+if __name__ == "__main__":
+    main()

