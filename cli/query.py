@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     option("--then-ms N", "Milliseconds until the order of the stack is kept. Default: 2000."),
     options.infer,
     "Output",
+    option("--min-score P", "Smallest probability of relevance of a shown document.", type=float),
     option("-k N", "Number of documents to show.", dest="count", default=10),
     option("--explain", "Show the score of each signal and the change of rank."),
     option("--timings", "Show the time of each step."),
@@ -62,6 +63,7 @@ def command(
     then: str | None,
     top: int | None,
     then_ms: int | None,
+    min_score: float | None,
     **changes: Any,
 ) -> Iterator[Output]:
     """Rank documents for TEXT."""
@@ -78,7 +80,7 @@ def command(
         stack.signals, retrieve=stack.retrieve, infer_categories=infer, versions=workspace.versions(stack)
     )
     query = rerank.Query("query", text, categories, lang, params, lexical_text or None)
-    answer = pipeline.answer(query, stack, filters=filters)
+    answer = pipeline.answer(query, stack, filters=filters, min_score=min_score)
     scorer = pipeline.scorer(stack.signals, stack.first_stage)
     check_categories(scorer, answer.unknown_categories)
     hits = pipeline.hits(answer, count)
@@ -181,6 +183,12 @@ def show(
     filtered: bool = False,
 ) -> None:
     """Print a table of documents."""
+    if answer.ranking.removed:
+        count = answer.ranking.removed
+        output.note(f"{plural(count, 'candidate[ has|s have]')} a smaller probability than --min-score")
+    if not hits and answer.ranking.removed:
+        click.echo("no document has the probability that --min-score asks for")
+        return
     if not hits:
         document = "document that meets the filters" if filtered else "document"
         click.echo(

@@ -16,6 +16,7 @@ from .options import Output, option
 from .output import suggested
 
 if TYPE_CHECKING:
+    from rerank.combiners.relevance import RelevanceModel
     from rerank.workflows.tune import TuneReport
 
 
@@ -84,6 +85,7 @@ def show(report: TuneReport) -> None:
             f"second phase: {output.weights_of(second.combiner)}\n  {second.measure} {second.value:.4f};"
             f" without it {second.first_stage_value:.4f}"
         )
+    _show_relevance(report.stack.relevance)
     if report.validated is not None:
         cv = report.validated
         click.echo(
@@ -99,6 +101,20 @@ def show(report: TuneReport) -> None:
     click.echo(table(["", tuned.measure, "stack"], best))
     click.echo(f"\nsignal by signal{_union(report)}")
     click.echo(repr(report))
+
+
+def _show_relevance(model: RelevanceModel | None) -> None:
+    calibration = None if model is None else model.calibration
+    if calibration is None:
+        click.echo(
+            "no probabilities of relevance: they need at least 30 relevant documents among the candidates"
+        )
+        return
+    auc = "" if calibration.auc is None else f"; AUC of lists with an answer {calibration.auc:.3f}"
+    click.echo(
+        f"probabilities of relevance: calibration error {calibration.error:.3f}{auc}"
+        f" (cross-fitted, {calibration.relevant} relevant documents)"
+    )
 
 
 def _show_place(workspace: rerank.Workspace, report: TuneReport) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.combiners.linear import DECIMALS, Linear
+from rerank.combiners.normalize import Moments
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -70,11 +71,20 @@ class Grid:
 
     weights: (G, S), rounded as in Linear.
     spread:  (S,) standard deviations of the normalized scores, to compare weights of raw scores.
+    moments: of each signal, only for the normalization ``fitted``.
     """
 
-    def __init__(self, normalization: str, weights: Array, spread: Array | float = 1.0) -> None:
+    def __init__(
+        self,
+        normalization: str,
+        weights: Array,
+        spread: Array | float = 1.0,
+        moments: Sequence[Moments] = (),
+    ) -> None:
+        self.normalization = normalization
+        self.weights = weights.round(DECIMALS) + 0.0  # never -0.0
         self.spread = spread
-        self.normalization, self.weights = normalization, weights.round(DECIMALS) + 0.0  # never -0.0
+        self.moments = tuple(moments)
 
     def __len__(self) -> int:
         return len(self.weights)
@@ -100,4 +110,5 @@ class Grid:
 
     def linear(self, setting: int, signals: Sequence[str]) -> Linear:
         """Return a setting as a combiner."""
-        return Linear(tuple(signals), tuple(self.weights[setting].tolist()), self.normalization)
+        weights = tuple(self.weights[setting].tolist())
+        return Linear(tuple(signals), weights, self.normalization, self.moments)

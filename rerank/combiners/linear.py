@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.combiners.normalize import NORMALIZATIONS, normalize
+from rerank.combiners.normalize import FITTED, Moments, check_normalization, normalize
 from rerank.errors import TrainingError, UsageError
 
 Array = NDArray[np.float64]
@@ -35,6 +35,7 @@ class Linear:
     signals:       S names.
     weights:       S numbers; they need not sum to 1.
     normalization: one of NORMALIZATIONS.
+    moments:       of each signal, only for the normalization ``fitted``.
     cases:         case -> weights that replace the default.
 
     Raises UsageError for inconsistent values.
@@ -43,6 +44,7 @@ class Linear:
     signals: tuple[str, ...]
     weights: tuple[float, ...]
     normalization: str = "min-max"
+    moments: tuple[Moments, ...] = ()
     cases: Mapping[str, Linear] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -55,9 +57,10 @@ class Linear:
         object.__setattr__(self, "weights", tuple(round(float(one), DECIMALS) for one in self.weights))
         if not all(0 <= weight < math.inf for weight in self.weights) or not any(self.weights):
             raise UsageError("weights must be numbers from 0, and not all 0")
-        if self.normalization not in NORMALIZATIONS:
+        check_normalization(self.normalization)
+        if len(self.moments) != (len(self.signals) if self.normalization == FITTED else 0):
             raise UsageError(
-                f"unknown normalization {self.normalization!r}; choose one of {', '.join(NORMALIZATIONS)}"
+                f"the normalization {FITTED!r} needs the statistics that `rerank tune` stores; tune the stack"
             )
         for case, one in self.cases.items():
             if case not in CASES or one.signals != self.signals or one.cases:
@@ -89,7 +92,7 @@ class Linear:
         if not np.isfinite(scores).all():
             name = self.signals[int((~np.isfinite(scores)).any(axis=0).argmax())]
             raise TrainingError(f"a score of {name} is not finite; train {name} again or leave it out")
-        normalized = normalize(scores, self.normalization)
+        normalized = normalize(scores, self.normalization, self.moments)
         parts = normalized * np.array(self.weights)
         # The tuner repeats these additions to get the same ties.
         return reduce(np.add, parts.T), normalized, parts
@@ -97,7 +100,7 @@ class Linear:
     def relevance(self, final: Array) -> Array:
         """Map final scores s to [0, 1].
 
-        min-max, rank: s / sum of weights. z-score: 1 / (1 + exp(-s)). Raw: (1 + s / (1 + |s|)) / 2.
+        min-max, rank: s / sum of weights. z-score, fitted: 1 / (1 + exp(-s)). Raw: (1 + s / (1 + |s|)) / 2.
         """
         if self.normalization in ("min-max", "rank"):
             return np.clip(final / sum(self.weights), 0.0, 1.0)
@@ -106,11 +109,22 @@ class Linear:
             squashed = final / (1 + np.abs(final))
         return 0.5 + 0.5 * squashed
 
+    def without_moments(self) -> Linear:
+        """Return the weights with z-scores of each request instead of stored moments."""
+        if self.normalization != FITTED:
+            return self
+        cases = {case: linear.without_moments() for case, linear in self.cases.items()}
+        return replace(self, normalization="z-score", moments=(), cases=cases)
+
     def summary(self) -> dict[str, Any]:
         """Return all weights as JSON values."""
 
         def named(one: Linear) -> dict[str, Any]:
-            return {"stack": str(one), "normalization": one.normalization}
+            weights: dict[str, Any] = {"stack": str(one), "normalization": one.normalization}
+            if one.moments:
+                moments = zip(one.signals, one.moments)
+                weights["moments"] = {signal: each._asdict() for signal, each in moments}
+            return weights
 
         return {**named(self), "cases": {case: named(one) for case, one in self.cases.items()}}
 

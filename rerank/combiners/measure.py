@@ -79,7 +79,7 @@ def query_values(query: Judged, grid: Grid, measure: RankMeasure) -> Array:
     result = np.zeros(len(grid))
     if not len(query.positions):
         return result
-    columns = normalize(query.scores, grid.normalization).T  # (S, n)
+    columns = normalize(query.scores, grid.normalization, grid.moments).T  # (S, n)
     for start in range(0, len(grid), _HEIGHT):
         weights = grid.weights[start : start + _HEIGHT].T[:, :, None]  # (S, settings, 1)
         scores = columns[0] * weights[0]
@@ -141,5 +141,5 @@ def grid_means(
 
 def values_by_query(judged: Sequence[Judged], linear: Linear, measure: RankMeasure) -> dict[str, float]:
     """Return query id -> the measure with these weights of the scored signals."""
-    grid = Grid(linear.normalization, np.array([linear.weights]))
+    grid = Grid(linear.normalization, np.array([linear.weights]), moments=linear.moments)
     return {query.query: float(query_values(query, grid, measure)[0]) for query in judged}

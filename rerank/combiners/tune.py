@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from rerank.combiners.grid import MOST, PARTS, RAW_PARTS, SAME, Grid, weight_grid
 from rerank.combiners.linear import Linear
 from rerank.combiners.measure import Judged, estimated_means, grid_means, judge, values_by_query
-from rerank.combiners.normalize import TRIED, normalize
+from rerank.combiners.normalize import FITTED, TRIED, Moments, normalize
 from rerank.combiners.score_table import ScoreTable
 from rerank.combiners.shortlist import shortlist
 from rerank.evaluation.ranks import RankMeasure
@@ -57,6 +57,7 @@ class TuningResult:
     """The chosen weights. Values are means over queries.
 
     combiner:           chosen weights.
+    fitted:             the best weights with the normalization ``fitted``, even if another one is chosen.
     measure:            for example nDCG@10.
     value:              of the chosen weights.
     first_stage_value:  at most ``value`` if the first stage is a signal.
@@ -71,6 +72,7 @@ class TuningResult:
     """
 
     combiner: Linear
+    fitted: Linear
     measure: str
     value: float
     first_stage_value: float
@@ -85,8 +87,9 @@ class TuningResult:
 
     def record(self) -> dict[str, Any]:
         """Return the fields for the stack file as JSON values."""
-        kept = {name: value for name, value in vars(self).items() if name not in ("combiner", "per_query")}
-        return json.loads(json.dumps(plain(kept)), parse_float=lambda text: round(float(text), 6))  # type: ignore[no-any-return]
+        omitted = ("combiner", "fitted", "per_query")
+        values = {name: value for name, value in vars(self).items() if name not in omitted}
+        return json.loads(json.dumps(plain(values)), parse_float=lambda text: round(float(text), 6))  # type: ignore[no-any-return]
 
 
 def tune(
@@ -122,33 +125,43 @@ def tune(
     """
     by, chosen = RankMeasure.parse(measure, cut), table.only(signals or table.signals)
     judged, none_relevant = judge(chosen, qrels, by)
-    grids = [_grid(chosen, judged, method, by, parts) for method in dict.fromkeys(normalizations)]
+    methods = list(dict.fromkeys((*normalizations, FITTED)))
+    grids = [_grid(chosen, judged, method, by, parts) for method in methods]
     first = 0.0
     if first_stage not in chosen.signals:
-        alone, _ = judge(table.only([first_stage]), qrels, by)
-        first = fmean(values_by_query(alone, Linear((first_stage,), (1.0,), "none"), by).values())
+        first = _single_value(table.only([first_stage]), qrels, by)
     measured = list(zip(grids, grid_means(judged, grids, by, progress)))
     single = dict(zip(chosen.signals, _single_signals(*measured[0])))
     lowest = max(first, *single.values())
-    best, combiner, value = _choose(measured, chosen.signals, first_stage, len(judged), lowest)
+    tried = [(grid, means) for grid, means in measured if grid.normalization in normalizations]
+    best, combiner, value = _choose(tried, chosen.signals, first_stage, len(judged), lowest)
+    last = [(grid, means) for grid, means in measured if grid.normalization == FITTED]
+    _, fitted, _ = _choose(last, chosen.signals, first_stage, len(judged), -math.inf)
     return TuningResult(
         combiner=combiner,
+        fitted=fitted,
         measure=str(by),
         value=value,
         first_stage_value=single.get(first_stage, first),
         queries=len(judged),
         without_candidates=sum(not len(query.scores) for query in judged),
         none_relevant=none_relevant,
-        settings=sum(map(len, grids)),
+        settings=sum(len(grid) for grid, _ in tried),
         best=best,
         single_signal=single,
         ablation={
-            name: max(float(means[one.weights[:, signal] == 0].max()) for one, means in measured)
+            name: max(float(means[grid.weights[:, signal] == 0].max()) for grid, means in tried)
             for signal, name in enumerate(single)
             if len(single) > 1
         },
         per_query=values_by_query(judged, combiner, by),
     )
+
+
+def _single_value(table: ScoreTable, qrels: Qrels, measure: RankMeasure) -> float:
+    """Return the mean of a table with one signal."""
+    judged, _ = judge(table, qrels, measure)
+    return fmean(values_by_query(judged, Linear(table.signals, (1.0,), "none"), measure).values())
 
 
 def _single_signals(grid: Grid, means: Array) -> Iterator[float]:
@@ -193,15 +206,19 @@ def _grid(
     if len(queries) > SAMPLE:
         chosen = np.random.default_rng(0).choice(len(queries), SAMPLE, replace=False)
         queries = [queries[index] for index in sorted(chosen.tolist())]
-    rows = [normalize(query.scores, normalization) for query in queries]
+    moments: list[Moments] = []
+    if normalization == FITTED:
+        scores = np.concatenate([row.scores for row in table.rows])
+        moments = [Moments.from_scores(column) for column in scores.T]
+    rows = [normalize(query.scores, normalization, moments) for query in queries]
     spread = np.ones(count)
     if normalization == "none" and rows:  # raw scores differ by orders of magnitude
         spread = np.maximum(np.mean([row.std(axis=0) for row in rows], axis=0), 1e-9)
     settings = math.comb(parts + count - 1, count - 1)
     if settings <= FULL or (settings <= MOST and settings * sum(len(row.ids) for row in table.rows) <= WORK):
-        return Grid(normalization, weight_grid(normalization, count, parts), spread)
+        return Grid(normalization, weight_grid(normalization, count, parts), spread, moments)
     if not queries:
-        return Grid(normalization, np.eye(count))
+        return Grid(normalization, np.eye(count), moments=moments)
     columns = [np.ascontiguousarray((row / spread).T, np.float32) for row in rows]
 
     def measured(settings: Integers) -> Array:
@@ -209,6 +226,6 @@ def _grid(
 
     weights = shortlist(count, parts, measured, kept) / spread
     if normalization != "none":
-        return Grid(normalization, weights / parts)
+        return Grid(normalization, weights / parts, moments=moments)
     thousandths = np.ceil(weights * (RAW_PARTS / weights.max(axis=1, keepdims=True)) - 1e-9)
     return Grid("none", thousandths / RAW_PARTS, spread)

@@ -239,6 +239,22 @@ def _number(value: object) -> float:
         return math.nan
 
 
+@dataclass(frozen=True)
+class TermStatistics:
+    """How frequent terms are in the collection, to score documents outside of it.
+
+    documents:   number of documents.
+    mean_length: mean number of terms per document.
+    frequencies: term -> number of documents with it. A term that is not listed was not asked for.
+    bm25_scale:  factor of the engine's BM25. Lucene leaves out the factor k1 + 1.
+    """
+
+    documents: int
+    mean_length: float
+    frequencies: Mapping[str, int]
+    bm25_scale: float = 1.0
+
+
 def check_signal(signal: str, known: Sequence[str], depth: int = 1) -> None:
     """Raise UsageError for unknown signals and depths below 1."""
     if signal not in known:
@@ -373,6 +389,10 @@ class Engine(ABC):
     @abstractmethod
     def score(self, text: str, signal: str, candidates: Candidates) -> NDArray[np.float64]:
         """(n,) scores by a lexical signal; 0: no shared term."""
+
+    def term_statistics(self, text: str) -> TermStatistics | None:
+        """Return the frequencies of the terms of a text in the collection, or None if the engine has none."""
+        return None
 
     def check_template(self, search: SearchTemplate, query: Query) -> SearchTemplate:
         """Test a template; return its current version. Raises UsageError, InputError or EngineError."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from rerank.combiners.relevance import check_min_score
 from rerank.engines.base import Engine, FilledTemplate, Retriever, SearchRequest, VectorQuery
 from rerank.errors import UsageError
 from rerank.filters import Filter
@@ -71,6 +72,7 @@ class SearchResult(ScoringResult):
             "recomputed": dict(self.recomputed),
             "unscored": self.without_features.get("unscored", 0),
             "late": self.ranking.late,
+            "removed": self.ranking.removed,
             "hits": hits,
         }
 
@@ -175,12 +177,18 @@ class Pipeline:
         stack: Stack,
         *,
         filters: Sequence[Filter] = (),
+        min_score: float | None = None,
         timer: StageTimer | None = None,
     ) -> SearchResult:
         """Retrieve, score and rank candidates.
 
-        filters: conditions for candidates. timer: limits the work; it may raise an exception.
+        filters: conditions for candidates. min_score: leave out documents with a smaller probability of
+        relevance. timer: limits the work; it may raise an exception.
+
+        Raises UsageError for a ``min_score`` outside of 0 to 1, or a stack without probabilities.
         """
+        if min_score is not None:
+            check_min_score(min_score, stack.relevance)
         query = Query("", query) if isinstance(query, str) else query
         timer = timer or StageTimer()
         scorer = self.scorer(stack.signals, stack.first_stage)
@@ -194,10 +202,11 @@ class Pipeline:
         stack = stack.for_case(scored.case)
         ranking = rank_scored(stack, scored, timer, selected.inputs.documents or self.engine.get)
         retrieved_by = candidates.retrieved_by or {stack.first_stage: np.ones(len(candidates), np.bool_)}
+        ranking = ranking.with_unscored(candidates.ids, selected.scorable, retrieved_by)
         return SearchResult(
             **vars(scored),
             stack=stack,
-            ranking=ranking.with_unscored(candidates.ids, selected.scorable, retrieved_by),
+            ranking=ranking if min_score is None else ranking.above(min_score),
             found={name: int(np.count_nonzero(rows)) for name, rows in retrieved_by.items()},
             seconds={name: timer.seconds[name] for name in STAGES if name in timer.seconds},
             unknown_categories=unknown_categories,

@@ -25,7 +25,7 @@ def rank_scored(stack: Stack, scored: ScoringResult, timer: StageTimer, read: Re
     stack: with the weights of the case of ``scored``. read: gets documents.
     """
     with timer.stage("score"):
-        ranking = stack.rank(scored.ids, scored.raw)
+        ranking = stack.rank(scored.ids, scored.raw, query=scored.query)
     if stack.then is not None:
         with timer.stage("then"):
             limit = min(stack.then.ms / 1000, timer.remaining_seconds())

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from rerank.combiners.linear import Linear
+from rerank.combiners.normalize import Moments
+from rerank.combiners.relevance import Calibration, RelevanceModel
 from rerank.errors import InputError, UsageError
 from rerank.files import parse_json
 from rerank.records import SearchTemplate
@@ -19,20 +21,33 @@ if TYPE_CHECKING:
     from rerank.rankers.encoder.cross_encoder import CrossEncoder
 
 
+class SignalMoments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Mean and population standard deviation of a signal over the dev candidates."""
+
+    mean: float
+    deviation: Annotated[float, msgspec.Meta(ge=0)]
+
+
 class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Weights as text (:meth:`Linear.summary`), and those of other cases."""
+    """Weights as text (:meth:`Linear.summary`), and those of other cases.
+
+    moments: signal -> moments, only for the normalization ``fitted``.
+    """
 
     stack: str
     normalization: str
+    moments: dict[str, SignalMoments] = {}
     cases: dict[str, Weights] = {}
 
     def linear(self) -> Linear:
         """Return the weights of all cases. Raises UsageError for inconsistent values."""
-        names, shares = parse_stack(self.stack)
+        names, weights = parse_stack(self.stack)
+        moments = [self.moments[name] for name in names if name in self.moments]
         return Linear(
             names,
-            shares or (),
+            weights or (),
             normalization=self.normalization,
+            moments=tuple(Moments(each.mean, each.deviation) for each in moments),
             cases={case: one.linear() for case, one in self.cases.items()},
         )
 
@@ -88,6 +103,30 @@ def _load(folder: str, version: str = "") -> CrossEncoder:
     return encoder
 
 
+class CalibrationFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The fields of :class:`rerank.combiners.relevance.Calibration`."""
+
+    intercept: float
+    slope: Annotated[float, msgspec.Meta(gt=0)]
+    length_slope: float
+    relevant: int
+    auc: float | None
+    error: float
+
+
+class RelevanceFile(Weights, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The fields of :class:`rerank.combiners.relevance.RelevanceModel`."""
+
+    calibration: CalibrationFile | None = None
+    cases: dict[str, RelevanceFile] = {}  # type: ignore[assignment]
+
+    def model(self) -> RelevanceModel:
+        """Return the model. Raises UsageError for inconsistent values."""
+        weights = msgspec.structs.replace(self, cases={}).linear()
+        calibration = self.calibration and Calibration(**msgspec.structs.asdict(self.calibration))
+        return RelevanceModel(weights, calibration, {case: each.model() for case, each in self.cases.items()})
+
+
 class StackFile(Weights, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A stack as JSON; see docs/reference/formats.md."""
 
@@ -97,6 +136,7 @@ class StackFile(Weights, frozen=True, forbid_unknown_fields=True, kw_only=True):
     retrieve: list[str]
     depth: int
     then: SecondPhase | None = None
+    relevance: RelevanceFile | None = None
     versions: dict[str, str]
     tuned: dict[str, Any]
 

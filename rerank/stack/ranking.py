@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.errors import UsageError
 from rerank.records import Document
 from rerank.results import MOST_ROWS, html_table
 from rerank.text import plural
@@ -30,6 +31,7 @@ class Hit:
     """One ranked document. Ranks count from 1.
 
     first_stage_rank: before reranking. found_by: retrievers, if known.
+    relevance: probability that the document is relevant, or None if the stack has no calibration.
 
     >>> from rerank.stack.ranking import SignalScore
     >>> signals = {"tfidf": SignalScore(raw=0.8, normalized=1.0, weighted=0.4)}
@@ -44,6 +46,7 @@ class Hit:
     first_stage_rank: int
     signals: Mapping[str, SignalScore]
     found_by: tuple[str, ...] = ()
+    relevance: float | None = None
 
     def explanation(self) -> dict[str, dict[str, float]]:
         """Return raw, normalized and weighted scores per signal."""
@@ -55,6 +58,7 @@ class Hit:
             "id": self.id,
             "title": (document.title or document.text[:100]) if document else "",
             "score": self.score,
+            "relevance": self.relevance,
             "rank": self.rank,
             "first_stage_rank": self.first_stage_rank,
             "found_by": list(self.found_by),
@@ -72,6 +76,8 @@ class Ranking:
     signals: S names.
     raw, normalized, weighted: (n, S), in first-stage order.
     found:   retriever -> (n,) whether it found a document, in first-stage order.
+    relevance: (n,) probabilities, in first-stage order; None: the stack has no calibration.
+    removed: number of documents below a minimum probability. They are not among ``ids``.
     then:    the second phase: its first documents, best first.
     late:    whether the second phase took too long.
     scored:  (n,) whether a document was scored, in first-stage order; None: all. See :meth:`with_unscored`.
@@ -93,6 +99,8 @@ class Ranking:
     normalized: Array
     weighted: Array
     found: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
+    relevance: Array | None = None
+    removed: int = 0
     then: Ranking | None = None
     late: bool = False
     scored: NDArray[np.bool_] | None = None
@@ -121,7 +129,8 @@ class Ranking:
         row = int(self.order[index])
         id = self.ids[index]
         signals: dict[str, SignalScore] = {}
-        if self.scored is None or self.scored[row]:
+        is_scored = self.scored is None or bool(self.scored[row])
+        if is_scored:
             cells = zip(self.raw[row].tolist(), self.normalized[row].tolist(), self.weighted[row].tolist())
             signals = {name: SignalScore(*cell) for name, cell in zip(self.signals, cells)}
         if self.then is not None and id in self._second_phase_index:
@@ -133,10 +142,27 @@ class Ranking:
             first_stage_rank=row + 1,
             signals=signals,
             found_by=tuple(name for name, where in self.found.items() if where[row]),
+            relevance=None if self.relevance is None or not is_scored else float(self.relevance[row]),
         )
 
     def __iter__(self) -> Iterator[Hit]:
         return (self[position] for position in range(len(self)))
+
+    def above(self, min_score: float) -> Ranking:
+        """Return the ranking without documents whose probability is below ``min_score``.
+
+        Documents that were not scored stay. Raises UsageError without probabilities.
+        """
+        if self.relevance is None:
+            raise UsageError("the stack has no probabilities; tune it again")
+        positions = np.flatnonzero(~(self.relevance[self.order] < min_score))
+        return replace(
+            self,
+            ids=[self.ids[position] for position in positions.tolist()],
+            scores=self.scores[positions],
+            order=self.order[positions],
+            removed=len(self) - len(positions),
+        )
 
     def top(self, count: int) -> list[Hit]:
         """Return at most ``count`` best hits."""
@@ -175,6 +201,7 @@ class Ranking:
             raw=spread(self.raw),
             normalized=spread(self.normalized),
             weighted=spread(self.weighted),
+            relevance=None if self.relevance is None else spread(self.relevance[:, None])[:, 0],
             found=found,
             scored=scored,
         )

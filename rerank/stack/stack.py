@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.combiners.linear import Linear, check_name
+from rerank.combiners.relevance import RelevanceModel
 from rerank.errors import InputError, UsageError, WorkspaceError
 from rerank.files import write_text
 from rerank.order import rank
-from rerank.records import SearchTemplate
+from rerank.records import Query, SearchTemplate
 from rerank.stack.file import SecondPhase, StackFile, read
 from rerank.stack.parse import parse_stack, retriever_depths
 from rerank.stack.ranking import Ranking
@@ -37,6 +38,7 @@ class Stack:
     versions:    signal or retriever -> ranker version.
     search:      the user's search.
     then:        second phase.
+    relevance:   scores that do not depend on other candidates; None: the stack is not tuned.
     tuned:       tuning record, without dates.
 
     Raises UsageError for inconsistent settings.
@@ -55,6 +57,7 @@ class Stack:
     versions: Mapping[str, str] = field(default_factory=dict)
     search: SearchTemplate | None = None
     then: SecondPhase | None = None
+    relevance: RelevanceModel | None = None
     tuned: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -135,7 +138,8 @@ class Stack:
 
     def for_case(self, case: str) -> Stack:
         """Return the stack for a category case."""
-        return replace(self, combiner=self.combiner.for_case(case))
+        relevance = self.relevance and self.relevance.for_case(case)
+        return replace(self, combiner=self.combiner.for_case(case), relevance=relevance)
 
     def with_template(self, search: SearchTemplate) -> Stack:
         """Return the stack with the user's search as first stage. Rankers that retrieve still do.
@@ -145,21 +149,31 @@ class Stack:
         """
         if self.first_stage != SEARCH and SEARCH in self.signals:
             raise UsageError(f"the stack {self} has another first stage than its own search; tune it again")
-        combiner = self.combiner.renamed({self.first_stage: SEARCH})
+        # The scores of the search have another mean and deviation.
+        combiner = self.combiner.without_moments().renamed({self.first_stage: SEARCH})
         others = [one for one in self.retrieve if one not in (self.first_stage, SEARCH)]
         retrieve = (SEARCH, *others) if others else ()
-        return replace(self, combiner=combiner, first_stage=SEARCH, retrieve=retrieve, search=search)
+        return replace(
+            self, combiner=combiner, first_stage=SEARCH, retrieve=retrieve, search=search, relevance=None
+        )
 
     def rank(
-        self, ids: Sequence[str], raw: NDArray[Any], found: Mapping[str, NDArray[np.bool_]] | None = None
+        self,
+        ids: Sequence[str],
+        raw: NDArray[Any],
+        found: Mapping[str, NDArray[np.bool_]] | None = None,
+        query: Query | None = None,
     ) -> Ranking:
         """Rank n ids in first-stage order by raw (n, S) scores. Raises TrainingError for a non-finite score.
 
-        found: retriever -> (n,) whether it found a candidate.
+        found: retriever -> (n,) whether it found a candidate. query: for the probabilities of relevance.
         """
         scores = np.asarray(raw, dtype=np.float64)
         final, normalized, weighted = self.combiner.combine(scores)
         order = rank(ids, final)
+        relevance = None
+        if query is not None and self.relevance is not None:
+            relevance = self.relevance.relevance(scores, query)
         return Ranking(
             ids=[ids[position] for position in order.tolist()],
             scores=final[order],
@@ -169,6 +183,7 @@ class Stack:
             normalized=normalized,
             weighted=weighted,
             found=found or {},
+            relevance=relevance,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -184,6 +199,8 @@ class Stack:
         }
         if self.then is not None:
             data["then"] = self.then
+        if self.relevance is not None:
+            data["relevance"] = self.relevance.summary()
         if self.search is not None:
             # Stored templates are read from the cluster; runs cannot be repeated.
             source = self.search.source if self.search.kind == "template" else ""
@@ -213,6 +230,7 @@ class Stack:
                 versions=file.versions,
                 search=file.search,
                 then=file.then,
+                relevance=file.relevance and file.relevance.model(),
                 tuned=file.tuned,
             )
         except msgspec.ValidationError as error:

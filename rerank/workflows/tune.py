@@ -12,7 +12,7 @@ import msgspec
 
 from rerank.combiners.folds import CrossValidated, cross_validate
 from rerank.combiners.linear import CASES, Linear
-from rerank.combiners.normalize import PER_QUERY, TRIED
+from rerank.combiners.normalize import PER_QUERY, TRIED, check_normalization
 from rerank.combiners.score_table import ScoreTable
 from rerank.combiners.tune import TuningResult
 from rerank.combiners.tune import tune as tune_table
@@ -32,6 +32,7 @@ from rerank.stack.file import second_phase as read_second_phase
 from rerank.stack.parse import parse_stack, retriever_depths
 from rerank.stack.signals import DEFAULT_FIRST_STAGE, SEARCH, first_stages, is_clause, learned
 from rerank.stack.stack import Stack
+from rerank.workflows.calibrate import relevance_model
 from rerank.workflows.experiment import Experiment, JudgedQueries
 from rerank.workspace import Workspace
 
@@ -131,8 +132,8 @@ def tune(
         check_output(out, '"rerank_stack"')
     RankMeasure.parse(measure)  # these raise before the long work
     equal = Linear(signals, (1.0,) * len(signals))
-    for one in normalizations:
-        replace(equal, normalization=one)
+    for normalization in normalizations:
+        check_normalization(normalization)
     phase = None if then is None else read_second_phase(then, top)
     asked = Protocol(depth) if protocol is None else parse_protocol(protocol)
     shared: dict[str, Any] = {"infer": infer, "seed": seed, "progress": progress}
@@ -259,9 +260,14 @@ class _Weights:
         """Return the tuned stack."""
         main, *others = (one.combiner for one in self.tuned.values())
         combiner = replace(main, cases=dict(zip([*self.tuned][1:], others)))
-        stack, rankers = replace(self.start, combiner=combiner), self.experiment.pipeline.rankers
-        versions = {name: rankers[name].version for name in stack.rankers}
-        return replace(stack, versions=versions, tuned=self._record())
+        stack = replace(self.start, combiner=combiner)
+        rankers = self.experiment.pipeline.rankers
+        return replace(
+            stack,
+            versions={name: rankers[name].version for name in stack.rankers},
+            relevance=relevance_model(self.experiment, self.tables, self.tuned, stack.first_stage),
+            tuned=self._record(),
+        )
 
     def second_phase(self, stack: Stack, then: SecondPhase) -> tuple[Stack, TuningResult]:
         """Tune the weights of a second phase. Without weight, it is left out of the stack."""

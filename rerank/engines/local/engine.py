@@ -19,6 +19,7 @@ from rerank.engines.base import (
     Encoder,
     Engine,
     SearchRequest,
+    TermStatistics,
     WriteResult,
     batches,
     check_signal,
@@ -303,6 +304,13 @@ class LocalEngine(Engine):
         rows = np.array(list(selected.values()), np.int64)
         scores = Lexical(snapshot, request.text).scores(request.first_stage, rows)
         return snapshot.candidates(rows, scores, request.features)
+
+    def term_statistics(self, text: str) -> TermStatistics:
+        """See :meth:`Engine.term_statistics`."""
+        snapshot = self._snapshot()
+        tfidf = snapshot.tfidf
+        frequencies = {term: tfidf.frequency(term) for term in set(snapshot.index.analyze(text))}
+        return TermStatistics(len(self), tfidf.mean_length, frequencies)
 
     def score(self, text: str, signal: str, candidates: Candidates) -> NDArray[np.float64]:
         """See :meth:`Engine.score`."""

@@ -16,6 +16,7 @@ import shutil
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from itertools import chain, count
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -53,6 +54,19 @@ class TfIdf:
         wanted = term.encode()
         number = bisect_left(range(len(self._ends)), wanted, key=self._term)
         return number if number < len(self._ends) and self._term(number) == wanted else None
+
+    def frequency(self, term: str) -> int:
+        """Return the number of documents with the term."""
+        number = self._find(term)
+        return 0 if number is None else int(self.starts[number + 1] - self.starts[number])
+
+    @cached_property
+    def mean_length(self) -> float:
+        """Mean number of terms per document."""
+        parts = range(0, len(self.weights), _TOGETHER)
+        # A weight is 1 + ln tf.
+        total = sum(float(np.exp(self.weights[start : start + _TOGETHER] - 1.0).sum()) for start in parts)
+        return total / max(self._documents, 1)
 
     def scores(self, terms: Iterable[str]) -> NDArray[np.float64]:
         """(rows,) scores; 0 without known terms."""

@@ -13,7 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.engines.base import Engine, FeatureStore, SearchRequest, batches, hits_of_run, union_with_search
+from rerank.engines.base import (
+    Engine,
+    FeatureStore,
+    SearchRequest,
+    TermStatistics,
+    batches,
+    hits_of_run,
+    union_with_search,
+)
 from rerank.engines.opensearch.attached_features import AttachedFeatures
 from rerank.engines.opensearch.auth import check_trust, trust
 from rerank.engines.opensearch.connection import Settings, check
@@ -21,6 +29,7 @@ from rerank.engines.opensearch.index import Index
 from rerank.engines.opensearch.layout import Layout, fields_of
 from rerank.engines.opensearch.search import Searcher
 from rerank.engines.opensearch.templates import Templates
+from rerank.engines.opensearch.term_statistics import term_statistics
 from rerank.engines.opensearch.writing import Writer
 from rerank.errors import EngineError
 from rerank.records import Candidates, Query, SearchTemplate
@@ -165,6 +174,10 @@ class OpenSearchEngine(Writer, Engine):
         if self.layout.attached:
             return self.searcher.fields.field_values(ids, fields)
         return super().field_values(ids, fields)
+
+    def term_statistics(self, text: str) -> TermStatistics:
+        """See :meth:`Engine.term_statistics`."""
+        return term_statistics(self.index, text)
 
     def score(self, text: str, signal: str, candidates: Candidates) -> NDArray[np.float64]:
         """Score candidates by a lexical signal."""

@@ -57,6 +57,11 @@ class Layout:
         parts = fields or {name: (name,) for name in FIELDS}
         self._paths = [(name, path.split(".")) for name, paths in parts.items() for path in paths]
 
+    @property
+    def word_fields(self) -> list[str]:
+        """The fields that BM25 searches."""
+        return self._words or ["content"]
+
     def query(self, text: str, signal: str) -> dict[str, Any]:
         """Return the query of a lexical signal. text: plain words. Scores of title and text add up."""
         if len(self._words) > 1:

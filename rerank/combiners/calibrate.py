@@ -1,0 +1,139 @@
+"""Fit the probability that a document is relevant."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank.combiners.relevance import Calibration
+
+Array = NDArray[np.float64]
+
+MIN_RELEVANT = 30
+"""With fewer relevant candidates, there is no calibration."""
+
+LIST_SIZE = 100
+"""Best candidates of a query in the regression."""
+
+_FOLDS = 5
+_MEASURED = 10
+"""Candidates per query whose probabilities are compared with the judgments."""
+
+_GROUPS = 10
+_STEPS = 50
+_RIDGE = 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class CandidateList:
+    """Candidates of a query, best first.
+
+    scores:   (n,) fitted scores.
+    relevant: (n,) bool.
+    foreign:  (m,) fitted scores of candidates of another query, without relevant documents.
+    length:   of the query (:func:`rerank.combiners.relevance.query_length`).
+    """
+
+    scores: Array
+    relevant: NDArray[np.bool_]
+    foreign: Array
+    length: float
+
+
+def fit_calibration(lists: Sequence[CandidateList]) -> Calibration | None:
+    """Fit a calibration, or return None for too few relevant documents or scores that do not order them.
+
+    Candidates without a judgment count as not relevant.
+    """
+    relevant = sum(int(each.relevant.sum()) for each in lists)
+    coefficients = _fit(lists) if relevant >= MIN_RELEVANT and len(lists) >= _FOLDS else None
+    if coefficients is None:
+        return None
+    intercept, slope, length_slope = coefficients
+    auc, error = _cross_fitted(lists)
+    return Calibration(intercept, slope, length_slope, relevant, auc, error)
+
+
+def _fit(lists: Sequence[CandidateList]) -> tuple[float, float, float] | None:
+    """Newton's method for logistic regression. None: a larger score does not mean a larger probability."""
+    scores = np.concatenate([part for each in lists for part in (each.scores, each.foreign)])
+    sizes = [len(each.scores) + len(each.foreign) for each in lists]
+    lengths = np.repeat([each.length for each in lists], sizes)
+    targets = np.concatenate(
+        [part for each in lists for part in (each.relevant, np.zeros(len(each.foreign), np.bool_))]
+    ).astype(np.float64)
+    inputs = np.column_stack([np.ones(len(scores)), scores, lengths])
+    # Columns of mean 0 and deviation 1 keep the steps stable.
+    center = inputs.mean(axis=0) * (0, 1, 1)
+    scale = np.where(inputs.std(axis=0) > 0, inputs.std(axis=0), 1.0)
+    columns = (inputs - center) / scale
+    weights = np.zeros(3)
+    ridge = np.diag([0.0, _RIDGE, _RIDGE]) * len(scores) + np.eye(3) * 1e-12
+    for _ in range(_STEPS):
+        probabilities = 0.5 + 0.5 * np.tanh(columns @ weights / 2)
+        gradient = columns.T @ (targets - probabilities) - ridge @ weights
+        curvature = (columns * (probabilities * (1 - probabilities))[:, None]).T @ columns + ridge
+        step = np.linalg.solve(curvature, gradient)
+        weights += step * min(1.0, 5.0 / max(float(np.abs(step).max()), 1e-12))
+        if float(np.abs(step).max()) < 1e-9:
+            break
+    slopes = weights / scale
+    intercept = float(slopes[0] - slopes[1:] @ center[1:])
+    if not np.isfinite(slopes).all() or slopes[1] <= 0:
+        return None
+    return intercept, float(slopes[1]), float(slopes[2])
+
+
+def _cross_fitted(lists: Sequence[CandidateList]) -> tuple[float | None, float]:
+    """Return the AUC and the calibration error of queries that a regression on the others did not see."""
+    best, best_foreign = [], []
+    probabilities: list[Array] = []
+    targets: list[NDArray[np.bool_]] = []
+    for fold in range(_FOLDS):
+        fitted = _fit([each for position, each in enumerate(lists) if position % _FOLDS != fold])
+        if fitted is None:
+            continue
+        calibration = Calibration(*fitted, relevant=0, auc=None, error=0.0)
+        for each in lists[fold::_FOLDS]:
+            own = calibration.probabilities(each.scores, each.length)
+            probabilities.append(own[:_MEASURED])
+            targets.append(each.relevant[:_MEASURED])
+            if each.relevant.any():
+                best.append(float(own.max()))
+            if len(each.foreign):
+                best_foreign.append(float(calibration.probabilities(each.foreign, each.length).max()))
+    if not probabilities:
+        return None, 1.0
+    error = calibration_error(np.concatenate(probabilities), np.concatenate(targets))
+    return area_under_curve(np.array(best), np.array(best_foreign)), error
+
+
+def calibration_error(probabilities: Array, targets: NDArray[np.bool_]) -> float:
+    """Return the mean difference of probability and share of relevant documents in groups of equal size.
+
+    >>> calibration_error(np.array([0.25, 0.25, 0.75, 0.75]), np.array([False, False, True, True]))
+    0.25
+    """
+    groups = np.array_split(np.argsort(probabilities, kind="stable"), _GROUPS)
+    differences = [
+        abs(float(probabilities[group].mean() - targets[group].mean())) * len(group)
+        for group in groups
+        if len(group)
+    ]
+    return sum(differences) / max(len(probabilities), 1)
+
+
+def area_under_curve(positive: Array, negative: Array) -> float | None:
+    """Return the probability that a positive value is larger than a negative one; ties count half.
+
+    >>> area_under_curve(np.array([3.0, 2.0]), np.array([1.0, 2.0]))
+    0.875
+    """
+    if not len(positive) or not len(negative):
+        return None
+    ordered = np.sort(negative)
+    below = np.searchsorted(ordered, positive, "left") + np.searchsorted(ordered, positive, "right")
+    return float(below.sum() / (2 * len(positive) * len(negative)))

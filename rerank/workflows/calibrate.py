@@ -1,0 +1,115 @@
+"""Fit the relevance models of a tuned stack."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank.combiners.calibrate import LIST_SIZE, CandidateList, fit_calibration
+from rerank.combiners.linear import Linear
+from rerank.combiners.relevance import RelevanceModel, query_length
+from rerank.combiners.score_table import ScoreRow, ScoreTable
+from rerank.combiners.tune import TuningResult
+from rerank.errors import RerankError
+from rerank.evaluation.protocols import Protocol
+from rerank.order import rank
+from rerank.records import Qrels, Query
+from rerank.workflows.experiment import Experiment
+
+Array = NDArray[np.float64]
+
+_FOREIGN = 30
+"""Best candidates of another query, which are examples of lists without an answer."""
+
+_JUDGED = Protocol(None)
+
+
+def relevance_model(
+    experiment: Experiment,
+    tables: Mapping[str, tuple[ScoreTable, Qrels]],
+    tuned: Mapping[str, TuningResult],
+    first_stage: str,
+) -> RelevanceModel:
+    """Return the relevance model of a stack, and those of its cases.
+
+    tables: case -> scores of the dev candidates and their judgments, the main one first.
+    tuned: case -> result.
+    """
+    foreign = _foreign_scores(experiment, tables, tuned, first_stage)
+    models = {}
+    for case, (table, qrels) in tables.items():
+        combiner = tuned[case].fitted
+        selected = table.only(combiner.signals)
+        lists = _lists(selected, qrels, combiner, experiment.queries, foreign.get(case, {}))
+        models[case] = RelevanceModel(combiner, fit_calibration(lists))
+    main, *others = models
+    return replace(models[main], cases={case: models[case] for case in others})
+
+
+def _lists(
+    table: ScoreTable,
+    qrels: Qrels,
+    combiner: Linear,
+    queries: Sequence[Query],
+    foreign: Mapping[str, ScoreRow],
+) -> list[CandidateList]:
+    lengths = {query.id: query_length(query) for query in queries}
+    lists = []
+    for row in table.rows:
+        if not row.ids or row.query not in qrels:
+            continue
+        scores, _, _ = combiner.combine(row.scores)
+        best = rank(row.ids, scores)[:LIST_SIZE]
+        relevant = qrels.relevant(row.query)
+        is_relevant = np.array([row.ids[position] in relevant for position in best.tolist()], np.bool_)
+        foreign_scores = np.zeros(0)
+        if row.query in foreign and foreign[row.query].ids:
+            foreign_scores, _, _ = combiner.combine(foreign[row.query].scores)
+        lists.append(CandidateList(scores[best], is_relevant, foreign_scores, lengths[row.query]))
+    return lists
+
+
+def _foreign_scores(
+    experiment: Experiment,
+    tables: Mapping[str, tuple[ScoreTable, Qrels]],
+    tuned: Mapping[str, TuningResult],
+    first_stage: str,
+) -> dict[str, dict[str, ScoreRow]]:
+    """Return case -> query id -> scores of the best candidates of the next query.
+
+    Empty if the user's own search or a filter finds the candidates: they cannot score other documents.
+    """
+    if experiment.searches or experiment.filters:
+        return {}
+    foreign: dict[tuple[str, str], int] = {}
+    for case, (table, _) in tables.items():
+        selected = table.only(tuned[case].fitted.signals)
+        for row, following in zip(selected.rows, (*selected.rows[1:], *selected.rows[:1])):
+            scores, _, _ = tuned[case].fitted.combine(following.scores)
+            relevant = experiment.qrels.relevant(row.query)
+            for position in rank(following.ids, scores)[:_FOREIGN].tolist():
+                document = following.ids[position]
+                if document not in relevant and following.query != row.query:
+                    foreign[row.query, document] = 0
+    if not foreign:
+        return {}
+    signals = next(iter(tuned.values())).fitted.signals
+    judged = Qrels((query, document, grade) for (query, document), grade in foreign.items())
+    rows: dict[str, dict[str, ScoreRow]] = {case: {} for case in tables}
+    queries = [query for query in experiment.queries if query.id in judged]
+    with suppress(RerankError):  # without them, only the candidates of each query are used
+        scored, _ = replace(experiment, queries=queries, qrels=judged, progress=None).table(
+            protocol=_JUDGED,
+            signals=list(dict.fromkeys((*signals, first_stage))),
+            first_stage=first_stage,
+            every_case=len(tables) > 1,
+        )
+        for row in scored.only(signals).rows:
+            for case in tables:
+                if case in ("", row.case):
+                    rows[case].setdefault(row.query, row)
+    return rows
