@@ -1,4 +1,4 @@
-"""``rerank evaluate`` and ``rerank compare``."""
+"""``rerank evaluate``: measures of stacks on judged queries."""
 
 from __future__ import annotations
 
@@ -89,35 +89,6 @@ def command(
     yield Output(report)
     show(report)
     show_remarks(report)
-
-
-@options.command(
-    "compare",
-    options.argument("runs", nargs=-1, required=True, metavar="RUN RUN..."),
-    "Input",
-    options.qrels,
-    "Measures",
-    measures,
-    options.GENERAL,
-    options.seed,
-)
-def compare(runs: tuple[str, ...], progress: output.Bar, **settings: Any) -> Iterator[Output]:
-    """Compare TREC runs with the first one (paired randomization test, Holm's correction).
-
-    The runs can come from any system, or from `rerank evaluate --save-run`.
-    """
-    names = [Path(run).name for run in runs]
-    if len(set(names)) < len(names):
-        names = list(runs)
-    if len(set(runs)) < len(runs):
-        raise click.UsageError("a run is named twice; name each run once")
-    report = rerank.compare(dict(zip(names, runs)), **settings)
-    for name, count in report.empty.items():
-        if count:
-            of = plural(report.queries, output.QUERIES)
-            output.note(f"{name} has no documents for {count} of {of}, counted as 0")
-    yield Output(report)
-    show(report)
 
 
 def show_remarks(report: EvaluationReport) -> None:

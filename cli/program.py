@@ -29,11 +29,9 @@ COMMANDS = {
     "serve": "Run the HTTP service.",
     "hook": "Rerank the searches of an OpenSearch index.",
     "evaluate": "Measure stacks against a baseline, with significance.",
-    "compare": "Compare runs of any systems, with significance.",
     "encode": "Compute missing features of the trained rankers.",
     "status": "Show the contents of a workspace.",
 }
-_MODULES = {"compare": "evaluate"}
 _DEBUG = "RERANK_DEBUG"
 _QUIET = ("-q", "--quiet")
 
@@ -66,8 +64,8 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module = import_module(f".{_MODULES.get(cmd_name, cmd_name)}", __package__)
-        command: click.Command = getattr(module, cmd_name if cmd_name in _MODULES else "command")
+        module = import_module(f".{cmd_name}", __package__)
+        command: click.Command = module.command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

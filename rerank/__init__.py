@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from rerank.stack.stack import Stack as Stack
     from rerank.workflows.attach import attach as attach
     from rerank.workflows.auto import auto as auto
-    from rerank.workflows.compare import compare as compare
     from rerank.workflows.encode import encode as encode
     from rerank.workflows.evaluate import evaluate as evaluate
     from rerank.workflows.ingest import ingest as ingest
@@ -67,7 +66,7 @@ _MODULES = {
     "rerank.workspace": ("Workspace",),
     **{
         f"rerank.workflows.{name}": (name,)
-        for name in ("attach", "auto", "compare", "encode", "evaluate", "ingest", "status", "train", "tune")
+        for name in ("attach", "auto", "encode", "evaluate", "ingest", "status", "train", "tune")
     },
 }
 """Module -> its public names, which are imported on first use."""

@@ -7,26 +7,22 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from rerank.errors import UsageError
-from rerank.formats import read_labeled_pairs, read_qrels, read_queries, read_run
-from rerank.order import rank
-from rerank.records import LabeledPair, Qrels, Query
+from rerank.errors import InputError, UsageError
+from rerank.formats import read_labeled_pairs, read_qrels, read_queries
+from rerank.formats.beir import query_from_fields
+from rerank.records import LabeledPair, Qrels, Query, integral_grade, record_id, shorten
 
 Value = TypeVar("Value")
 File = str | os.PathLike[str]
 
-Queries = Iterable[Query] | Mapping[str, str] | File
-"""Queries, their texts by their ids, or a file of them."""
+Queries = Iterable[Query | Mapping[str, Any]] | Mapping[str, str] | File
+"""Queries or their fields as in a file, their texts by their ids, or a file of them."""
 
 Judgments = Mapping[str, Mapping[str, int]] | Iterable[tuple[str, str, int]] | File
 """Judgments, as :class:`rerank.Qrels`, as its arguments, or as a file."""
 
-Run = Mapping[str, Sequence[str] | Sequence[tuple[str, float]] | Mapping[str, float]] | File
-"""Query id -> document ids (best first), pairs of id and score, or scores by id; or a file of them."""
-
-
-Pairs = Sequence[LabeledPair] | File
-"""Labeled pairs of documents, or a file of them."""
+Pairs = Sequence[LabeledPair] | Iterable[tuple[str, str, bool]] | File
+"""Labeled pairs of documents, as tuples of two ids and a label, or a file of them."""
 
 
 def as_list(values: Any) -> list[Any]:
@@ -35,43 +31,48 @@ def as_list(values: Any) -> list[Any]:
     >>> as_list("text"), as_list(("text", "meta"))
     (['text'], ['text', 'meta'])
     """
-    if isinstance(values, Iterable) and not isinstance(values, (str, os.PathLike)):
+    if isinstance(values, Iterable) and not isinstance(values, (str, os.PathLike, Mapping)):
         return list(values)
     return [] if values is None else [values]
 
 
 def as_queries(queries: Queries, *, ignore_categories: bool = False) -> list[Query]:
-    """Return queries as a list. Raises UsageError.
+    """Return queries as a list. Raises UsageError, also for a repeated id.
 
     ignore_categories: return them without categories.
 
-    >>> as_queries({"q1": "wolf"}) == [Query("q1", "wolf")]
+    >>> as_queries({"q1": "wolf"}) == as_queries([{"_id": "q1", "text": "wolf"}]) == [Query("q1", "wolf")]
     True
     """
     if isinstance(queries, (str, os.PathLike)):
         queries = read_queries(queries)
-    if isinstance(queries, Mapping):
+    if isinstance(queries, Mapping) and "_id" not in queries:
         queries = [Query(id, text) if isinstance(text, str) else text for id, text in queries.items()]
-    found = list(queries) if isinstance(queries, Iterable) else [queries]
-    for one in found:
-        if not isinstance(one, Query):
-            raise UsageError(f"queries: {_short(one)} is not a Query; give queries, texts by id, or a file")
-    return [replace(query, categories=()) for query in found] if ignore_categories else found
+    read = [_as_query(query, position) for position, query in enumerate(as_list(queries))]
+    ids: set[str] = set()
+    for query in read:
+        if query.id in ids:
+            raise UsageError(f"queries: the id {query.id!r} occurs twice; give each query its own id")
+        ids.add(query.id)
+    return [replace(query, categories=()) for query in read] if ignore_categories else read
+
+
+def _as_query(query: Any, position: int) -> Query:
+    if isinstance(query, Query):
+        return query
+    if not isinstance(query, Mapping):
+        raise UsageError(f"queries: {shorten(query)} is not a Query; give queries, texts by id, or a file")
+    try:
+        return query_from_fields(f"queries[{position}]", query)
+    except InputError as error:
+        raise UsageError(str(error)) from None
 
 
 def as_qrels(qrels: Judgments) -> Qrels:
     """Return judgments as :class:`rerank.Qrels`. Raises UsageError."""
     if isinstance(qrels, Qrels):
         return qrels
-    if isinstance(qrels, (str, os.PathLike)):
-        return read_qrels(qrels)
-    try:
-        return Qrels(qrels)
-    except (TypeError, ValueError, AttributeError):
-        raise UsageError(
-            f"qrels: {_short(qrels)} are not judgments; give Qrels, a mapping like"
-            ' {"q1": {"d1": 1}}, or a file'
-        ) from None
+    return read_qrels(qrels) if isinstance(qrels, (str, os.PathLike)) else Qrels(qrels)
 
 
 def from_file(values: Value | File, read: Callable[[File], Value]) -> Value:
@@ -80,36 +81,24 @@ def from_file(values: Value | File, read: Callable[[File], Value]) -> Value:
 
 
 def as_pairs(pairs: Pairs, known: Callable[[Iterable[str]], Collection[str]]) -> Sequence[LabeledPair]:
-    """Return labeled pairs. known: returns the existing ids among given ids, to check a file."""
-    return from_file(pairs, lambda file: read_labeled_pairs(file, known))
+    """Return labeled pairs. known: returns the existing ids among given ids, to check a file.
 
+    Raises UsageError for other values.
 
-def as_run(name: str, run: Run) -> dict[str, list[str]]:
-    """Return query id -> document ids, best first. Raises UsageError.
-
-    >>> as_run("new", {"q1": [("d1", 0.5), ("d2", 2)], "q2": {"d3": 1.5}, "q3": ["d4", "d5"]})
-    {'q1': ['d2', 'd1'], 'q2': ['d3'], 'q3': ['d4', 'd5']}
+    >>> as_pairs([("a", "b", 1)], known=set)
+    [LabeledPair(a='a', b='b', related=True)]
     """
-    if isinstance(run, (str, os.PathLike)):
-        run = read_run(run)
-    try:
-        return {query: _ids(hits) for query, hits in run.items()}
-    except (TypeError, ValueError, AttributeError):
-        raise UsageError(
-            f"run {name!r}: {_short(run)} is not a run; give lists of document ids by query id, or a file"
-        ) from None
+    if isinstance(pairs, (str, os.PathLike)):
+        return read_labeled_pairs(pairs, known)
+    return [_as_pair(pair) for pair in as_list(pairs)]
 
 
-def _ids(hits: Any) -> list[str]:
-    scored = list(hits.items() if isinstance(hits, Mapping) else hits)
-    if isinstance(hits, str) or not all(isinstance(one, (str, tuple, list)) for one in scored):
-        raise TypeError
-    if not scored or isinstance(scored[0], str):
-        return scored
-    ids = [id for id, _ in scored]
-    return [ids[place] for place in rank(ids, [float(score) for _, score in scored]).tolist()]
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}... ({type(value).__name__})"
+def _as_pair(pair: Any) -> LabeledPair:
+    if isinstance(pair, LabeledPair):
+        return pair
+    values = tuple(pair) if isinstance(pair, Iterable) and not isinstance(pair, (str, Mapping)) else ()
+    label = integral_grade(values[2]) if len(values) == 3 else None
+    if label not in (0, 1):
+        raise UsageError(f"pairs: {shorten(pair)} is not two ids and a label (1 related, 0 not)")
+    first, second = (record_id(value, "pairs: an id") for value in values[:2])
+    return LabeledPair(first, second, bool(label))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rerank.errors import UsageError
 from rerank.text import plural, query_language, without_stop_words
 
 if TYPE_CHECKING:
@@ -16,12 +18,21 @@ if TYPE_CHECKING:
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
+LARGEST_GRADE = 1000
+"""Largest grade of a judgment: the time of trec_eval grows with the square of the grades."""
+
+
 @dataclass(frozen=True, slots=True)
 class Document:
     """One document; ``extra`` has the other fields of the input.
 
+    The fields are normalized as in files: an integer id becomes text, None an empty text, and one category or
+    link without a list becomes a list of one. Raises UsageError, with the field's name, for other types.
+
     >>> Document("1", title="Sorting", text="A faster quicksort").content
     'Sorting\\nA faster quicksort'
+    >>> Document(2, categories="algorithms").categories
+    ('algorithms',)
     """
 
     id: str
@@ -32,6 +43,18 @@ class Document:
     lang: str | None = None
     extra: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
 
+    def __post_init__(self) -> None:
+        _set_fields(
+            self,
+            id=record_id(self.id, "the id of a document"),
+            title=_text(self.title, "title", self.id),
+            text=_text(self.text, "text", self.id),
+            categories=category_names(self.categories, "categories"),
+            links=_names(self.links, "links"),
+            lang=_text(self.lang, "lang", self.id) or None,
+        )
+        _check_mapping(self.extra, "extra")
+
     @property
     def content(self) -> str:
         """Title and text."""
@@ -41,6 +64,8 @@ class Document:
 @dataclass(frozen=True, slots=True)
 class Query:
     """One query. Empty ``categories`` are inferred from candidates.
+
+    The fields are normalized as those of :class:`Document`. Raises UsageError for other types.
 
     lexical_text: replaces ``text`` in lexical signals (Kuwa et al. 2020, section 5.3).
     params: other fields, for search templates.
@@ -57,6 +82,20 @@ class Query:
     lang: str | None = None
     params: Mapping[str, Any] = field(default_factory=lambda: _NOTHING, hash=False)
     lexical_text: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.text is None:
+            raise UsageError(f"the text of query {self.id!r} is None; give a text")
+        lexical_text = self.lexical_text
+        _set_fields(
+            self,
+            id=record_id(self.id, "the id of a query"),
+            text=_text(self.text, "text", self.id),
+            categories=category_names(self.categories, "categories"),
+            lang=_text(self.lang, "lang", self.id) or None,
+            lexical_text=None if lexical_text is None else _text(lexical_text, "lexical_text", self.id),
+        )
+        _check_mapping(self.params, "params")
 
     @property
     def lexical(self) -> str:
@@ -109,6 +148,10 @@ class SearchTemplate:
 class Qrels(Mapping[str, Mapping[str, int]]):
     """Query id -> document id -> grade (above 0: relevant).
 
+    Grades are integers of any type, also ``2.0`` and NumPy numbers.
+
+    Raises UsageError for other grades, grades above 1000, other types, and two grades of one document.
+
     >>> qrels = Qrels([("q1", "d1", 2), ("q1", "d2", 0)])
     >>> qrels["q1"]["d1"], qrels.relevant("q1")
     (2, {'d1': 2})
@@ -122,10 +165,21 @@ class Qrels(Mapping[str, Mapping[str, int]]):
         self, judgments: Iterable[tuple[str, str, int]] | Mapping[str, Mapping[str, int]] = ()
     ) -> None:
         self._grades: dict[str, dict[str, int]] = {}
-        if isinstance(judgments, Mapping):
-            judgments = ((q, d, grade) for q, judged in judgments.items() for d, grade in judged.items())
-        for query, document, grade in judgments:
-            self._grades.setdefault(query, {})[document] = grade
+        for query, document, grade in _judgment_rows(judgments):
+            query_id = record_id(query, "qrels: a query id")
+            document_id = record_id(document, "qrels: a document id")
+            value = integral_grade(grade)
+            pair = f"of document {document_id!r} for query {query_id!r}"
+            if value is None:
+                raise UsageError(f"qrels: the grade {shorten(grade)} {pair} is not an integer")
+            if abs(value) > LARGEST_GRADE:
+                raise UsageError(
+                    f"qrels: the grade {value} {pair} is above {LARGEST_GRADE:,}; use grades such as 0 to 3"
+                )
+            if self._grades.setdefault(query_id, {}).setdefault(document_id, value) != value:
+                raise UsageError(
+                    f"qrels: two grades {pair}, {self._grades[query_id][document_id]} and {value}; keep one"
+                )
 
     def __getitem__(self, query: str) -> Mapping[str, int]:
         return self._grades[query]
@@ -192,3 +246,104 @@ class Candidates:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+
+def record_id(value: Any, label: str) -> str:
+    """Return an id as text; integers are accepted. Raises UsageError, also for an empty id."""
+    if type(value) is str and value and not value.isspace():
+        return value
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        return str(int(value))
+    if not isinstance(value, str):
+        raise UsageError(f"{label} is {shorten(value)}, not a text or an integer")
+    if not value.strip():
+        raise UsageError(f"{label} is empty; give one")
+    return str(value)
+
+
+def category_names(values: Any, label: str) -> tuple[str, ...]:
+    """Return distinct names without surrounding white space; one text is one name. Raises UsageError.
+
+    >>> category_names(["wolves ", "wolves", ""], "categories"), category_names("wolves", "categories")
+    (('wolves',), ('wolves',))
+    """
+    if type(values) is tuple and not values:
+        return values
+    names = dict.fromkeys(name.strip() for name in _names(values, label))
+    names.pop("", None)
+    return tuple(names)
+
+
+def integral_grade(value: Any) -> int | None:
+    """Return a number without fraction as an integer; None for other values.
+
+    >>> integral_grade(2.0), integral_grade(0.5), integral_grade("2")
+    (2, None, None)
+    """
+    if type(value) is int:
+        return value
+    if isinstance(value, Real) and float(value).is_integer():
+        return int(value)
+    return None
+
+
+def shorten(value: object) -> str:
+    """Return a value for an error message, at most about 80 characters."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}... ({type(value).__name__})"
+
+
+def _set_fields(record: Document | Query, **values: object) -> None:
+    for name, value in values.items():
+        if value is not getattr(record, name):
+            object.__setattr__(record, name, value)  # the class is frozen
+
+
+def _text(value: Any, name: str, record_id: Any) -> str:
+    if type(value) is str:
+        return value
+    if value is None:
+        return ""
+    if isinstance(value, str):  # a subclass, such as those of NumPy
+        return str(value)
+    raise UsageError(f"the {name} of {record_id!r} is {shorten(value)}, not a text")
+
+
+def _names(values: Any, label: str) -> tuple[str, ...]:
+    if values is None or (type(values) is tuple and not values):
+        return ()
+    if isinstance(values, (str, Integral)):
+        values = (values,)
+    if type(values) is not tuple and (isinstance(values, Mapping) or not isinstance(values, Iterable)):
+        raise UsageError(f"{label}: {shorten(values)} is not a list of texts")
+    names = []
+    for name in values:
+        if not isinstance(name, (str, Integral)):
+            raise UsageError(f"{label}: {shorten(name)} is not a text")
+        names.append(str(name))
+    return tuple(names)
+
+
+def _check_mapping(values: Any, label: str) -> None:
+    if type(values) is not dict and not isinstance(values, Mapping):
+        raise UsageError(f"{label}: {shorten(values)} is not a mapping of names to values")
+
+
+def _judgment_rows(judgments: Any) -> Iterator[tuple[Any, Any, Any]]:
+    """Yield query id, document id and grade. Raises UsageError for other forms."""
+    if isinstance(judgments, Mapping):
+        for query, grades in judgments.items():
+            if not isinstance(grades, Mapping):
+                raise UsageError(f"qrels: {shorten(grades)} of query {query!r} is not a mapping of grades")
+            for document, grade in grades.items():
+                yield query, document, grade
+        return
+    if isinstance(judgments, str) or not isinstance(judgments, Iterable):
+        raise UsageError(f"qrels: {shorten(judgments)} is neither a mapping nor a list of judgments")
+    for row in judgments:
+        if isinstance(row, str) or not isinstance(row, Iterable):
+            raise UsageError(f"qrels: {shorten(row)} is not a query id, a document id and a grade")
+        values = tuple(row)
+        if len(values) != 3:
+            raise UsageError(f"qrels: {shorten(row)} is not a query id, a document id and a grade")
+        yield values

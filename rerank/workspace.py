@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from numbers import Integral
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,9 @@ from rerank.workspace_folder import WorkspaceFolder
 if TYPE_CHECKING:
     from rerank.rankers.graphs.citations import Citations
 
+
+WorkspaceOrPath = WorkspaceFolder | str | PathLike[str]
+"""A workspace, or its folder."""
 
 LONGEST_NAME = 200
 """Characters of the name of a stack in the name of its file."""

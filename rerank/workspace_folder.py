@@ -15,7 +15,7 @@ from rerank.engines.base import FIRST_STAGES, Engine
 from rerank.engines.registry import engine_class
 from rerank.errors import BusyError, InputError, NoCollectionError, RerankError, UsageError, WorkspaceError
 from rerank.files import LOCK, folder_lock, trouble, write_text
-from rerank.records import SearchTemplate
+from rerank.records import SearchTemplate, shorten
 from rerank.stack.signals import SEARCH
 from rerank.text import language
 
@@ -93,8 +93,12 @@ class WorkspaceFolder:
         return cls.open(path)
 
     @classmethod
-    def open(cls, folder: str | os.PathLike[str]) -> Self:
-        """Open a workspace. Raises WorkspaceError."""
+    def open(cls, folder: str | os.PathLike[str] | Self) -> Self:
+        """Open a workspace; an open one is returned unchanged. Raises WorkspaceError."""
+        if isinstance(folder, cls):
+            return folder
+        if not isinstance(folder, (str, os.PathLike)):
+            raise UsageError(f"workspace: {shorten(folder)} is neither a Workspace nor a folder")
         path = Path(folder)
         file = path / "rerank.toml"
         try:
@@ -205,5 +209,6 @@ class WorkspaceFolder:
 
     def save_category_edges(self, edges: Iterable[tuple[str, str]]) -> None:
         """Store a category graph."""
-        lines = "".join(f"{child}\t{parent}\n" for child, parent in edges)
-        write_text(self.folder / "categories.tsv", "child\tparent\n" + lines)
+        from rerank.formats.tables import format_rows
+
+        write_text(self.folder / "categories.tsv", format_rows([("child", "parent"), *edges]))

@@ -1,14 +1,27 @@
-"""Documents and queries as JSON lines (BEIR)."""
+"""Documents and queries: JSON lines (BEIR), a JSON array, or a table with a header."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
 
 from rerank.errors import InputError
-from rerank.formats.lines import Source, name_of, read_json_lines
+from rerank.formats.contents import describe_line
+from rerank.formats.lines import (
+    Build,
+    Line,
+    Record,
+    Value,
+    check_fields,
+    first_line,
+    parse_json_lines,
+    read_numbered_lines,
+)
+from rerank.formats.opening import Source, name_of
+from rerank.formats.tables import Table, read_header, skip_separator_hint, split_rows
 from rerank.records import Document, Query
 
 Names = str | list[str | int] | None
@@ -43,6 +56,24 @@ class _Query(_Record, kw_only=True):
 
 _DOCUMENT_FIELDS = frozenset({"_id", "title", "text", "categories", "links", "lang"})
 _QUERY_FIELDS = frozenset({"_id", "text", "lexical_text", "categories", "lang"})
+_DOCUMENT_COLUMNS = {
+    "_id": ("id", "doc-id", "docid", "document-id", "corpus-id", "identifier"),
+    "title": ("title", "headline"),
+    "text": ("text", "body", "content", "abstract"),
+    "categories": ("categories", "category"),
+    "links": ("links", "link"),
+    "lang": ("lang", "language"),
+}
+_QUERY_COLUMNS = {
+    "_id": ("id", "query-id", "queryid", "qid", "topic-id", "identifier"),
+    "text": ("text", "query", "query-text", "question"),
+    "lexical_text": ("lexical-text",),
+    "categories": ("categories", "category"),
+    "lang": ("lang", "language"),
+}
+"""Field -> names of its column in a table, without case; `_`, `-` and spaces are equal."""
+_INTEGER = re.compile(r"0|-?[1-9]\d{0,17}")
+_DECIMAL = re.compile(r"-?(0|[1-9]\d*)\.\d+")
 
 
 def read_corpus(
@@ -54,34 +85,30 @@ def read_corpus(
     go to ``extra``, also ``citations`` (``[{"ref", "section"?, "paragraph"?, "sentence"?, "text"?}]``) and
     ``references`` (``{ref: title}``).
 
-    source: a file, plain or gzip, or ``-`` for standard input. invalid: receives the errors of invalid lines,
-    which are then skipped.
+    The file has JSON lines, one JSON array, or a table (CSV or TSV) with a header of these names. In a table,
+    ``|`` or ``;`` separates categories, and ``|`` or white space separates links.
 
-    Raises InputError (``FILE:LINE: ...``), also for an invalid line without ``invalid``.
+    source: a file, plain or compressed, or ``-`` for standard input. invalid: receives the errors of invalid
+    records, which are then skipped.
+
+    Raises InputError (``FILE:LINE: ...``), also for an invalid record without ``invalid``.
 
     >>> path = folder / "corpus.jsonl"
     >>> _ = path.write_text('{"_id": 7, "title": "Sorting", "categories": "algorithms", "year": 1962}')
     >>> document = next(read_corpus(path))
     >>> document.id, document.categories, document.extra
     ('7', ('algorithms',), {'year': 1962})
+    >>> _ = path.write_text("id;title;year\\n7;Sorting;1962\\n")
+    >>> next(read_corpus(path)).extra
+    {'year': 1962}
     """
-
-    def parse(where: str, fields: dict[str, Any], record: _Document) -> Document:
-        return Document(
-            id=_id(where, record),
-            title=record.title or "",
-            text=record.text or "",
-            categories=_categories(record.categories),
-            links=_names(record.links),
-            lang=record.lang or None,
-            extra={name: value for name, value in fields.items() if name not in _DOCUMENT_FIELDS},
-        )
-
-    yield from read_json_lines(source, _Document, parse, invalid)
+    yield from _read_records(source, _Document, _DOCUMENT_COLUMNS, _build_document, invalid)
 
 
 def read_queries(source: Source) -> list[Query]:
     """Read queries: ``{"_id", "text", "lexical_text"?, "categories"?, "lang"?}``; others go to ``params``.
+
+    The file has one of the forms of :func:`read_corpus`.
 
     Raises InputError (``FILE:LINE: ...``), also for a repeated id or no queries.
 
@@ -90,38 +117,147 @@ def read_queries(source: Source) -> list[Query]:
     >>> read_queries(path)[0].text
     'wolves at night'
     """
-    lines: dict[str, str] = {}
+    locations: dict[str, str] = {}
 
-    def parse(where: str, fields: dict[str, Any], record: _Query) -> Query:
-        id = _id(where, record)
-        if id in lines:
-            raise InputError(f"{where}: query id {id!r} is already on line {lines[id]}; change one of them")
-        lines[id] = where.rpartition(":")[2]
-        return Query(
-            id=id,
-            text=record.text,
-            categories=_categories(record.categories),
-            lang=record.lang or None,
-            params={name: value for name, value in fields.items() if name not in _QUERY_FIELDS},
-            lexical_text=record.lexical_text or None,
-        )
+    def build(location: str, fields: dict[str, Any], record: _Query) -> Query:
+        query = _build_query(location, fields, record)
+        if query.id in locations:
+            line = locations[query.id].rpartition(":")[2].strip()
+            line = f"line {line}" if line.isdigit() else line
+            raise InputError(f"{location}: query id {query.id!r} is already on {line}; change one of them")
+        locations[query.id] = location
+        return query
 
-    queries = list(read_json_lines(source, _Query, parse))
+    queries = list(_read_records(source, _Query, _QUERY_COLUMNS, build))
     if not queries:
         raise InputError(f'{name_of(source)}: no queries; write one per line: {{"_id": ..., "text": ...}}')
     return queries
 
 
-def _id(where: str, record: _Record) -> str:
+def document_from_fields(location: str, fields: Mapping[str, Any]) -> Document:
+    """Return the document of a record as in a file. Raises InputError, with ``location``.
+
+    >>> document_from_fields("documents[0]", {"_id": "a", "text": "A wolf", "year": 1962}).extra
+    {'year': 1962}
+    """
+    return _build_document(location, dict(fields), check_fields(location, dict(fields), _Document))
+
+
+def query_from_fields(location: str, fields: Mapping[str, Any]) -> Query:
+    """Return the query of a record as in a file. Raises InputError, with ``location``."""
+    return _build_query(location, dict(fields), check_fields(location, dict(fields), _Query))
+
+
+def _build_document(location: str, fields: dict[str, Any], record: _Document) -> Document:
+    return Document(
+        id=_id(location, record),
+        title=record.title or "",
+        text=record.text or "",
+        categories=record.categories,  # type: ignore[arg-type]  # normalized by the class
+        links=record.links,  # type: ignore[arg-type]
+        lang=record.lang or None,
+        extra={name: value for name, value in fields.items() if name not in _DOCUMENT_FIELDS},
+    )
+
+
+def _build_query(location: str, fields: dict[str, Any], record: _Query) -> Query:
+    return Query(
+        id=_id(location, record),
+        text=record.text,
+        categories=record.categories,  # type: ignore[arg-type]  # normalized by the class
+        lang=record.lang or None,
+        params={name: value for name, value in fields.items() if name not in _QUERY_FIELDS},
+        lexical_text=record.lexical_text or None,
+    )
+
+
+def _read_records(
+    source: Source,
+    kind: type[Record],
+    columns: Mapping[str, Sequence[str]],
+    build: Build[Record, Value],
+    invalid: Callable[[InputError], object] | None = None,
+) -> Iterator[Value]:
+    """Yield the records of a file of JSON or of a table; the first line decides."""
+    name = name_of(source)
+    first, lines = first_line(skip_separator_hint(read_numbered_lines(source)))
+    table = None if first[:1] in (b"{", b"[") else read_header(first.decode("utf-8", "replace"), columns)
+    if table is None:
+        yield from parse_json_lines(name, lines, kind, build, invalid)
+        return
+    for location, fields in _read_table(name, lines, table, columns, invalid):
+        try:
+            value = build(location, fields, check_fields(location, fields, kind))
+        except InputError as error:
+            if invalid is None:
+                raise
+            invalid(error)
+            continue
+        yield value
+
+
+def _read_table(
+    name: str,
+    lines: Iterator[Line],
+    table: Table,
+    columns: Mapping[str, Sequence[str]],
+    invalid: Callable[[InputError], object] | None,
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield FILE:LINE and the fields of each row."""
+    rows = split_rows(name, lines, table.separator)
+    header_location, header = next(rows)
+    text_columns = [field for field in ("title", "text") if field in columns]
+    for alternatives in (["_id"], text_columns):
+        if not table.columns.keys() & {*alternatives}:
+            kind = describe_line(table.separator.join(header)) or ""
+            looks = f" and looks like {kind}" if kind.startswith("judgments") else ""
+            raise InputError(
+                f"{header_location}: the header has no column {' or '.join(alternatives)}{looks};"
+                " add it, or check the order of the files"
+            )
+    for location, cells in rows:
+        try:
+            fields: dict[str, Any] = dict(table.fields(location, cells))
+        except InputError as error:
+            if invalid is None:
+                raise
+            invalid(error)
+            continue
+        for field, value in fields.items():
+            if field in ("categories", "links"):
+                fields[field] = split_cell(value, spaces=field == "links")
+            elif field not in table.columns:
+                fields[field] = parse_cell(value)
+        if "title" not in columns:  # an empty text of a query
+            fields.setdefault("text", "")
+        yield location, fields
+
+
+def split_cell(cell: str, *, spaces: bool) -> list[str]:
+    """Return the names in a cell, separated by ``|``, otherwise by ``;`` (or white space if ``spaces``).
+
+    >>> split_cell("wolves; foxes", spaces=False), split_cell("a b", spaces=True)
+    (['wolves', 'foxes'], ['a', 'b'])
+    """
+    if "|" not in cell and spaces:
+        return cell.split()
+    names = cell.split("|" if "|" in cell else ";")
+    return [name.strip() for name in names if name.strip()]
+
+
+def parse_cell(cell: str) -> str | int | float:
+    """Return a number if the cell is written as one, else the text.
+
+    >>> parse_cell("1962"), parse_cell("-0.50"), parse_cell("007"), parse_cell("1e5")
+    (1962, -0.5, '007', '1e5')
+    """
+    if _INTEGER.fullmatch(cell):
+        return int(cell)
+    return float(cell) if _DECIMAL.fullmatch(cell) else cell
+
+
+def _id(location: str, record: _Record) -> str:
     id = str(record.id)
     if not id.strip():
-        raise InputError(f'{where}: _id is empty; give every record an "_id"')
+        raise InputError(f'{location}: _id is empty; give every record an "_id"')
     return id
-
-
-def _names(value: Names) -> tuple[str, ...]:
-    return () if value is None else (value,) if isinstance(value, str) else tuple(map(str, value))
-
-
-def _categories(value: Names) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for one in _names(value) if (name := one.strip())))

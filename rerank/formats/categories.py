@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rerank.formats.lines import Source, read_rows
+from rerank.formats.opening import Source
+from rerank.formats.tables import read_rows
 
 
 def read_categories(source: Source) -> list[tuple[str, str]]:

@@ -1,68 +1,65 @@
-"""Read numbered lines, plain or gzip."""
+"""Read numbered lines and JSON records."""
 
 from __future__ import annotations
 
-import errno
-import gzip
-import io
 import math
-import os
 import re
-import sys
-import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from difflib import get_close_matches
 from functools import partial
-from typing import Any, BinaryIO, TypeVar, cast
+from itertools import chain
+from typing import Any, TypeVar
 
 import msgspec
 
 from rerank.errors import InputError
+from rerank.formats.contents import describe_line
+from rerank.formats.opening import DAMAGE, Source, name_of, open_source, reading_error
 
-Source = str | os.PathLike[str]
 Record = TypeVar("Record", bound=msgspec.Struct)
 Value = TypeVar("Value")
+Build = Callable[[str, dict[str, Any], Record], Value]
+"""Makes a value of FILE:LINE, all fields, and the checked fields."""
+
+Line = tuple[int, bytes]
+"""Number, from 1, and bytes with the end of the line."""
 
 _TYPES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean", "array": "list"}
-_GZIP = b"\x1f\x8b"
-_BOM = b"\xef\xbb\xbf"
+_ALIASES = {"_id": ("id", "docid", "doc_id", "query_id", "qid"), "text": ("body", "content", "query")}
+"""Field -> other names of it that users write."""
 LONGEST = 2**28  # bytes; 10 MB of gzip can be a line of 10 GB
 
 
-def name_of(source: Source) -> str:
-    """Return the path or ``<stdin>``."""
-    name = os.fspath(source)
-    return "<stdin>" if name == "-" else name
+def read_numbered_lines(source: Source) -> Iterator[Line]:
+    """Yield the number and the bytes of each line, also of blank lines.
 
+    source: a path, plain or compressed, or ``-`` for standard input.
 
-def read_lines(source: Source) -> Iterator[tuple[str, bytes]]:
-    """Yield (FILE:LINE, bytes) for each line that is not blank.
-
-    source: a path, plain or gzip, or ``-`` for standard input.
-
-    Raises InputError for an unreadable file, corrupt gzip, or a line above 256 MB.
+    Raises InputError for an unreadable or damaged file, or a line above 256 MB.
     """
     name = name_of(source)
     number = 0
-    with ExitStack() as stack:
+    with open_source(source) as file:
         try:
-            file = _open(source, stack)
             for number, line in enumerate(iter(partial(file.readline, LONGEST + 1), b""), 1):
                 if len(line) > LONGEST:
                     raise InputError(
                         f"{name}:{number}: a line of more than {LONGEST:,} bytes; write one record per line"
                     )
-                if number == 1:
-                    line = line.removeprefix(_BOM)
-                line = line.rstrip(b"\r\n")
-                if line and not line.isspace():
-                    yield f"{name}:{number}", line
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise InputError(
-                f"{name}:{number + 1}: truncated or damaged gzip ({error}); copy or download it again"
-            ) from error
-        except OSError as error:
-            raise _unreadable(name, error) from error
+                yield number, line
+        except (OSError, *DAMAGE) as error:
+            raise reading_error(name, number + 1, error) from error
+
+
+def read_lines(source: Source) -> Iterator[tuple[str, bytes]]:
+    """Yield (FILE:LINE, bytes) for each line that is not blank, without its end.
+
+    Raises InputError as :func:`read_numbered_lines`.
+    """
+    name = name_of(source)
+    for number, line in read_numbered_lines(source):
+        if line and not line.isspace():
+            yield f"{name}:{number}", line.rstrip(b"\r\n")
 
 
 def decode(where: str, line: bytes) -> str:
@@ -95,45 +92,45 @@ def number(text: str) -> float:
         return math.nan
 
 
-def read_rows(
-    source: Source, header: Sequence[str], layout: str, least: int | None = None
-) -> Iterator[tuple[str, list[str]]]:
-    """Yield (FILE:LINE, columns) of each line, separated by tabs; the first may be the header.
-
-    layout: for errors. least: number of required columns. Default: all.
-
-    Raises InputError, also for another number of columns.
-    """
-    least = least or len(header)
-    for number, (where, text) in enumerate(read_texts(source)):
-        columns = [column.strip() for column in text.split("\t")]
-        if not number and len(columns) > 1 and [one.lower() for one in columns] == [*header[: len(columns)]]:
-            continue
-        count = len(columns) if least < len(columns) <= len(header) else least
-        check_columns(where, columns, count, layout)
-        yield where, columns
-
-
-def check_columns(where: str, columns: Sequence[str], count: int, layout: str) -> None:
-    """Raise InputError unless there are ``count`` columns without an empty one."""
-    if len(columns) != count or not all(columns):
-        filled = sum(map(bool, columns))
-        raise InputError(f"{where}: {filled} filled columns, not {count}; {layout}")
+def check_columns(
+    location: str, columns: Sequence[str], count: int, layout: str, required: Sequence[int] | None = None
+) -> None:
+    """Raise InputError unless there are ``count`` columns, and required ones are filled (default: all)."""
+    filled = sum(map(bool, columns))
+    if len(columns) != count:
+        raise InputError(f"{location}: {filled} filled columns, not {count}; {layout}")
+    positions = range(count) if required is None else required
+    if not all(columns[index] for index in positions):
+        raise InputError(f"{location}: {filled} filled columns, not {count}; {layout}")
 
 
 def read_json_lines(
     source: Source,
     kind: type[Record],
-    build: Callable[[str, dict[str, Any], Record], Value],
+    build: Build[Record, Value],
     skip: Callable[[InputError], object] | None = None,
 ) -> Iterator[Value]:
-    """Yield ``build(FILE:LINE, fields, record)`` for each JSON object.
+    """Yield ``build(FILE:LINE, fields, record)`` for each JSON object, or each item of a JSON array.
 
     kind: the fields to check. skip: receives errors; None: raise them.
     """
-    for where, line in read_lines(source):
+    yield from parse_json_lines(name_of(source), read_numbered_lines(source), kind, build, skip)
+
+
+def parse_json_lines(
+    name: str,
+    lines: Iterator[Line],
+    kind: type[Record],
+    build: Build[Record, Value],
+    skip: Callable[[InputError], object] | None = None,
+) -> Iterator[Value]:
+    """Yield the records of numbered lines of the file ``name``, as :func:`read_json_lines`."""
+    first, lines = first_line(lines)
+    items = _array_items if first.startswith(b"[") else _line_items
+    for location, text in items(name, lines):
         try:
-            value = build(where, *_record(where, decode(where, line), kind))
+            fields = _parse_object(location, decode(location, text))
+            value = build(location, fields, check_fields(location, fields, kind))
         except InputError as error:
             if skip is None:
                 raise
@@ -142,46 +139,69 @@ def read_json_lines(
         yield value
 
 
-def _record(where: str, text: str, kind: type[Record]) -> tuple[dict[str, Any], Record]:
-    """Return all fields, and the fields of ``kind``. Raises InputError."""
+def first_line(lines: Iterator[Line]) -> tuple[bytes, Iterator[Line]]:
+    """Return the first line that is not blank, stripped, and all lines from it on."""
+    for line in lines:
+        if stripped := line[1].strip():
+            return stripped, chain([line], lines)
+    return b"", iter(())
+
+
+def _line_items(name: str, lines: Iterator[Line]) -> Iterator[tuple[str, bytes]]:
+    for number, line in lines:
+        if stripped := line.strip():
+            yield f"{name}:{number}", stripped
+
+
+def _array_items(name: str, lines: Iterator[Line]) -> Iterator[tuple[str, bytes]]:
+    """Yield the location and the text of each item of a JSON array, which is read at once."""
+    number = 1
+    content = bytearray()
+    for number, line in lines:
+        content += line
+        if len(content) > LONGEST:
+            raise InputError(
+                f"{name}:{number}: a JSON array of more than {LONGEST:,} bytes; write one object per line,"
+                f" for example with `jq -c '.[]'`"
+            )
+    try:
+        items = msgspec.json.decode(content, type=list[msgspec.Raw])
+    except (msgspec.DecodeError, RecursionError):
+        yield from _line_items(name, iter(enumerate(bytes(content).splitlines(), 1)))  # errors with lines
+        return
+    for position, item in enumerate(items, 1):
+        yield f"{name}: item {position}", bytes(item)
+
+
+def _parse_object(location: str, text: str) -> dict[str, Any]:
+    remedy = "write one JSON object per line"
     try:
         fields = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
+        if text == "{":
+            remedy += ", for example with `jq -c .`"
+        kind = describe_line(text)
         problem = str(error).removeprefix("JSON is malformed: ").partition(" - at ")[0]
-        raise InputError(f"{where}: invalid JSON ({problem}); write one JSON object per line") from error
+        shown = f"not JSON, it looks like {kind}" if kind else f"invalid JSON ({problem})"
+        raise InputError(f"{location}: {shown}; {remedy}") from error
     if not isinstance(fields, dict):
-        raise InputError(f"{where}: not a JSON object; write one JSON object per line")
+        raise InputError(f"{location}: not a JSON object; {remedy}")
+    return fields
+
+
+def check_fields(location: str, fields: dict[str, Any], kind: type[Record]) -> Record:
+    """Return the fields of ``kind``. Raises InputError for a missing field or a wrong type."""
     try:
-        return fields, msgspec.convert(fields, kind)
+        return msgspec.convert(fields, kind)
     except msgspec.ValidationError as error:
         message, _, path = str(error).replace("`", "").partition(" - at ")
-        if missing := re.fullmatch("Object missing required field (.*)", message):
-            other = {"_id": ("id", "docid", "doc_id", "query_id", "qid")}.get(missing[1], ())
-            typo = next((one for one in other if one in fields), None)
-            action = f'rename "{typo}" to "{missing[1]}"' if typo else "add it"
-            raise InputError(f"{where}: missing field {missing[1]}; {action}") from None
-        message = message[0].lower() + message[1:].replace(" | ", " or ")
-        message = re.sub(r"\b(str|int|float|bool|array)\b", lambda name: _TYPES[name[0]], message)
-        name = path.removeprefix("$").removeprefix(".")
-        raise InputError(f"{where}: {f'{name}: ' if name else ''}{message}; correct it") from None
-
-
-def _open(source: Source, stack: ExitStack) -> BinaryIO:
-    name = os.fspath(source)
-    if name == "-":
-        raw: BinaryIO = sys.stdin.buffer  # not closed
-    else:
-        raw = stack.enter_context(open(name, "rb"))  # noqa: SIM115 (closed by the stack)
-    if not isinstance(raw, io.BufferedReader):  # standard input of a test runner
-        raw = io.BufferedReader(io.BytesIO(raw.read()))
-    if raw.peek(2)[:2] == _GZIP:
-        return cast("BinaryIO", stack.enter_context(gzip.GzipFile(fileobj=raw, mode="rb")))
-    return raw
-
-
-def _unreadable(name: str, error: OSError) -> InputError:
-    if error.errno == errno.ENOENT:
-        return InputError(f"{name}: no such file; check the path")
-    if error.errno == errno.EISDIR:
-        return InputError(f"{name}: is a folder; name the file inside it")
-    return InputError(f"{name}: cannot be read: {error.strerror or error}; check its permissions")
+    if missing := re.fullmatch("Object missing required field (.*)", message):
+        field = missing[1]
+        close = get_close_matches(field.lower(), [name for name in fields if name != field], 1, 0.75)
+        similar = [name for name in (*_ALIASES.get(field, ()), *close) if name in fields]
+        action = f'rename "{similar[0]}" to "{field}"' if similar else "add it"
+        raise InputError(f"{location}: missing field {field}; {action}")
+    message = message[0].lower() + message[1:].replace(" | ", " or ")
+    message = re.sub(r"\b(str|int|float|bool|array)\b", lambda name: _TYPES[name[0]], message)
+    name = path.removeprefix("$").removeprefix(".")
+    raise InputError(f"{location}: {f'{name}: ' if name else ''}{message}; correct it")

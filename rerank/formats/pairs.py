@@ -7,7 +7,9 @@ from collections.abc import Callable, Collection, Iterable
 from msgspec import Struct
 
 from rerank.errors import InputError
-from rerank.formats.lines import Source, name_of, read_json_lines, read_rows
+from rerank.formats.lines import read_json_lines
+from rerank.formats.opening import Source, name_of
+from rerank.formats.tables import read_rows
 from rerank.records import LabeledPair
 from rerank.text import plural
 

@@ -7,27 +7,36 @@ from collections.abc import Iterator
 
 from rerank.errors import InputError
 from rerank.files import write_text
-from rerank.formats.lines import Source, check_columns, name_of, number, read_texts
-from rerank.records import Qrels
+from rerank.formats.contents import describe_line
+from rerank.formats.lines import Line, check_columns, decode, first_line, number, read_numbered_lines
+from rerank.formats.opening import Source, name_of
+from rerank.formats.tables import (
+    Row,
+    format_rows,
+    normalize_column,
+    skip_separator_hint,
+    split_line,
+    split_rows,
+)
+from rerank.records import LARGEST_GRADE, Qrels
 
 _LAYOUTS = "write query-id, tab, corpus-id, tab, score (BEIR) or: query iteration document grade (TREC)"
 _COLUMNS = (
     ("query-id", "queryid", "qid", "query", "topic"),
     ("corpus-id", "corpusid", "document-id", "documentid", "doc-id", "docid", "did", "document", "doc"),
-    ("score", "grade", "relevance", "rel", "label", "judgment"),
+    ("score", "grade", "relevance", "rel", "label", "judgment", "rating"),
 )
 """Names of columns in a header: query, document, grade."""
-
-LARGEST = 1000
-"""Largest grade: the time of trec_eval grows with the square of the grades."""
 
 
 def read_qrels(source: Source) -> Qrels:
     """Read judgments. The first line decides the layout.
 
         query-id <tab> corpus-id <tab> score     BEIR, with or without a header, which may reorder columns
-        query-id,corpus-id,score                 the same with commas
+        query-id,corpus-id,score                 the same with commas or semicolons
         query iteration document grade           TREC, white space; iteration is ignored
+
+    Cells of the first two can be quoted, and a header can have more columns.
 
     Grades are integers, also ``2.0``; 0 and less mean not relevant.
 
@@ -54,41 +63,90 @@ def read_qrels(source: Source) -> Qrels:
 
 def write_qrels(path: str | os.PathLike[str], qrels: Qrels) -> None:
     """Write judgments as BEIR."""
-    rows = (f"{query}\t{document}\t{grade}\n" for query in qrels for document, grade in qrels[query].items())
-    write_text(path, "query-id\tcorpus-id\tscore\n" + "".join(rows))
+    rows: list[tuple[str, str, object]] = [("query-id", "corpus-id", "score")]
+    for query in qrels:
+        rows += [(query, document, grade) for document, grade in qrels[query].items()]
+    write_text(path, format_rows(rows))
 
 
-def _rows(source: Source) -> Iterator[tuple[str, ...]]:
+def _rows(source: Source) -> Iterator[tuple[str, str, str, str]]:
     """Yield FILE:LINE, query, document and grade."""
-    separator: str | None = None  # white space
-    order: tuple[int, ...] = ()
-    for where, text in read_texts(source):
-        if not order:
-            separator = next((one for one in "\t," if len(text.split(one)) == 3), None)
-            header = _header(text.split(separator)) if separator else ()
-            order = header or ((0, 1, 2) if separator else (0, 2, 3))
-            if header:
-                continue
-        columns = [part.strip() for part in text.split(separator)]
-        check_columns(where, columns, 3 if separator else 4, _LAYOUTS)
-        yield where, *(columns[place] for place in order)
+    name = name_of(source)
+    first, lines = first_line(skip_separator_hint(read_numbered_lines(source)))
+    if not first:
+        return
+    layout = _layout(first.decode("utf-8", "replace"))
+    if layout is None:
+        location = f"{name}:{next(lines)[0]}"
+        kind = describe_line(decode(location, first))
+        problem = f"not judgments, it looks like {kind}" if kind else f"{len(first.split())} filled columns"
+        raise InputError(f"{location}: {problem}; {_LAYOUTS}")
+    separator, order, header, width = layout
+    for position, (location, cells) in enumerate(_split(name, lines, separator)):
+        if position or not header:
+            check_columns(location, cells, width, _LAYOUTS, required=order)
+            query, document, grade = (cells[index] for index in order)
+            yield location, query, document, grade
 
 
-def _header(columns: list[str]) -> tuple[int, ...]:
-    """Return the places of query, document and grade; () if the line is not a header."""
-    names = [column.strip().strip('"').lower().replace("_", "-").replace(" ", "-") for column in columns]
-    places = [next((i for i, name in enumerate(names) if name in known), -1) for known in _COLUMNS]
-    if -1 not in places:
-        return tuple(places)
-    return (0, 1, 2) if places[0] == 0 else ()
+def _split(name: str, lines: Iterator[Line], separator: str | None) -> Iterator[Row]:
+    if separator is not None:
+        yield from split_rows(name, lines, separator)
+        return
+    for line_number, line in lines:
+        location = f"{name}:{line_number}"
+        if cells := decode(location, line).split():
+            yield location, cells
+
+
+def _layout(first: str) -> tuple[str | None, tuple[int, ...], bool, int] | None:
+    """Return the layout of a file with this first line, or None if the line has no judgment.
+
+    The layout is the separator (None: white space), the positions of query, document and grade, whether the
+    line is a header, and the number of columns.
+    """
+    if first.startswith(("{", "<")):
+        return None
+    words = first.split()
+    for separator in ("\t", ",", ";", None):
+        cells = words if separator is None else split_line(first, separator)
+        if header := _header(cells):
+            return separator, header, True, len(cells)
+    for separator, cells in (("\t", split_line(first, "\t")), (None, words)):
+        if len(cells) == 4 and _is_grade(cells[3]):
+            return separator, (0, 2, 3), False, 4
+        if separator and len(cells) == 3:
+            return separator, (0, 1, 2), False, 3
+    for separator in (",", ";"):
+        cells = split_line(first, separator)
+        if len(cells) == 3:
+            return separator, (0, 1, 2), False, 3
+        if len(cells) == 4 and _is_grade(cells[3]):
+            return separator, (0, 2, 3), False, 4
+    return (None, (0, 2, 3), False, 4) if len(words) == 4 else None
+
+
+def _header(cells: list[str]) -> tuple[int, ...]:
+    """Return the positions of query, document and grade; () if the line is not a header."""
+    names = [normalize_column(cell) for cell in cells]
+    positions = []
+    for known_names in _COLUMNS:
+        positions.append(next((index for index, name in enumerate(names) if name in known_names), -1))
+    if -1 not in positions:
+        return tuple(positions)
+    return (0, 1, 2) if positions[0] == 0 and len(cells) == 3 else ()
+
+
+def _is_grade(text: str) -> bool:
+    return number(text).is_integer()
 
 
 def _grade(text: str, where: str) -> int:
     value = number(text)
     if not value.is_integer():
         raise InputError(f"{where}: grade {text[:40]!r} is not an integer; {_LAYOUTS}")
-    if abs(value) > LARGEST:
+    if abs(value) > LARGEST_GRADE:
         raise InputError(
-            f"{where}: grade {text[:40]!r} is above {LARGEST:,}; use small grades, such as 0 to 3"
+            f"{where}: grade {text[:40]!r} is above {LARGEST_GRADE:,}; use small grades, such as 0 to 3"
         )
     return int(value)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 from rerank.errors import InputError, UsageError
-from rerank.formats.lines import name_of, read_texts
+from rerank.formats.lines import read_texts
+from rerank.formats.opening import name_of
 from rerank.formats.trec import read_run
 from rerank.records import Query, SearchTemplate
 
@@ -59,8 +61,18 @@ def read_template(text: str, folder: Path | None = None) -> SearchTemplate | Non
 
 
 def _run(path: str) -> SearchTemplate:
-    hits = read_run(path)
+    hits = {query: _without_ties(pairs) for query, pairs in read_run(path).items()}
     return SearchTemplate("run", Path(path).name, fingerprint=hashed(json.dumps(hits)), hits=hits)
+
+
+def _without_ties(pairs: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:
+    """Lower tied scores by the smallest step, so that documents stay in the order of the run."""
+    strict: list[tuple[str, float]] = []
+    for document, score in pairs:
+        if strict and score >= strict[-1][1]:
+            score = math.nextafter(strict[-1][1], -math.inf)
+        strict.append((document, score))
+    return strict
 
 
 def _template(path: str) -> SearchTemplate:

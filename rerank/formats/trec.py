@@ -10,8 +10,9 @@ import numpy as np
 
 from rerank.errors import InputError
 from rerank.files import atomic_write
-from rerank.formats.lines import Source, check_columns, name_of, number, read_texts
-from rerank.order import rank
+from rerank.formats.contents import describe_line
+from rerank.formats.lines import check_columns, number, read_texts
+from rerank.formats.opening import Source, name_of
 
 _LAYOUT = "write: query Q0 document rank score tag"
 _LIMIT = np.finfo(np.float32).max
@@ -48,38 +49,53 @@ def write_run(
 
 
 def read_run(source: Source) -> dict[str, list[tuple[str, float]]]:
-    """Read query id -> (document id, score) pairs, by score descending, then id. Ranks are ignored.
+    """Read query id -> (document id, score) pairs, by score descending, then by the rank column, then by id.
 
-    Raises InputError (``FILE:LINE: ...``), also for a repeated document or an empty file.
+    Raises InputError (``FILE:LINE: ...``), also for a score that is not finite or above 3.4e38, a repeated
+    document, or an empty file.
 
     >>> path = folder / "old.run"
-    >>> _ = path.write_text("q1 Q0 d7 1 12.5 old\\n")
+    >>> _ = path.write_text("q1 Q0 d7 2 12.5 old\\nq1 Q0 d9 1 12.5 old\\n")
     >>> read_run(path)
-    {'q1': [('d7', 12.5)]}
+    {'q1': [('d9', 12.5), ('d7', 12.5)]}
     """
-    run: dict[str, dict[str, float]] = {}
-    for where, text in read_texts(source):
+    run: dict[str, dict[str, tuple[float, float]]] = {}
+    for location, text in read_texts(source):
         columns = text.split()
-        check_columns(where, columns, 6, _LAYOUT)
-        query, _, document, _, score_text, _ = columns
-        score = number(score_text)
-        if math.isnan(score):
-            raise InputError(f"{where}: score {score_text!r} is not a number; {_LAYOUT}")
+        if not run and len(columns) != 6 and (kind := describe_line(text)):
+            raise InputError(f"{location}: not a TREC run, it looks like {kind}; {_LAYOUT}")
+        check_columns(location, columns, 6, _LAYOUT)
+        query, _, document, rank_text, score_text, _ = columns
         hits = run.setdefault(query, {})
         if document in hits:
             raise InputError(
-                f"{where}: document {document!r} was already retrieved for query {query!r}; "
+                f"{location}: document {document!r} was already retrieved for query {query!r}; "
                 "remove one of the lines"
             )
-        hits[document] = score
+        hits[document] = (_score(location, score_text), number(rank_text))
     if not run:
         raise InputError(f"{name_of(source)}: the run is empty; {_LAYOUT}")
     return {query: _ordered(hits) for query, hits in run.items()}
 
 
-def _ordered(hits: Mapping[str, float]) -> list[tuple[str, float]]:
-    ids = list(hits)
-    return [(ids[position], hits[ids[position]]) for position in rank(ids, list(hits.values())).tolist()]
+def _score(location: str, text: str) -> float:
+    score = number(text)
+    if math.isnan(score):
+        raise InputError(f"{location}: score {text!r} is not a number; {_LAYOUT}")
+    if abs(score) > 1.000001 * float(_LIMIT):  # written runs are rounded
+        raise InputError(
+            f"{location}: score {text!r} is too large, the limit is {_LIMIT:.1e}; use finite scores, such as"
+            " the negative rank"
+        )
+    return score
+
+
+def _ordered(hits: Mapping[str, tuple[float, float]]) -> list[tuple[str, float]]:
+    def key(document: str) -> tuple[float, float, str]:
+        score, position = hits[document]
+        return -score, math.inf if math.isnan(position) else position, document
+
+    return [(document, hits[document][0]) for document in sorted(hits, key=key)]
 
 
 def _refuse_space(what: str, value: str) -> None:

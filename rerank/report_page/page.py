@@ -17,11 +17,12 @@ from markupsafe import Markup
 import rerank
 from rerank.evaluation.leakage import format_leakage
 from rerank.evaluation.significance import Comparison
+from rerank.inputs import Queries, as_queries
 from rerank.records import Query
 from rerank.report_page.tables import EvaluationReport
 from rerank.stack.ranking import Hit
 from rerank.text import plural
-from rerank.workspace import Workspace
+from rerank.workspace import Workspace, WorkspaceOrPath
 
 MOST_QUERIES = 1000
 """Largest number of queries on the page; losses and gains of the same number."""
@@ -30,9 +31,9 @@ COLORS = 7
 
 
 def evaluation_page(
-    workspace: Workspace,
+    workspace: WorkspaceOrPath,
     report: EvaluationReport,
-    queries: Sequence[Query],
+    queries: Queries,
     split: str = "",
     others: Mapping[str, EvaluationReport] | None = None,
 ) -> str:
@@ -47,9 +48,11 @@ def evaluation_page(
     >>> evaluation_page(workspace, report, queries)[:15]
     '<!DOCTYPE html>'
     """
+    workspace = Workspace.open(workspace)
     protocol = next(iter(report.per_query))
     measure, stack = report.compared[0], list(report.stacks)[-1]
-    rows, left_out = _query_rows(report, protocol, measure, stack, {query.id: query for query in queries})
+    queries_by_id = {query.id: query for query in as_queries(queries)}
+    rows, left_out = _query_rows(report, protocol, measure, stack, queries_by_id)
     leaks = [leak for row in report.results for leak in row.leaks]
     return (
         _environment()

@@ -12,7 +12,7 @@ from rerank.rankers.base import Ranker
 from rerank.results import Report
 from rerank.stack.parse import retriever_depths
 from rerank.stack.signals import check_retrieves, learned
-from rerank.workspace import Workspace
+from rerank.workspace import Workspace, WorkspaceOrPath
 
 
 @dataclass
@@ -23,7 +23,7 @@ class EncodeReport(Report):
 
 
 def encode(
-    workspace: Workspace,
+    workspace: WorkspaceOrPath,
     names: Iterable[str | Ranker] | None = None,
     *,
     retrieve: Sequence[str] = (),
@@ -39,6 +39,7 @@ def encode(
     >>> encode(workspace).encoded  # no ranker is trained
     {}
     """
+    workspace = Workspace.open(workspace)
     progress = progress or Progress()
     retrieve = learned(retriever_depths(retrieve))  # lexical signals need nothing
     for name in retrieve:

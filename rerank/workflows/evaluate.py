@@ -21,11 +21,11 @@ from rerank.stack.signals import SEARCH
 from rerank.stack.stack import Stack
 from rerank.workflows.experiment import Experiment, JudgedQueries
 from rerank.workflows.rankings import check_run_files, ids_of, rank_all, save_runs
-from rerank.workspace import Workspace
+from rerank.workspace import Workspace, WorkspaceOrPath
 
 
 def evaluate(
-    workspace: Workspace,
+    workspace: WorkspaceOrPath,
     stacks: str | Stack | Iterable[str | Stack],
     *,
     queries: Queries,
@@ -57,6 +57,7 @@ def evaluate(
     >>> {row.stack: row.measures for row in report.results}
     {'tfidf': {'RR': 0.75}, 'bm25': {'RR': 1.0}}
     """
+    workspace = Workspace.open(workspace)
     stacks, measures, protocols = as_list(stacks), as_list(measures), as_list(protocols)
     shared: dict[str, Any] = {"infer": infer, "seed": seed, "progress": progress}
     judged = JudgedQueries.of(queries, qrels, filter, ignore_categories=ignore_categories, **shared)

@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain, islice
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
 from rerank.engines.base import WriteResult
 from rerank.errors import BusyError, InputError, UsageError
 from rerank.formats import read_categories, read_corpus
-from rerank.formats.lines import Source, name_of
+from rerank.formats.beir import document_from_fields
+from rerank.formats.opening import Source, name_of
 from rerank.inputs import as_list
 from rerank.progress import Progress
-from rerank.records import Document
+from rerank.records import Document, shorten
 from rerank.results import Report
 from rerank.text import language, language_or_none, plural
 from rerank.workflows.encode import encode, encoders_of
-from rerank.workspace import Workspace
+from rerank.workspace import Workspace, WorkspaceOrPath
 
 if TYPE_CHECKING:
     from rerank.engines.opensearch import Settings
 
 Format = Literal["jsonl", "jats"]
+Records = Source | Document | Mapping[str, Any]
+"""A file, a document, or the fields of a document as in a file."""
 
 SAMPLE = 1000
 """Number of documents that decide the language of the collection."""
@@ -60,8 +64,8 @@ class IngestReport(Report):
 
 
 def ingest(
-    workspace: Workspace | Source,
-    sources: Source | Sequence[Source],
+    workspace: WorkspaceOrPath,
+    sources: Records | Iterable[Records],
     *,
     format: Format = "jsonl",
     body: bool = False,
@@ -74,8 +78,9 @@ def ingest(
     opensearch: Settings | None = None,
     progress: Progress | None = None,
 ) -> IngestReport:
-    """Add or update documents from files. A missing workspace is created.
+    """Add or update documents. A missing workspace is created.
 
+    sources: files, :class:`rerank.Document` objects, or records as in a file (``{"_id": ..., "text": ...}``).
     format: ``jats`` reads XML articles, archives and folders. body: of articles as text, not the abstract.
     categories: category graph. delete: document ids.
     lang: Default: the language of 90 % of the first documents.
@@ -88,6 +93,8 @@ def ingest(
     >>> report = ingest(folder / "workspace", [folder / "corpus.jsonl"])
     >>> report.added, report.documents, report.lang
     (1, 1, 'en')
+    >>> ingest(folder / "workspace", [{"_id": "fox", "text": "a red fox"}]).documents
+    2
     """
     progress, edges = progress or Progress(), read_categories(categories) if categories else None
     sources, errors = as_list(sources), list[InputError]()
@@ -121,9 +128,8 @@ def ingest(
     return report
 
 
-def _open(workspace: Workspace | Source, lang: str | None, opensearch: Settings | None) -> Workspace:
-    if not isinstance(workspace, Workspace):
-        workspace = Workspace.open(workspace)
+def _open(workspace: WorkspaceOrPath, lang: str | None, opensearch: Settings | None) -> Workspace:
+    workspace = Workspace.open(workspace)
     if opensearch is not None:
         workspace.check_place("opensearch", opensearch.table())
     if lang is not None and language(lang) != workspace.lang:
@@ -134,29 +140,50 @@ def _open(workspace: Workspace | Source, lang: str | None, opensearch: Settings 
     return workspace
 
 
-def _create(folder: Workspace | Source, lang: str | None, opensearch: Settings | None) -> Workspace:
+def _create(folder: WorkspaceOrPath, lang: str | None, opensearch: Settings | None) -> Workspace:
     engine, settings = ("local", {}) if opensearch is None else ("opensearch", opensearch.table())
     return Workspace.create(folder, lang=lang, engine=engine, settings=settings)
 
 
 def _documents(
-    sources: Sequence[Source], format: Format, body: bool, invalid: Callable[[InputError], object] | None
+    sources: Sequence[Records], format: Format, body: bool, invalid: Callable[[InputError], object] | None
 ) -> Iterator[Document]:
     if format == "jsonl":
-        yield from chain.from_iterable(read_corpus(source, invalid=invalid) for source in sources)
+        for position, source in enumerate(sources):
+            if isinstance(source, Document):
+                yield source
+            elif isinstance(source, Mapping):
+                yield from _read_record(f"sources[{position}]", source, invalid)
+            elif isinstance(source, (str, PathLike)):
+                yield from read_corpus(source, invalid=invalid)
+            else:
+                raise UsageError(f"sources: {shorten(source)} is neither a file nor a document")
         return
-    if any(str(source) == "-" for source in sources):
-        raise UsageError("JATS articles cannot be read from standard input; give a file or a folder")
     from rerank.formats.jats import read_jats
 
-    seen = set[str]()
+    keys = set[str]()
     for source in sources:
-        for article in read_jats(source, invalid=invalid, seen=seen):
+        if not isinstance(source, (str, PathLike)):
+            raise UsageError(f"sources: {shorten(source)} is not a file of JATS articles; leave out --format")
+        if str(source) == "-":
+            raise UsageError("JATS articles cannot be read from standard input; give a file or a folder")
+        for article in read_jats(source, invalid=invalid, seen=keys):
             yield article.document(body=body)
 
 
+def _read_record(
+    location: str, fields: Mapping[str, Any], invalid: Callable[[InputError], object] | None
+) -> Iterator[Document]:
+    try:
+        yield document_from_fields(location, fields)
+    except InputError as error:
+        if invalid is None:
+            raise
+        invalid(error)
+
+
 def _report_empty(
-    sources: Sequence[Source],
+    sources: Sequence[Records],
     errors: Sequence[InputError],
     layout: str,
     new: bool,
@@ -164,7 +191,8 @@ def _report_empty(
     progress: Progress,
 ) -> None:
     """Report files without valid documents; raise InputError for a new workspace or a replacement."""
-    names = ", ".join(map(name_of, sources))
+    names = ", ".join(name_of(source) for source in sources if isinstance(source, (str, PathLike)))
+    names = names or "the documents"
     skipped = f" ({plural(len(errors), 'record[|s]')} skipped, {errors[0]})" if errors else ""
     problem = f"{names}: no documents{skipped}; {layout}"
     if new:

@@ -18,7 +18,7 @@ from rerank.results import Report
 from rerank.search.pairs import Relates, score_pairs
 from rerank.stack.signals import learned, resolve
 from rerank.text import plural
-from rerank.workspace import Workspace
+from rerank.workspace import Workspace, WorkspaceOrPath
 
 Array = NDArray[np.float64]
 
@@ -95,7 +95,7 @@ class PairsReport(Report):
 
 
 def predict_pairs(
-    workspace: Workspace,
+    workspace: WorkspaceOrPath,
     ranker: str,
     pairs: Sequence[tuple[str, str, bool | None]],
     *,
@@ -112,6 +112,7 @@ def predict_pairs(
     >>> [row["predicted"] for row in predict_pairs(workspace, "tfidf", pairs, threshold=0.3).rows()]
     [1, 0]
     """
+    workspace = Workspace.open(workspace)
     if dev_pairs and threshold is not None:
         raise UsageError("give --threshold or --dev-pairs, not both")
     if threshold is not None and not np.isfinite(threshold):
@@ -122,7 +123,7 @@ def predict_pairs(
 
 
 def evaluate_pairs(
-    workspace: Workspace,
+    workspace: WorkspaceOrPath,
     rankers: Sequence[str],
     pairs: Pairs,
     *,
@@ -151,6 +152,7 @@ def evaluate_pairs(
     >>> evaluate_pairs(workspace, ["bm25"], test, dev_pairs=dev).rows()[0]["accuracy"]
     1.0
     """
+    workspace = Workspace.open(workspace)
     dev_pairs, pairs = (_once(as_pairs(one, workspace.engine.contains)) for one in (dev_pairs, pairs))
     if both := {pair.key for pair in pairs} & {pair.key for pair in dev_pairs}:
         some = plural(len(both), "pair[ is|s are] also in --dev-pairs")

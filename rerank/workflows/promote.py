@@ -17,7 +17,7 @@ from rerank.text import join_names
 from rerank.workflows.encode import encode
 from rerank.workflows.experiment import Experiment, JudgedQueries
 from rerank.workflows.rankings import ranked_ids
-from rerank.workspace import Workspace
+from rerank.workspace import Workspace, WorkspaceOrPath
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Rollback(Report):
 
 
 def promote(
-    workspace: Workspace,
+    workspace: WorkspaceOrPath,
     stack: str | None = None,
     *,
     queries: Queries,
@@ -86,6 +86,7 @@ def promote(
     >>> str(rollback(workspace).stack)
     'tfidf*1.00'
     """
+    workspace = Workspace.open(workspace)
     shared: dict[str, Any] = {"infer": infer, "seed": seed, "progress": progress}
     judged = JudgedQueries.of(queries, qrels, ignore_categories=ignore_categories, **shared)
     releases = workspace.releases
@@ -156,7 +157,9 @@ def _compare(
     )
 
 
-def rollback(workspace: Workspace, *, dry_run: bool = False, progress: Progress | None = None) -> Rollback:
+def rollback(
+    workspace: WorkspaceOrPath, *, dry_run: bool = False, progress: Progress | None = None
+) -> Rollback:
     """Activate the previous stack and encode newer documents. A failed encoding does not undo this.
 
     dry_run: only report. Raises UsageError without a previous stack.
@@ -166,6 +169,7 @@ def rollback(workspace: Workspace, *, dry_run: bool = False, progress: Progress 
     >>> str(rollback(workspace).stack)
     'bm25*0.50 + tfidf*0.50'
     """
+    workspace = Workspace.open(workspace)
     releases = workspace.releases
     before = releases.previous()
     assert before.number is not None

@@ -10,7 +10,7 @@ from typing import Any
 from rerank.errors import RerankError, WorkspaceError
 from rerank.results import Report
 from rerank.stack.stack import Stack
-from rerank.workspace import Workspace
+from rerank.workspace import Workspace, WorkspaceOrPath
 
 
 @dataclass
@@ -62,7 +62,7 @@ class StatusReport(Report):
     rankers: list[RankerState]
 
 
-def status(workspace: Workspace) -> StatusReport:
+def status(workspace: WorkspaceOrPath) -> StatusReport:
     """Return the state of a workspace.
 
     >>> _ = workspace.use_stack("bm25*0.5 + tfidf*0.5")
@@ -72,6 +72,7 @@ def status(workspace: Workspace) -> StatusReport:
     >>> [(one.version, str(one.of), one.in_use) for one in state.releases]
     [(1, 'bm25*0.50 + tfidf*0.50', True)]
     """
+    workspace = Workspace.open(workspace)
     rankers = {name: RankerState(name) for name in workspace.trained()}
     for name, row in rankers.items():
         try:

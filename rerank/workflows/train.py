@@ -16,11 +16,11 @@ from rerank.rankers.training.job import TrainingJob
 from rerank.records import Document, Query
 from rerank.workflows.encode import encode
 from rerank.workflows.training_data import Inputs, TrainReport, training_data
-from rerank.workspace import Workspace
+from rerank.workspace import Workspace, WorkspaceOrPath
 
 
 def train(
-    workspace: Workspace,
+    workspace: WorkspaceOrPath,
     names: str | Iterable[str],
     *,
     queries: Queries = (),
@@ -56,6 +56,7 @@ def train(
     >>> train(workspace, ["lsi"], queries=queries, qrels=qrels, config={"dim": 2}).encoded
     {'lsi': 3}
     """
+    workspace = Workspace.open(workspace)
     names, progress = list(dict.fromkeys(as_list(names))), progress or Progress()
     family, options = family_of(names), configuration(names, config, preset)
     known = workspace.engine.contains

@@ -34,7 +34,7 @@ from rerank.stack.signals import DEFAULT_FIRST_STAGE, SEARCH, first_stages, is_c
 from rerank.stack.stack import Stack
 from rerank.workflows.calibrate import relevance_model
 from rerank.workflows.experiment import Experiment, JudgedQueries
-from rerank.workspace import Workspace
+from rerank.workspace import Workspace, WorkspaceOrPath
 
 Judged = tuple[ScoreTable, Qrels]
 """Scores of candidates, and the judgments of the same queries."""
@@ -87,7 +87,7 @@ class TuneReport(Report):
 
 
 def tune(
-    workspace: Workspace,
+    workspace: WorkspaceOrPath,
     stack: str,
     *,
     queries: Queries,
@@ -127,6 +127,7 @@ def tune(
     >>> workspace.stack("tfidf,bm25") == report.stack
     True
     """
+    workspace = Workspace.open(workspace)
     signals = _signals(stack, alone=then is not None)
     if out is not None:
         check_output(out, '"rerank_stack"')

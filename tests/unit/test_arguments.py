@@ -39,10 +39,6 @@ def workspace(tmp_path_factory):
         (lambda ws: rerank.tune(ws, "bm25,tfidf", queries=QUERIES, qrels={"q": ["a"]}), "qrels: .*'a'"),
         (lambda ws: rerank.train(ws, []), "no ranker"),
         (lambda ws: rerank.train(ws, "txt"), "txt"),
-        (lambda ws: rerank.compare({"a": {"q": ["a"]}}, QRELS), "two or more"),
-        (lambda ws: rerank.compare(["a.run", "b.run"], QRELS), "mapping"),
-        (lambda ws: rerank.compare({"a": {"q": "a"}, "b": {"q": ["a"]}}, QRELS), "run 'a'"),
-        (lambda ws: rerank.compare({"a": {"q": [3]}, "b": {"q": ["a"]}}, QRELS), "run 'a'"),
     ],
 )
 def test_an_invalid_value_is_refused_in_one_line(workspace, call, named):
@@ -75,18 +71,85 @@ def test_evaluate_accepts_a_stack_object(workspace):
     assert rerank.evaluate(workspace, stack, queries=QUERIES, qrels=QRELS, baseline=stack).results
 
 
-def test_compare_accepts_runs_in_every_form(tmp_path):
-    file = tmp_path / "old.run"
-    file.write_text("q Q0 b 1 2.5 old\nq Q0 a 2 1.5 old\n")
-    runs = {
-        "file": file,
-        "read": rerank.read_run(file),
-        "pairs": {"q": [("a", 1.5), ("b", np.float32(2.5))]},
-        "ids": {"q": ("b", "a")},
-        "scores": {"q": {"a": 1.5, "b": 2.5}},
-    }
-    found = rerank.compare(runs, {"q": {"a": 1}}, measures="RR")
-    assert [row.measures["RR"] for row in found.results] == [0.5] * 5
+def test_workspaces_documents_and_dicts_are_accepted_in_every_form(tmp_path):
+    folder = tmp_path / "ws"
+    file = tmp_path / "corpus.jsonl"
+    file.write_text('{"_id": "c", "text": "an owl"}\n')
+    records = [{"_id": "a", "text": "a wolf", "categories": "animals"}, Document("b", text="a fox"), file]
+    assert rerank.ingest(folder, records, lang="en").documents == 3
+    assert rerank.ingest(Workspace.open(folder), {"_id": 4, "title": "lynx"}).documents == 4
+    for workspace in (folder, str(folder), Workspace.open(folder)):
+        assert rerank.status(workspace).documents == 4
+        assert rerank.encode(workspace).encoded == {}
+        report = rerank.evaluate(workspace, "bm25", queries=[{"_id": "q", "text": "wolf"}], qrels=QRELS)
+        assert report.queries == 1
+    with pytest.raises(rerank.RerankError, match=r"sources\[1\]: missing field _id"):
+        rerank.ingest(folder, [{"_id": "x"}, {"text": "y"}])
+    with pytest.raises(rerank.RerankError, match="sources: 3 is neither"):
+        rerank.ingest(folder, [3])
+    with pytest.raises(rerank.RerankError, match="workspace: 3 is neither"):
+        rerank.status(3)
+    with pytest.raises(rerank.RerankError, match="no workspace here"):
+        rerank.status(tmp_path / "other")
+
+
+def test_one_category_or_link_is_a_list_of_one():
+    assert Document("d", categories="Immunology", links="e").categories == ("Immunology",)
+    assert Document("d", categories="Immunology", links="e").links == ("e",)
+    assert Query("q", "x", categories="Cell biology ").categories == ("Cell biology",)
+    assert Document("d", categories=["b", "a", "b", ""]).categories == ("b", "a")
+    assert Query("q", "x", categories=np.array(["a", "b"])).categories == ("a", "b")
+    assert Document(7, title=None, text=np.str_("x")) == Document("7", text="x")
+    assert Query("q", "x", categories=None) == Query("q", "x")
+
+
+@pytest.mark.parametrize("grade", [2, 2.0, np.int8(2), np.float32(2), np.uint64(2)])
+def test_integral_grades_are_accepted(workspace, grade):
+    assert Qrels([("q", "d", grade)]) == {"q": {"d": 2}}
+    assert type(Qrels({"q": {"d": grade}})["q"]["d"]) is int
+    qrels = [("q", "a", grade)]
+    report = rerank.evaluate(workspace, "bm25", queries=QUERIES, qrels=qrels, measures=["nDCG"])
+    assert report.results[0].measures == {"nDCG": 1.0}
+    assert rerank.tune(workspace, "bm25,tfidf", queries=QUERIES, qrels=qrels).tuned.value == 1.0
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Qrels([("q", "d", 0.5)]), "qrels: the grade 0.5 of document 'd' for query 'q'"),
+        (lambda: Qrels([("q", "d", float("nan"))]), "grade nan"),
+        (lambda: Qrels([("q", "d", np.float64("inf"))]), "inf"),
+        (lambda: Qrels([("q", "d", "2")]), "grade '2'"),
+        (lambda: Qrels([("q", "d", None)]), "grade None"),
+        (lambda: Qrels([("q", "d", 10**9)]), "above 1,000"),
+        (lambda: Qrels([("q", "d", 1), ("q", "d", 2)]), "two grades"),
+        (lambda: Qrels([("q", "0", "d", 1)]), "qrels: .* is not a query id, a document id and a grade"),
+        (lambda: Qrels(["q d 1"]), "qrels: 'q d 1'"),
+        (lambda: Qrels([(None, "d", 1)]), "qrels: a query id is None"),
+        (lambda: Document(None), "id of a document is None"),
+        (lambda: Document(" "), "id of a document is empty"),
+        (lambda: Document(1.5), "id of a document is 1.5"),
+        (lambda: Document("d", text=["x"]), "text of 'd'"),
+        (lambda: Document("d", float("nan")), "title of 'd' is nan"),
+        (lambda: Document("d", categories=[1.5]), "categories: 1.5"),
+        (lambda: Document("d", categories={"a": 1}), "categories: {'a': 1}"),
+        (lambda: Document("d", links=5.5), "links: 5.5"),
+        (lambda: Document("d", lang=3), "lang of 'd'"),
+        (lambda: Document("d", extra=["year"]), "extra: "),
+        (lambda: Query("q", None), "text of query 'q' is None"),
+        (lambda: Query("q", 3), "text of 'q' is 3"),
+        (lambda: Query("q", "x", params=3), "params: 3"),
+    ],
+)
+def test_records_of_wrong_types_are_refused_with_the_name_of_the_argument(make, message):
+    with pytest.raises(rerank.RerankError, match=message) as caught:
+        make()
+    assert "\n" not in str(caught.value)
+
+
+def test_repeated_query_ids_are_refused(workspace):
+    with pytest.raises(UsageError, match="queries: the id 'q' occurs twice"):
+        rerank.evaluate(workspace, "bm25", queries=QUERIES * 2, qrels=QRELS)
 
 
 def test_a_list_setting_accepts_one_value():

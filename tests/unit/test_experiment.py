@@ -11,7 +11,6 @@ from rerank import Document, Qrels, Query, Workspace, evaluate, train, tune
 from rerank.errors import InputError
 from rerank.evaluation.measures import MEASURES
 from rerank.report_page.page import evaluation_page
-from rerank.workflows.compare import compare
 from tests.pages import check_page
 
 TEXTS = {"wolf": "a wolf hunts at night", "fox": "a fox hunts mice", "owl": "owls hunt at night, too"}
@@ -203,14 +202,3 @@ def test_the_evaluation_page_compares_rankings(workspace, tmp_path):
     assert page.count("relevant (2)") == 2  # in both lists
     assert page.count('class="bar"') == page.count('class="numbers"') >= 4
     assert "(wolf)</td><td>1</td><td>not found</td><td>not found</td>" in page  # q3
-
-
-def test_runs_of_other_systems_are_compared():
-    runs = {"old": {"q1": ["owl", "wolf"], "q2": ["owl", "fox"]}, "new": {"q1": ["wolf"], "q2": ["fox"]}}
-    report = compare(runs, QRELS, measures=["RR", "nDCG@1"])
-    assert [row.measures["RR"] for row in report.results] == pytest.approx([1.5 / 4, 2 / 4])
-    assert (report.queries, report.empty) == (4, {"old": 2, "new": 2})
-    assert [(c.stack, c.measure, c.wins, c.losses) for c in report.comparisons] == [
-        ("new", "RR", 1, 0),
-        ("new", "nDCG@1", 2, 0),
-    ]

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import bz2
+import csv
 import gzip
 import io
 import json
+import lzma
 import sys
+import zipfile
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -23,10 +28,12 @@ from rerank.formats import (
     read_qrels,
     read_queries,
     read_run,
+    read_template,
     read_unlabeled_pairs,
+    write_qrels,
     write_run,
 )
-from rerank.records import Document, LabeledPair, Query
+from rerank.records import Document, LabeledPair, Qrels, Query
 
 
 def put(folder, name, content):
@@ -45,6 +52,31 @@ QRELS, RUN, PAIRS = "q1 0 d1 1\n", "q1 Q0 a 1 1 t\n", "x\ty\t1\n"
 HEADER = "query-id\tcorpus-id\tscore\n"
 BAD = [
     (read_corpus, RECORD + "not json", ":2: invalid JSON"),
+    (read_corpus, "q1 0 d1 1\n", ":1: not JSON, it looks like judgments (TREC)"),
+    (
+        read_queries,
+        HEADER + "q1\td1\t1\n",
+        ":1: the header has no column text and looks like judgments",
+    ),
+    (read_queries, "q1 Q0 a 1 1.5 t\n", ":1: not JSON, it looks like a TREC run"),
+    (read_queries, RECORD.replace("text", "texte"), ':1: missing field text; rename "texte" to "text"'),
+    (read_corpus, '<?xml version="1.0"?><article>', ":1: not JSON, it looks like XML"),
+    (read_corpus, HEADER + "q1\td1\t1\n", ":1: the header has no column title or text and looks like"),
+    (read_corpus, "title,text\na,b\n", ":1: the header has no column _id"),
+    (read_queries, "id,title\nq1,b\n", ":1: the header has no column text"),
+    (read_corpus, "id,text\na,b,c\n", ":2: 3 cells, but the header has 2"),
+    (read_corpus, 'id,text\na,b\nc,"d\ne', ":3: a quote is not closed"),
+    (read_corpus, 'id,text\na,"b"c\n', ":2: text after a closing quote"),
+    (read_corpus, b"id,text\na,caf\xe9\n", ":2: byte 6 (0xe9) is not UTF-8"),
+    (read_corpus, b"PAR1\x15", ": the file is a Parquet file"),
+    (read_queries, b"\xff\xfea", ": the file is not valid UTF-16"),
+    (read_qrels, RECORD, ":1: not judgments, it looks like queries or documents"),
+    (read_qrels, RUN, ":1: not judgments, it looks like a TREC run"),
+    (read_qrels, HEADER + 'q1\t"d1\t1\n', ":2: a quote is not closed"),
+    (read_run, QRELS, ":1: not a TREC run, it looks like judgments (TREC)"),
+    (read_run, RUN + "q1 Q0 b 2 inf t", ":2: score 'inf' is too large"),
+    (read_run, RUN + "q1 Q0 b 2 -1e39 t", ":2: score '-1e39' is too large"),
+    (read_categories, QRELS, ":1: the file looks like judgments (TREC)"),
     (read_corpus, RECORD + '{"_id": "1",', ":2: invalid JSON"),
     (read_corpus, RECORD + '{"text": "no id"}', ":2: missing field _id"),
     (read_corpus, RECORD + '\n{"_id": null}', ":3: _id: expected integer or string, got null"),
@@ -53,10 +85,11 @@ BAD = [
     (read_corpus, '{"_id": true}', ":1: _id: expected integer or string, got boolean"),
     (read_corpus, '{"_id": "1", "text": ["a"]}', ":1: text: expected"),
     (read_corpus, '{"_id": "1", "categories": ["a", null]}', ":1: categories[1]: expected"),
-    (read_corpus, "[1, 2]", ":1: not a JSON object"),
+    (read_corpus, "[1, 2]", ": item 1: not a JSON object"),
     (read_corpus, '{"_id": "1", "text": "\\ud800"}', ":1: invalid JSON"),
     (read_corpus, b'{"_id": "caf\xe9"}', ":1: byte 13 (0xe9) is not UTF-8"),
-    (read_corpus, "[" * 200_000, ":1: invalid JSON"),
+    (read_corpus, "[" * 200_000, ":1: not JSON"),
+    (read_corpus, '{"_id": "1", "a": ' + "[" * 200_000, ":1: invalid JSON"),
     (read_corpus, '{"_id": "1", "year": [{"a": -Infinity}]}', ":1: invalid JSON"),
     (read_queries, RECORD + '{"_id": "2"}', ":2: missing field text"),
     (read_queries, RECORD + '{"_id": "2", "text": null}', ":2: text: expected string, got null"),
@@ -67,7 +100,7 @@ BAD = [
     (read_qrels, "q1\td1\thigh\n", ":1: grade 'high' is not an integer"),
     (read_qrels, QRELS + "q1 0 d2 1.5\n", ":2: grade '1.5' is not an integer"),
     (read_qrels, "score\tquery-id\tcorpus-id\n2000\tq1\td1\n", ":2: grade '2000' is above"),
-    (read_qrels, "q1 d1 1\n", ":1: 3 filled columns, not 4"),
+    (read_qrels, "q1 d1 1\n", ":1: 3 filled columns; write"),
     (read_qrels, b"q1 0 d1 1\nq1 0 \xff 1\n", ":2: byte 6 (0xff) is not UTF-8"),
     (read_qrels, QRELS + "q1 0 d1 2\n", ":2: document 'd1' was already judged 1 for query 'q1', now 2"),
     (read_qrels, HEADER, ": no judgments; write"),
@@ -129,9 +162,9 @@ def test_unreadable_files_are_reported(tmp_path, reader, line):
     for name, message in {
         "none": r"none: no such file; check the path",
         ".": "is a folder",
-        "cut": r"cut:\d+: truncated or damaged gzip",
-        "bad": r"bad:\d+: (truncated or damaged gzip|byte|invalid|\d filled)",
-        "crc": r"crc:\d+: truncated or damaged gzip \(CRC",
+        "cut": r"cut:\d+: truncated or damaged",
+        "bad": r"bad:\d+: (truncated or damaged|byte|invalid|\d filled)",
+        "crc": r"crc:\d+: truncated or damaged file \(CRC",
     }.items():
         with pytest.raises(InputError, match=message):
             list(reader(tmp_path / name))
@@ -158,6 +191,95 @@ def test_documents_are_read_with_all_fields(tmp_path):
         Document("8", categories=("solo",), links=("8",)),
     ]
     assert list(read_corpus(put(tmp_path, "c.jsonl", ""))) == []
+
+
+PACKED = {
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
+    "gz": gzip.compress,
+    "utf-16": lambda data: data.decode().encode("utf-16"),
+    "utf-16 without a mark": lambda data: data.decode().encode("utf-16-le"),
+    "utf-32": lambda data: data.decode().encode("utf-32"),
+    "gz of utf-16": lambda data: gzip.compress(data.decode().encode("utf-16")),
+    "utf-8 with a mark": lambda data: b"\xef\xbb\xbf" + data,
+}
+
+
+@pytest.mark.parametrize("pack", PACKED.values(), ids=PACKED)
+def test_compressed_and_encoded_files_are_read(tmp_path, pack):
+    line = '{"_id": "é\u2028x", "text": "café 😀"}\n'.encode()
+    assert [*read_corpus(put(tmp_path, "a", pack(line * 2)))] == [Document("é\u2028x", text="café 😀")] * 2
+
+
+def test_zip_archives_of_one_file_are_read_and_others_are_refused(tmp_path):
+    def archive(name, *members):
+        with zipfile.ZipFile(tmp_path / name, "w", zipfile.ZIP_DEFLATED) as file:
+            for member in members:
+                file.writestr(member, '{"_id": "a"}')
+        return tmp_path / name
+
+    assert [document.id for document in read_corpus(archive("one.zip", "d.jsonl", "__MACOSX/d"))] == ["a"]
+    with pytest.raises(InputError, match=r"two\.zip: a zip archive of 2 files"):
+        list(read_corpus(archive("two.zip", "a.jsonl", "b.jsonl")))
+    with pytest.raises(InputError, match=r"t\.xlsx: the file is a workbook of Excel"):
+        read_queries(archive("t.xlsx", "[Content_Types].xml", "xl/workbook.xml"))
+    cut = put(tmp_path, "cut.zip", (tmp_path / "one.zip").read_bytes()[:-30])
+    with pytest.raises(InputError, match=r"cut\.zip:1: truncated or damaged"):
+        list(read_corpus(cut))
+
+
+def test_zstd_is_read_or_named(tmp_path):
+    frame = b"\x28\xb5\x2f\xfd\x04\x00\x69\x00\x00" + b'{"_id": "a"}\n'  # one raw block without its sum
+    path = put(tmp_path, "d.jsonl.zst", frame)
+    if any(find_spec(module) for module in ("zstandard", "compression")):
+        assert [document.id for document in read_corpus(path)] == ["a"]
+    else:
+        with pytest.raises(InputError, match="compressed with zstd; run `pip install zstandard`"):
+            list(read_corpus(path))
+
+
+def test_a_json_array_is_read(tmp_path):
+    records = [{"_id": "a", "text": "b"}, {"_id": 2, "text": "c", "year": 1999}]
+    path = put(tmp_path, "c.json", json.dumps(records, indent=2))
+    assert [*read_corpus(path)] == [Document("a", text="b"), Document("2", text="c", extra={"year": 1999})]
+    assert read_queries(path) == [Query("a", "b"), Query("2", "c", params={"year": 1999})]
+    errors: list[InputError] = []
+    path = put(tmp_path, "c.json", json.dumps([{"id": "x"}, *records]))
+    assert len([*read_corpus(path, invalid=errors.append)]) == 2
+    assert str(errors[0]).startswith(f"{path}: item 1: missing field _id")
+
+
+@pytest.mark.parametrize("separator", ["\t", ",", ";"])
+def test_documents_of_a_table_are_read(tmp_path, separator):
+    text = io.StringIO()
+    rows = [
+        ["_ID", "Title", "text", "Categories", "links", "lang", "year", "price", "code"],
+        ["a", 'A "big" title', 'line, one;\nline\ttwo"', "x; y", "b c", "en", "1999", "2.50", "007"],
+        [],
+        ["2", "", "", "p;q|r", "10.1/a;b|c", "", "", "", ""],
+    ]
+    csv.writer(text, delimiter=separator).writerows(rows)
+    path = put(tmp_path, "d.csv", "\ufeff" + text.getvalue())
+    extra = {"year": 1999, "price": 2.5, "code": "007"}
+    assert [*read_corpus(path)] == [
+        Document("a", 'A "big" title', 'line, one;\nline\ttwo"', ("x", "y"), ("b", "c"), "en", extra),
+        Document("2", categories=("p;q", "r"), links=("10.1/a;b", "c")),
+    ]
+
+
+def test_queries_of_a_table_are_read(tmp_path):
+    path = put(tmp_path, "q.csv", 'query_id;query;lexical_text\n"1";"wolves; foxes";wolf\n2;;\n')
+    assert read_queries(path) == [Query("1", "wolves; foxes", lexical_text="wolf"), Query("2", "")]
+    path = put(tmp_path, "q.csv", "id,text\n1,a\n1,b\n")
+    with pytest.raises(InputError, match=r":3: query id '1' is already on line 2"):
+        read_queries(path)
+
+
+def test_invalid_rows_of_a_table_can_be_skipped(tmp_path):
+    path = put(tmp_path, "d.csv", "id,text\na,b,c\n,x\nd,e\n")
+    errors: list[InputError] = []
+    assert [document.id for document in read_corpus(path, invalid=errors.append)] == ["d"]
+    assert [str(error).split(":")[1] for error in errors] == ["2", "3"]
 
 
 def test_gzip_is_detected_by_content_and_ids_stay_unicode(tmp_path):
@@ -205,15 +327,39 @@ def test_queries_are_read_with_all_fields(tmp_path):
         "corpus-id,query-id,score\r\nd 1,q1,2\r\nd2,q1,0\r\n",
         'Relevance\t"doc_id"\tQuery ID\n2\td 1\tq1\n0\td2\tq1\n',
         "qid\twhat\tever\nq1\td 1\t2\nq1\td2\t0\n",
+        '"query-id","corpus-id","score"\n"q1","d 1","2"\nq1,d2,0\n',
+        'q1\t"d 1"\t2\nq1\td2\t0\n',
+        "sep=;\nquery;docid;rating;note\nq1;d 1;2;\nq1;d2;0;unsure\n",
     ],
 )
 def test_beir_qrels_are_read(tmp_path, content):
     assert dict(read_qrels(put(tmp_path, "q.tsv", content))) == {"q1": {"d 1": 2, "d2": 0}}
 
 
-@pytest.mark.parametrize("content", ["q1 0 d1 2\nq2  Q0\td2 -1\n", "q1\t0\td1\t2\n\nq2\t0\td2\t-1\n"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "q1 0 d1 2\nq2  Q0\td2 -1\n",
+        "q1\t0\td1\t2\n\nq2\t0\td2\t-1\n",
+        "q1,0,d1,2\nq2,0,d2,-1\n",
+        "query iteration document grade\nq1 0 d1 2\nq2 0 d2 -1\n",
+    ],
+)
 def test_trec_qrels_are_read(tmp_path, content):
     assert dict(read_qrels(put(tmp_path, "q.txt", content))) == {"q1": {"d1": 2}, "q2": {"d2": -1}}
+
+
+def test_commas_in_ids_are_not_separators_of_trec_qrels(tmp_path):
+    path = put(tmp_path, "q.txt", "q1 0 10.1/a,b 1\nq,1 0 c,d 0\n")
+    assert dict(read_qrels(path)) == {"q1": {"10.1/a,b": 1}, "q,1": {"c,d": 0}}
+
+
+@given(st.dictionaries(st.text("q\",;' é", min_size=1).filter(str.strip).map(str.strip), st.integers(-9, 9)))
+def test_written_qrels_are_read_with_any_id(tmp_path_factory, grades):
+    path = tmp_path_factory.mktemp("qrels") / "qrels.tsv"
+    qrels = Qrels({"q": grades} if grades else {"q": {"d": 1}})
+    write_qrels(path, qrels)
+    assert read_qrels(path) == qrels
 
 
 @pytest.mark.parametrize("header", ["", "child\tparent\n", "Child\tParent\r\n"])
@@ -248,8 +394,19 @@ def test_run_files_are_written_and_read(tmp_path):
     path = tmp_path / "run.txt"
     write_run(path, {"q1": [("a", 1.5), ("b", 1.5)], "q2": [], "q3": [("c", -1)]}, "tag")
     assert path.read_text() == "q1 Q0 a 1 1.5 tag\nq1 Q0 b 2 1.49999988 tag\nq3 Q0 c 1 -1 tag\n"
-    path.write_text("q1 Q0 b 1 1 t\nq1 Q0 a 9 1.0 t\nq1 Q0 c 3 2e0 t\n")
-    assert read_run(path) == {"q1": [("c", 2.0), ("a", 1.0), ("b", 1.0)]}
+    path.write_text("q1 Q0 a 9 1.0 t\nq1 Q0 b 2 1 t\nq1 Q0 c 3 2e0 t\n")
+    assert read_run(path) == {"q1": [("c", 2.0), ("b", 1.0), ("a", 1.0)]}
+    path.write_text("q1 Q0 b 0 1 t\nq1 Q0 a 0 1.0 t\n")
+    assert read_run(path) == {"q1": [("a", 1.0), ("b", 1.0)]}
+
+
+def test_a_run_as_first_stage_stays_in_its_order(tmp_path):
+    path = put(tmp_path, "ties.run", "q1 Q0 b 1 1 t\nq1 Q0 a 2 1 t\nq1 Q0 c 3 1 t\n")
+    template = read_template(f"run:{path}")
+    assert template is not None
+    scores = dict(template.hits["q1"])
+    assert sorted(scores, key=lambda document: -scores[document]) == ["b", "a", "c"]
+    assert scores == pytest.approx(dict.fromkeys("abc", 1.0))
 
 
 @pytest.mark.parametrize(

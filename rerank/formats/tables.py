@@ -1,0 +1,156 @@
+"""Read tables with quoted fields, as spreadsheets write them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from rerank.errors import InputError
+from rerank.formats.contents import describe_line
+from rerank.formats.lines import LONGEST, Line, check_columns, decode, read_numbered_lines
+from rerank.formats.opening import Source, name_of
+
+SEPARATORS = ("\t", ";", ",", "|")
+"""Separators of columns, in the order in which they are tried."""
+
+Row = tuple[str, list[str]]
+"""FILE:LINE and the stripped cells."""
+
+_SEPARATOR_HINT = re.compile(r'"?sep=(.)"?\s*')  # the first line of some files of Excel
+
+
+def split_rows(name: str, lines: Iterator[Line], separator: str) -> Iterator[Row]:
+    """Yield the rows of a table; quoted cells may contain separators and line ends.
+
+    Raises InputError for wrong quotes and for lines that are not UTF-8.
+    """
+    csv.field_size_limit(LONGEST)
+    begin: int | None = None  # the first line of the row
+
+    def texts() -> Iterator[str]:
+        nonlocal begin
+        for number, line in lines:
+            begin = begin or number
+            yield decode(f"{name}:{number}", line)
+
+    reader = csv.reader(texts(), delimiter=separator, strict=True)
+    while True:
+        begin = None
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise InputError(f"{name}:{begin}: {_quoting_problem(error)}") from error
+        if any(cell.strip() for cell in cells):
+            yield f"{name}:{begin}", [cell.strip() for cell in cells]
+
+
+def _quoting_problem(error: csv.Error) -> str:
+    text = str(error)
+    if "unexpected end" in text:
+        problem = "a quote is not closed"
+    elif "expected after" in text:
+        problem = "text after a closing quote"
+    else:
+        return f"not a table ({text}); write one row per line"
+    return f'{problem}; quote the whole cell, and write " inside it as ""'
+
+
+def split_line(text: str, separator: str) -> list[str]:
+    """Return the stripped cells of one line; if its quotes are wrong, split at each separator."""
+    try:
+        return [cell.strip() for cell in next(csv.reader([text], delimiter=separator, strict=True), [])]
+    except csv.Error:
+        return [cell.strip() for cell in text.split(separator)]
+
+
+def read_rows(source: Source, header: Sequence[str], layout: str, least: int | None = None) -> Iterator[Row]:
+    """Yield (FILE:LINE, cells) of each row of a TSV file; the first row may be the header.
+
+    layout: for errors. least: number of required cells. Default: all.
+
+    Raises InputError, also for another number of cells.
+    """
+    least = least or len(header)
+    rows = split_rows(name_of(source), read_numbered_lines(source), "\t")
+    for position, (location, cells) in enumerate(rows):
+        if position == 0 and len(cells) > 1 and [cell.lower() for cell in cells] == [*header[: len(cells)]]:
+            continue
+        if len(cells) == 1 and (kind := describe_line(cells[0])):
+            raise InputError(f"{location}: the file looks like {kind}; {layout}")
+        count = len(cells) if least < len(cells) <= len(header) else least
+        check_columns(location, cells, count, layout)
+        yield location, cells
+
+
+class Table:
+    """The header of a table, which maps columns to fields.
+
+    separator: between cells. columns: field -> position. others: name -> position of the other columns.
+    """
+
+    def __init__(self, separator: str, cells: Sequence[str], aliases: Mapping[str, Sequence[str]]) -> None:
+        self.separator = separator
+        self.width = len(cells)
+        names = [normalize_column(cell) for cell in cells]
+        self.columns: dict[str, int] = {}
+        for field, field_names in aliases.items():
+            alias = next((alias for alias in field_names if alias in names), None)
+            if alias is not None:
+                self.columns[field] = names.index(alias)
+        used = set(self.columns.values())
+        self.others = {cell: index for index, cell in enumerate(cells) if cell and index not in used}
+
+    def fields(self, location: str, cells: Sequence[str]) -> dict[str, str]:
+        """Return field -> cell without empty cells. Raises InputError for another number of cells."""
+        if len(cells) != self.width:
+            raise InputError(
+                f"{location}: {len(cells)} cells, but the header has {self.width}; quote cells that contain"
+                f" {self.separator!r}"
+            )
+        positions = {**self.others, **self.columns}
+        return {name: cells[index] for name, index in positions.items() if cells[index]}
+
+
+def read_header(text: str, aliases: Mapping[str, Sequence[str]]) -> Table | None:
+    """Return the table that begins with this line, or None if the line names no field.
+
+    aliases: field -> names of its column, the preferred name first.
+    """
+    tables = []
+    for separator in SEPARATORS:
+        cells = split_line(text, separator)
+        if len(cells) > 1:
+            tables.append(Table(separator, cells, aliases))
+    best = max(tables, key=lambda table: len(table.columns), default=None)
+    return best if best is not None and best.columns else None
+
+
+def format_rows(rows: Iterable[Sequence[object]]) -> str:
+    """Return rows as TSV, with quotes where :func:`split_rows` needs them.
+
+    >>> format_rows([("a", 'x"y'), ("b", 1)]).split()
+    ['a', '"x""y"', 'b', '1']
+    """
+    text = io.StringIO()
+    csv.writer(text, delimiter="\t", lineterminator="\n").writerows(rows)
+    return text.getvalue()
+
+
+def skip_separator_hint(lines: Iterator[Line]) -> Iterator[Line]:
+    """Yield the lines without a first line such as ``sep=;``."""
+    for number, line in lines:
+        if number > 1 or not _SEPARATOR_HINT.fullmatch(line.decode("utf-8", "replace")):
+            yield number, line
+
+
+def normalize_column(name: str) -> str:
+    """Return the name of a column for comparisons.
+
+    >>> normalize_column(" Query ID"), normalize_column("_id")
+    ('query-id', 'id')
+    """
+    return name.strip(' "').lower().replace("_", "-").replace(" ", "-").strip("-")
