@@ -65,7 +65,7 @@ class Document:
 class Query:
     """One query. Empty ``categories`` are inferred from candidates.
 
-    The fields are normalized as those of :class:`Document`. Raises UsageError for other types.
+    The fields are normalized like the fields of a document. Raises UsageError for other types.
 
     lexical_text: replaces ``text`` in lexical signals (Kuwa et al. 2020, section 5.3).
     params: other fields, for search templates.

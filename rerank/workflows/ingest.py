@@ -80,11 +80,10 @@ def ingest(
 ) -> IngestReport:
     """Add or update documents. A missing workspace is created.
 
-    sources: files, :class:`rerank.Document` objects, or records as in a file (``{"_id": ..., "text": ...}``).
+    sources: files, :class:`rerank.Document` objects, or their fields as in a file.
     format: ``jats`` reads XML articles, archives and folders. body: of articles as text, not the abstract.
-    categories: category graph. delete: document ids.
-    lang: Default: the language of 90 % of the first documents.
-    replace: delete documents that are not in ``sources``.
+    categories: category graph. delete: ids of documents.
+    lang: Default: the language of 90 % of the first documents. replace: delete documents not in ``sources``.
     opensearch: cluster of a new workspace. Default: store documents in the folder.
 
     Raises InputError for invalid records before any change, unless ``skip_invalid``.
@@ -93,13 +92,12 @@ def ingest(
     >>> report = ingest(folder / "workspace", [folder / "corpus.jsonl"])
     >>> report.added, report.documents, report.lang
     (1, 1, 'en')
-    >>> ingest(folder / "workspace", [{"_id": "fox", "text": "a red fox"}]).documents
-    2
     """
     progress, edges = progress or Progress(), read_categories(categories) if categories else None
     sources, errors = as_list(sources), list[InputError]()
-    known = not sources or Workspace.exists(workspace)  # without sources, there must be a workspace
-    existing = _open(workspace, lang, opensearch) if known else None
+    existing = None
+    if not sources or Workspace.exists(workspace):  # without sources, there must be a workspace
+        existing = _open(workspace, lang, opensearch)
     documents = _documents(sources, format, body, errors.append if skip_invalid else None)
     sample = list(progress.over(islice(documents, 1 if existing else SAMPLE), "read", unit="doc"))
     if sources and not sample:
@@ -117,10 +115,7 @@ def ingest(
         raise
     if edges is not None:
         made.save_category_edges(edges)
-    report.added, report.updated, report.deleted = done.added, done.updated, done.deleted
-    report.unchanged, report.unknown_deletes = done.unchanged, done.unknown_deletes
-    report.documents = len(made.engine)
-    report.invalid = [*map(str, errors), *(f"document {id!r}: {reason}" for id, reason in done.refused)]
+    _report_changes(report, done, errors)
     if encode_features:
         made.forget_rankers()
         rest = encode(made, progress=progress).encoded
@@ -213,6 +208,16 @@ def _write(
         sending = cache(lambda: steps.enter_context(progress.step("send", unit="doc")))
         read = progress.over(documents, "ingest", unit="doc")
         return workspace.engine.write(read, progress=lambda count: sending()(count), **options)
+
+
+def _report_changes(report: IngestReport, result: WriteResult, errors: Sequence[InputError]) -> None:
+    report.added = result.added
+    report.updated = result.updated
+    report.deleted = result.deleted
+    report.unchanged = result.unchanged
+    report.unknown_deletes = result.unknown_deletes
+    report.documents = len(report.workspace.engine)
+    report.invalid = [*map(str, errors), *(f"document {id!r}: {reason}" for id, reason in result.refused)]
 
 
 def _language(sample: Sequence[Document]) -> str | None:

@@ -137,8 +137,7 @@ def evaluate_pairs(
 
     rankers: also ``tfidf`` or ``bm25``.
     baseline: Default: ``tfidf``, or ``bm25`` if the engine has no ``tfidf``.
-    dev_pairs: set thresholds (best accuracy).
-    permutations: of the randomization test.
+    dev_pairs: set thresholds (best accuracy). permutations: of the randomization test.
 
     Raises UsageError for a ranker without threshold and dev pairs, and for a pair in both sets.
 

@@ -50,16 +50,15 @@ def train(
     restart: discard interrupted trainings instead of resuming. infer: infer missing categories of queries.
     first_stage: retrieves candidates, also ``template:FILE``. Default: the workspace's first stage.
     query_text: texts for word vectors of queries, also a file of documents. Default: the train queries.
-
     Ctrl-C keeps the best epoch and skips other rankers; call ``encode`` later.
 
     >>> train(workspace, ["lsi"], queries=queries, qrels=qrels, config={"dim": 2}).encoded
     {'lsi': 3}
     """
     workspace = Workspace.open(workspace)
+    contains = workspace.engine.contains
     names, progress = list(dict.fromkeys(as_list(names))), progress or Progress()
     family, options = family_of(names), configuration(names, config, preset)
-    known = workspace.engine.contains
     inputs = Inputs(
         queries=as_queries(queries, ignore_categories=ignore_categories),
         qrels=None if qrels is None else as_qrels(qrels),
@@ -69,7 +68,7 @@ def train(
         query_text=None if query_text is None else from_file(query_text, read_corpus),
         infer=infer,
         seed=getattr(options, "seed", 0),
-        labeled=(as_pairs(labeled, known), as_pairs(dev_labeled, known)),
+        labeled=(as_pairs(labeled, contains), as_pairs(dev_labeled, contains)),
     )
     called = _called(workspace, family, names, as_name)
     _check_inputs(family, ", ".join(names), inputs, options, restart)
