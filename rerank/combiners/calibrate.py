@@ -24,7 +24,10 @@ _MEASURED = 10
 
 _GROUPS = 10
 _STEPS = 50
-_RIDGE = 1e-6
+_RIDGE = 1e-4
+"""Weight of the squared coefficients, so that they stay finite if the scores separate all documents."""
+
+_CONSTANT = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +71,10 @@ def _fit(lists: Sequence[CandidateList]) -> tuple[float, float, float] | None:
     inputs = np.column_stack([np.ones(len(scores)), scores, lengths])
     # Columns of mean 0 and deviation 1 keep the steps stable.
     center = inputs.mean(axis=0) * (0, 1, 1)
-    scale = np.where(inputs.std(axis=0) > 0, inputs.std(axis=0), 1.0)
+    deviation = inputs.std(axis=0)
+    is_constant = deviation <= _CONSTANT * np.abs(inputs).max(axis=0)
+    scale = np.where(is_constant, np.inf, deviation)  # a constant input gets the coefficient 0
+    scale[0] = 1.0
     columns = (inputs - center) / scale
     weights = np.zeros(3)
     ridge = np.diag([0.0, _RIDGE, _RIDGE]) * len(scores) + np.eye(3) * 1e-12

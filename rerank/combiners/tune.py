@@ -149,13 +149,19 @@ def tune(
         settings=sum(len(grid) for grid, _ in tried),
         best=best,
         single_signal=single,
-        ablation={
-            name: max(float(means[grid.weights[:, signal] == 0].max()) for grid, means in tried)
-            for signal, name in enumerate(single)
-            if len(single) > 1
-        },
+        ablation=_ablation(tried, chosen.signals),
         per_query=values_by_query(judged, combiner, by),
     )
+
+
+def _ablation(measured: Sequence[tuple[Grid, Array]], signals: Sequence[str]) -> dict[str, float]:
+    """Return signal -> best mean without it; empty for one signal."""
+    if len(signals) == 1:
+        return {}
+    values = {}
+    for column, name in enumerate(signals):
+        values[name] = max(float(means[grid.weights[:, column] == 0].max()) for grid, means in measured)
+    return values
 
 
 def _single_value(table: ScoreTable, qrels: Qrels, measure: RankMeasure) -> float:
