@@ -14,6 +14,9 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = {
     "benchmarks/README.md": "project/benchmarks.md",
+    "benchmarks/decisions.md": "project/decisions.md",
+    "benchmarks/papers/RESULTS.md": "project/papers.md",
+    "benchmarks/quality/RESULTS.md": "project/quality.md",
     "CONTRIBUTING.md": "project/contributing.md",
     "CHANGELOG.md": "project/changes.md",
 }

@@ -1,8 +1,8 @@
-"""Write docs/explanation/papers.md with the verdict on each claim of the papers, from the result files.
+"""Write RESULTS.md with the verdict on each claim of the papers, from the result files.
 
-It also writes the gain of categories in README.md.
+It also writes the counts of verdicts in docs/explanation/papers.md and the gain of categories in README.md.
 
-python benchmarks/papers/page.py            # writes docs/explanation/papers.md and its figures
+python benchmarks/papers/page.py            # writes the pages and the figures
 python benchmarks/papers/page.py --check    # exit code 1 if they are outdated
 python benchmarks/papers/page.py --show 003  # prints all cases and tables of a paper
 """
@@ -15,40 +15,41 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "peers")]
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "quality" / "peers")]
 
-import paper_000
-import paper_001
-import paper_002
-import paper_003
-import paper_004
+import claims_000
+import claims_001
+import claims_002
+import claims_003
+import claims_004
 from table import filled
 from tables import Claim, Table
 
 from rerank.files import write_text
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "explanation" / "papers.md"
+PAGE = Path(__file__).parent / "RESULTS.md"
+SUMMARY = ROOT / "docs" / "explanation" / "papers.md"
 FIGURES = ROOT / "docs" / "explanation" / "papers"
 PAPERS = {
-    "003": paper_003.paper,
-    "002": paper_002.paper,
-    "000": paper_000.paper,
-    "001": paper_001.paper,
-    "004": paper_004.paper,
+    "003": claims_003.paper,
+    "002": claims_002.paper,
+    "000": claims_000.paper,
+    "001": claims_001.paper,
+    "004": claims_004.paper,
 }
 
 NOT_RUN = (
     (
         "001",
         "the other strategies with title and abstract, six layers",
-        "python benchmarks/papers/001.py DATA --layers 6 --train-layers 0 --tokens 128 --steps 800"
+        "python benchmarks/papers/run_001.py DATA --layers 6 --train-layers 0 --tokens 128 --steps 800"
         " --batch 128 --rate 1e-4 --strategies direct,paragraph,section",
     ),
     (
         "001",
         "two epochs of `--preset cocitation`, six layers",
-        "python benchmarks/papers/001.py DATA --layers 6 --steps 2004 --strategies preset",
+        "python benchmarks/papers/run_001.py DATA --layers 6 --steps 2004 --strategies preset",
     ),
 )
 """Paper, run, and command. All of them need a GPU."""
@@ -59,9 +60,10 @@ EXTRA = "(not in the paper)"
 _HEAD = """# The papers, claim by claim
 
 This page compares the claims of five papers with results on the collections of this project. `python
-benchmarks/papers/page.py` generates it from `benchmarks/papers/results/`, with the command of each result.
-A row shows the number of cases (collection, setting, measure) with each verdict, and a case of the most
-frequent one. All cases, tables and sections of a paper: `python benchmarks/papers/page.py --show 003`.
+benchmarks/papers/page.py` generates it from `benchmarks/papers/results/`. Each line of these files has the
+command, date and commit of a result. A row shows the number of cases (collection, setting, measure) with each
+verdict, and a case of the most frequent one. All cases, tables and sections of a paper: `python
+benchmarks/papers/page.py --show 003`.
 
 | verdict | meaning |
 | --- | --- |
@@ -97,16 +99,29 @@ def pages() -> dict[Path, str]:
     legend = "\n".join(f"| **{name}** | {text} |" for name, text in used.items())
     parts, figures = [_HEAD.format(verdicts=legend)], {}
     for paper in papers:
-        parts += [f"## {paper.title}\n", f"{paper.source}\n", _summary(paper.claims)]
+        source = paper.source.replace("](", "](../../docs/explanation/")
+        parts += [f"## {paper.title}\n", f"{source}\n", _summary(paper.claims)]
         parts += map(_table, paper.page or paper.tables[:1])
         for file, (caption, drawing) in paper.figures.items():
             figures[FIGURES / file] = drawing
-            parts.append(f"![{caption}](papers/{file})\n")
+            parts.append(f"![{caption}](../../docs/explanation/papers/{file})\n")
     parts += ["## Not run\n\nThese need a GPU.\n", "| paper | run | command |", "| --- | --- | --- |"]
     parts += [f"| {paper} | {run} | `{command}` |" for paper, run, command in NOT_RUN]
-    parts.append("\n[All figures](../../benchmarks/README.md).\n")
-    readme = filled(ROOT / "README.md", {"categories": paper_003.gains_of_categories()})
-    return {PAGE: "\n".join(parts), ROOT / "README.md": readme, **figures}
+    parts.append("")
+    readme = filled(ROOT / "README.md", {"categories": claims_003.gains_of_categories()})
+    counts = {name: verdict_counts(paper.claims) for name, paper in zip(PAPERS, papers)}
+    return {PAGE: "\n".join(parts), SUMMARY: filled(SUMMARY, counts), ROOT / "README.md": readme, **figures}
+
+
+def verdict_counts(claims: Sequence[Claim]) -> str:
+    """Return how many claims of a paper have which most frequent verdict."""
+    verdicts: Counter[str] = Counter()
+    for cases in groups(claims):
+        if EXTRA not in cases[0].says:
+            verdict = Counter(case.verdict for case in cases).most_common()[0][0]
+            verdicts[verdict.partition(" (")[0]] += 1
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common())
+    return f"{sum(verdicts.values())} claims: {counts}"
 
 
 def groups(claims: Sequence[Claim]) -> list[list[Claim]]:

@@ -1,18 +1,23 @@
-"""Run the steps of the experiments. Each step runs once and writes its figures to a small JSON file.
+"""Run the steps of the experiments. Each step runs once and adds its figures to the results of its paper.
 
-The file of a step is ``results/PAPER/STEP.json``. Steps with a file are skipped. An interrupted run resumes
-at the first step without a file. ``page.py`` generates docs/explanation/papers.md from these files.
+The result of a step is a line of ``results/PAPER.jsonl``, with the date, the commit and the machine. Steps
+with a result are skipped. An interrupted run resumes at the first step without one. ``page.py`` generates
+``RESULTS.md`` from these files.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import platform
 import shlex
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +42,11 @@ class Step:
     leaves: Path | None = None
     needed_by: tuple[str, ...] = ()
 
-    def done(self, folder: Path) -> bool:
-        """Return whether the step can be skipped."""
-        if self.needed_by and all((folder / f"{name}.json").exists() for name in self.needed_by):
+    def done(self, complete: Container[str]) -> bool:
+        """Return whether the step can be skipped. complete: names of the steps with a result."""
+        if self.needed_by and all(name in complete for name in self.needed_by):
             return True
-        return (folder / f"{self.name}.json").exists() and (self.leaves is None or self.leaves.exists())
+        return self.name in complete and (self.leaves is None or self.leaves.exists())
 
 
 class Say(Progress):
@@ -69,24 +74,35 @@ def arguments(doc: str | None) -> argparse.ArgumentParser:
 
 
 def carry_out(paper: str, steps: Iterable[Step], options: argparse.Namespace) -> None:
-    """Run the steps without a file, or list all steps."""
+    """Run the steps without a result, or list all steps."""
     steps = list(steps)
-    command = f"python benchmarks/papers/{paper}.py {shlex.join(_shown(sys.argv[1:]))}"
+    command = f"python benchmarks/papers/run_{paper}.py {shlex.join(_shown(sys.argv[1:]))}"
     for number, step in enumerate(steps, 1):
-        path = RESULTS / paper / f"{step.name}.json"
+        complete = {result["step"]: result for result in results(paper)}
         if options.list:
-            took = f"{json.loads(path.read_text())['cpu_hours']:.2f} h" if path.exists() else "not run yet"
-            print(f"{step.table:12} {step.name:50} {took}")
+            hours = f"{complete[step.name]['cpu_hours']:.2f} h" if step.name in complete else "not run yet"
+            print(f"{step.table:12} {step.name:50} {hours}")
             continue
-        if step.done(path.parent) or options.step not in (None, step.name):
+        if step.done(complete) or options.step not in (None, step.name):
             continue
         print(f"step {number} of {len(steps)}: {step.name}", flush=True)
         begin = time.process_time()
-        found = step.run()
-        hours = (time.process_time() - begin) / 3600
-        path.parent.mkdir(parents=True, exist_ok=True)
-        result = {"table": step.table, "command": command, "cpu_hours": round(hours, 4), **found}
-        write_text(path, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+        figures = step.run()
+        cpu_hours = round((time.process_time() - begin) / 3600, 4)
+        result = {"table": step.table, "command": command, "cpu_hours": cpu_hours, **figures}
+        complete[step.name] = {"step": step.name, **measured_here(), **result}
+        lines = [json.dumps(complete[name], ensure_ascii=False) for name in sorted(complete)]
+        RESULTS.mkdir(exist_ok=True)
+        write_text(RESULTS / f"{paper}.jsonl", "\n".join(lines) + "\n")
+
+
+def measured_here() -> dict[str, str]:
+    """Return date, commit and machine of a measurement that ends now."""
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=RESULTS.parent
+    )
+    machine = f"{platform.machine()}, {os.cpu_count()} cores"
+    return {"date": date.today().isoformat(), "commit": commit.stdout.strip(), "machine": machine}
 
 
 def _shown(words: Sequence[str]) -> list[str]:
@@ -105,8 +121,7 @@ def _shown(words: Sequence[str]) -> list[str]:
 
 
 def results(paper: str) -> list[dict[str, Any]]:
-    """Return all existing results of a paper, sorted by file name."""
-    return [
-        {"step": path.stem, **json.loads(path.read_text("utf-8"))}
-        for path in sorted((RESULTS / paper).glob("*.json"))
-    ]
+    """Return all existing results of a paper, sorted by the names of the steps."""
+    path = RESULTS / f"{paper}.jsonl"
+    lines = path.read_text("utf-8").splitlines() if path.exists() else []
+    return [json.loads(line) for line in lines]

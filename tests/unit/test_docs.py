@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
-    ROOT / "benchmarks" / "README.md",
+    *sorted((ROOT / "benchmarks").rglob("*.md")),
     *sorted(DOCS.rglob("*.md")),
 ]
 FENCE = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
@@ -87,7 +87,7 @@ def test_commands_on_a_page_exist(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_options_in_the_text_of_a_page_exist(page):
-    if page.name in ("CONTRIBUTING.md", "CHANGELOG.md") or page.parent.name == "benchmarks":
+    if page.name in ("CONTRIBUTING.md", "CHANGELOG.md") or (ROOT / "benchmarks") in page.parents:
         return  # options of pytest and of scripts; removed options
     for shown in re.findall(r"`(--[a-z][a-z-]*)", FENCE.sub("", page.read_text("utf-8"))):
         assert shown in KNOWN, shown

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -22,7 +23,7 @@ SCRIPTS = Path(__file__).parents[2] / "benchmarks" / "papers"
 def scripts() -> Any:
     """Return a function that imports a module of benchmarks/papers by name. It may need benchmarks/."""
     with pytest.MonkeyPatch.context() as patch:
-        for folder in (SCRIPTS.parent, SCRIPTS):
+        for folder in (SCRIPTS,):
             patch.syspath_prepend(folder)
         yield importlib.import_module
 
@@ -38,25 +39,33 @@ def test_the_papers_page_equals_the_output_of_its_command(scripts: Any) -> None:
         ElementTree.parse(path)
 
 
-def test_every_result_has_its_command() -> None:
-    files = sorted((SCRIPTS / "results").rglob("*.json"))
-    assert files
-    for file in files:
-        found = json.loads(file.read_text("utf-8"))
-        commands = [found.get("command"), *(row.get("command") for row in found.get("rows", ()) if row)]
-        assert found["table"]
-        assert any(commands), file
+def lines_of_results() -> list[dict[str, Any]]:
+    files = sorted((SCRIPTS / "results").glob("*.jsonl"))
+    return [json.loads(line) for file in files for line in file.read_text("utf-8").splitlines()]
+
+
+def test_every_result_has_its_command_date_and_commit() -> None:
+    results = lines_of_results()
+    assert results
+    for result in results:
+        commands = [result.get("command"), *(row.get("command") for row in result.get("rows", ()) if row)]
+        assert result["table"]
+        assert any(commands), result["step"]
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d", result["date"]), result["step"]
+        assert re.fullmatch(r"[0-9a-f]{7,40}", result["commit"]), result["step"]
 
 
 def test_commands_of_results_exist() -> None:
     shared = (SCRIPTS / "running.py").read_text("utf-8")
-    for file in sorted((SCRIPTS / "results").rglob("*.json")):
-        command = json.loads(file.read_text("utf-8"))["command"]
-        script, *words = command.removeprefix("python benchmarks/papers/").split() or [""]
+    for result in lines_of_results():
+        script, *words = result["command"].removeprefix("python benchmarks/papers/").split() or [""]
         if (SCRIPTS / script).is_file() and script.endswith(".py"):
-            known = shared + (SCRIPTS / script).read_text("utf-8")
-            asked = [word.removeprefix("--") for word in words if word.startswith("--")]
-            assert [one for one in asked if f'"--{one}"' not in known and f'"{one}"' not in known] == [], file
+            text = shared + (SCRIPTS / script).read_text("utf-8")
+            options = [word.removeprefix("--") for word in words if word.startswith("--")]
+            unknown = [
+                option for option in options if f'"--{option}"' not in text and f'"{option}"' not in text
+            ]
+            assert unknown == [], result["step"]
 
 
 # By hand: a two-sided p of 0.05 is 1.96 standard errors, 0.01 is 2.576, 0.32 is 0.994.
@@ -128,7 +137,7 @@ def test_candidates_of_a_protocol_are_part_of_the_deepest_pool(scripts: Any) -> 
     rows = [("q", list(scores), np.array([[one] for one in scores.values()]))]
     table = ScoreTable.build(["tfidf"], rows)
     qrels = Qrels([("q", "r", 2), ("q", "s", 1)])
-    cut = scripts("003").cut
+    cut = scripts("run_003").cut
 
     def ids(kind: str, count: int, seed: int = 0) -> str:
         return "".join(cut(table, qrels, kind, count, seed).rows[0].ids)
@@ -141,7 +150,7 @@ def test_candidates_of_a_protocol_are_part_of_the_deepest_pool(scripts: Any) -> 
 
 def test_degraded_categories_have_the_expected_errors(scripts: Any) -> None:
     """Half of the categories are dropped, a quarter become a sibling, and each run draws the same ones."""
-    degraded = scripts("003").degraded
+    degraded = scripts("run_003").degraded
     queries = [Query(str(n), "x", tuple("abcd")) for n in range(500)]
     drawn = [degraded(query, {one: [one.upper()] for one in "abc"}) for query in queries]
     assert drawn == [degraded(query, {one: [one.upper()] for one in "abc"}) for query in queries]
@@ -154,7 +163,7 @@ def test_degraded_categories_have_the_expected_errors(scripts: Any) -> None:
 def test_without_best_removes_documents_of_the_highest_grade(scripts: Any) -> None:
     """By hand: without b, c is the first document of the only query with another relevant document."""
     qrels = Qrels([("p", "b", 2), ("p", "c", 1), ("q", "b", 2)])
-    runs, rest = scripts("003").without_best({"s": {"p": ["a", "b", "c"], "q": ["b"]}}, qrels)
+    runs, rest = scripts("run_003").without_best({"s": {"p": ["a", "b", "c"], "q": ["b"]}}, qrels)
     assert (runs, dict(rest["p"]), [*rest]) == ({"s": {"p": ["a", "c"]}}, {"c": 1}, ["p"])
 
 
@@ -163,7 +172,7 @@ def test_pooled_auc_matches_values_by_hand(scripts: Any) -> None:
     qrels = Qrels([("p", "a", 2), ("p", "b", 1), ("q", "a", 2), ("q", "b", 1)])
     scores = {"p": (["a", "b"], [0.9, 0.8]), "q": (["a", "b"], [0.2, 0.1])}
     other = {"p": (["a", "b"], [0.9, 0.1]), "q": (["a"], [0.2])}
-    found = scripts("002").pooled(scores, other, qrels)
+    found = scripts("run_002").pooled(scores, other, qrels)
     assert (found["pairs"], found["auc"], found["input"]) == (4, 0.75, 1.0)
 
 
@@ -177,7 +186,7 @@ def test_co_citation_claims_use_tests_of_either_direction(scripts: Any) -> None:
             {"above": "direct", "than": "sentence", "measure": "MAP sentence", "delta": -0.1, "p": 0.01}
         ],
     }  # fmt: skip
-    run = scripts("paper_001").Run(step)
+    run = scripts("claims_001").Run(step)
     assert run.difference("sentence", "direct", "MAP sentence").above() == "holds"
     assert run.difference("sentence", "direct", "MAP paragraph").above() == "not decided"
 

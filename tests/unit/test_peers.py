@@ -17,12 +17,12 @@ SCRIPTS = Path(__file__).parents[2] / "benchmarks"
 def script() -> Iterator[Callable[[str], Any]]:
     """Return a function that imports a script by name."""
     with pytest.MonkeyPatch.context() as patch:
-        for folder in (SCRIPTS, SCRIPTS / "peers"):
+        for folder in (SCRIPTS / "quality", SCRIPTS / "quality" / "peers"):
             patch.syspath_prepend(folder)
         yield importlib.import_module
 
 
-@pytest.mark.parametrize("name", ["table", "demo_tables", "signals"])
+@pytest.mark.parametrize("name", ["table", "demo", "signals"])
 def test_tables_equal_the_output_of_their_command(script: Callable[[str], Any], name: str) -> None:
     for path, text in script(name).pages().items():
         assert path.read_text("utf-8") == text, f"run python benchmarks/.../{name}.py"

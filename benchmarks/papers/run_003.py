@@ -1,0 +1,449 @@
+"""Kuwa, Schamoni, Riezler (2020): combine text, categories and tf-idf.
+
+    python benchmarks/papers/run_003.py DATA --collections wikispeedia --settings cosine
+    python benchmarks/papers/run_003.py DATA --collections debian.it --settings mlp --seeds 3
+    python benchmarks/papers/run_003.py DATA --list
+
+Prints tables 2 to 4 and figures 2 and 3 of the paper with our results. Completed steps are skipped.
+
+--collections: folders of DATA, ``FOLDER.LANG`` for one language. With ``+translated``
+    (``debian.it+translated``), tf-idf searches with a word-by-word translation of the query
+    (``translations.py``), as the paper does for patents.
+--settings: ``cosine`` (the default head), ``mlp``, ``paper`` (``--preset paper``).
+
+The weights of a stack are tuned on dev, separately for each protocol and number of documents. The stack is
+measured on test. Single rankers have no weights. The pool of 1,000 documents is scored once; smaller pools
+are subsets of it. p: paired randomization test with Holm's correction over the comparisons of a step.
+
+``--categories`` measures the rankers text and meta with different categories of the query:
+
+given:    the categories of the query.
+inferred: no categories; they are inferred from the first candidates.
+degraded: each category is dropped with probability 0.5, and replaced by a sibling, if it has one, with 0.25.
+
+Weights are tuned on dev queries of the same case. These steps also measure NDCG of grade 1, without the
+documents of a higher grade.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from overlap import category_overlap
+from page import show
+from running import Say, Step, arguments, carry_out
+from translations import translated
+
+from rerank.combiners.score_table import ScoreTable
+from rerank.combiners.tune import tune
+from rerank.engines.base import Engine, SearchRequest
+from rerank.evaluation.measures import evaluate_runs
+from rerank.evaluation.protocols import Protocol
+from rerank.evaluation.significance import holm, randomization_tests
+from rerank.formats import read_qrels, read_queries
+from rerank.rankers.cnn.config import CnnConfig
+from rerank.records import Qrels, Query
+from rerank.results import plain
+from rerank.search.build_table import TableRequest, score_table
+from rerank.stack.stack import Stack
+from rerank.workflows.ingest import ingest
+from rerank.workflows.train import train
+from rerank.workspace import Workspace
+
+RANKERS = ("text", "meta", "joint")
+FIRST = "tfidf"
+COUNTS = (40, 200, 400, 1000)
+AGAINST = (
+    ("joint", "text"),
+    ("meta", "text"),
+    ("text,meta", "text"),
+    ("text,meta", "joint"),
+    ("text,meta", FIRST),
+    *((f"{FIRST},{one}", FIRST) for one in (*RANKERS, "text,meta")),
+    (f"{FIRST},text,meta", f"{FIRST},text"),
+    (f"{FIRST},joint", f"{FIRST},text"),
+    (f"{FIRST},text,meta", f"{FIRST},joint"),
+)
+"""Pairs of stacks to compare. A pair is skipped if one of its stacks is missing."""
+
+
+PROTOCOLS = (("pool-random", "2 and 3"), ("pool-first", "4"), ("retrieved", "figure 3"))
+"""Kinds of candidates, and the tables of the paper that use them."""
+
+
+class Collection:
+    """A collection of DATA. ``debian.it`` is the Italian part of ``debian``."""
+
+    def __init__(self, data: Path, name: str) -> None:
+        self.name = name
+        name, _, self.also = name.partition("+")
+        folder, _, lang = name.partition(".")
+        self.lang = lang
+        self.folder, suffix = data / folder, f".{lang}" if lang else ""
+        self.corpus = str(self.folder / f"corpus{suffix}.jsonl.gz")
+        self.graph = self.folder / "categories.tsv"
+        self.queries = str(self.folder / f"queries{suffix}.jsonl.gz")
+        self.qrels = {
+            split: str(self.folder / "qrels" / (f"{lang}.{split}.tsv" if lang else f"{split}.tsv"))
+            for split in ("train", "dev", "test")
+        }
+
+    def asked(self, also: str | None = None) -> list[Query]:
+        """Return all queries, with translations if the collection is ``+translated``."""
+        also = self.also if also is None else also
+        return translated(self.folder, self.lang) if also == "translated" else read_queries(self.queries)
+
+    def judged(self, split: str, most: int | None = None, case: str = "given") -> tuple[list[Query], Qrels]:
+        """Return the judged queries of a split, or an evenly spaced sample of at most ``most``.
+
+        case: ``given``, ``inferred`` or ``degraded`` categories.
+        """
+        qrels = read_qrels(self.qrels[split])
+        queries = [query for query in self.asked() if query.id in qrels]
+        queries = queries[:: max(1, -(-len(queries) // most))] if most else queries
+        if case != "given":
+            siblings = self.siblings() if case == "degraded" else {}
+            queries = [
+                replace(query, categories=degraded(query, siblings) if siblings else ()) for query in queries
+            ]
+        return queries, Qrels((q.id, d, grade) for q in queries for d, grade in qrels[q.id].items())
+
+    def siblings(self) -> dict[str, list[str]]:
+        """Return category -> the other children of its parents, sorted by name."""
+        lines = self.graph.read_text("utf-8").splitlines()[1:]
+        parents, children = dict[str, set[str]](), dict[str, set[str]]()
+        for line in lines:
+            child, parent = line.split("\t")
+            parents.setdefault(child, set()).add(parent)
+            children.setdefault(parent, set()).add(child)
+        return {
+            child: sorted(set().union(*(children[one] for one in of)) - {child})
+            for child, of in parents.items()
+        }
+
+
+def degraded(query: Query, siblings: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """Return the categories of a query with simulated errors. The result is the same in each run.
+
+    On average, two of four categories are dropped and one is replaced by a sibling.
+    """
+    rng = np.random.default_rng(list(hashlib.md5(query.id.encode()).digest()))
+    kept: dict[str, None] = {}
+    for category in query.categories:
+        drawn, others = rng.random(), siblings.get(category, ())
+        if drawn >= 0.75:
+            kept[category] = None
+        elif drawn >= 0.5:
+            kept[others[int(rng.integers(len(others)))] if others else category] = None
+    return tuple(kept)
+
+
+def workspace_of(collection: Collection, work: Path, label: str) -> Workspace:
+    """Return the workspace of a collection, setting and seed. Create it if it is missing."""
+    folder = work / label
+    if (folder / "rerank.toml").exists():
+        return Workspace.open(str(folder))
+    graph = str(collection.graph) if collection.graph.exists() else None
+    return ingest(str(folder), [collection.corpus], categories=graph).workspace
+
+
+def trained(collection: Collection, work: Path, label: str, setting: str, seed: int, name: str) -> Any:
+    """Train one ranker. Return its epochs and its dev scores."""
+    workspace = workspace_of(collection, work, label)
+    preset, head = ("paper", None) if setting == "paper" else ("default", setting)
+    report = train(
+        workspace,
+        [name],
+        queries=collection.asked(),
+        qrels=read_qrels(collection.qrels["train"]),
+        dev_qrels=read_qrels(collection.qrels["dev"]),
+        config=CnnConfig.of(preset, head=head, seed=seed),
+        progress=Say(),
+    )
+    (one,) = report.rankers
+    return {
+        "ranker": name,
+        "epoch": one.epoch,
+        "epochs": one.epochs,
+        "dev": one.dev,
+        "dev_without": one.baseline,
+    }
+
+
+def ranked(table: ScoreTable, stack: Stack) -> dict[str, list[str]]:
+    """Return query -> document ids, best first."""
+    columns = [table.signals.index(name) for name in stack.signals]
+    return {row.query: stack.rank(row.ids, row.scores[:, columns]).ids for row in table.rows}
+
+
+def measured(
+    dev: tuple[ScoreTable, Qrels], test: tuple[ScoreTable, Qrels], weighted: bool, lower: bool = False
+) -> dict[str, Any]:
+    """Tune each stack on dev and measure it on test. lower: also measure grade 1 only."""
+    plain = [name for name in dev[0].signals if name != FIRST]
+    plain += ["text,meta"] if {"text", "meta"} <= {*plain} else []
+    names = [FIRST, *plain, *(f"{FIRST},{one}" for one in plain)] if weighted else plain
+    stacks, rows = {}, {}
+    for name in names:
+        signals = name.split(",")
+        tuned = tune(*dev, first_stage=FIRST, signals=signals) if len(signals) > 1 else None
+        stacks[name] = Stack(tuned.combiner, FIRST) if tuned else Stack.parse(name, first_stage=FIRST)
+        rows[name] = {"weights": str(stacks[name]), "normalization": stacks[name].combiner.normalization}
+        if tuned:
+            rows[name]["dev"] = tuned.value
+    runs = {name: ranked(test[0], one) for name, one in stacks.items()}
+    found = compared(runs, test[1])
+    for name in names:
+        rows[name]["nDCG"] = found["values"][name]
+    result = {"queries": found["queries"], "rows": rows, "tests": found["tests"]}
+    if lower:
+        result["grade 1"] = compared(*without_best(runs, test[1]))
+    return result
+
+
+def compared(runs: Mapping[str, dict[str, list[str]]], qrels: Qrels) -> dict[str, Any]:
+    """Return NDCG of the stacks and the tests of ``AGAINST``."""
+    evaluation = evaluate_runs(runs, qrels, ["nDCG"])
+    pairs = [pair for pair in AGAINST if {*pair} <= {*runs}]
+    values = {name: found["nDCG"] for name, found in evaluation.values.items()}
+    p = holm(randomization_tests([values[a] - values[b] for a, b in pairs]))
+    return {
+        "queries": len(evaluation.query_ids),
+        "values": {name: evaluation.mean(name, "nDCG") for name in runs},
+        "tests": [{"stack": a, "against": b, "p": one} for (a, b), one in zip(pairs, p)],
+    }
+
+
+def without_best(
+    runs: Mapping[str, dict[str, list[str]]], qrels: Qrels
+) -> tuple[dict[str, dict[str, list[str]]], Qrels]:
+    """Return runs and judgments without documents of grade 2 or more.
+
+    Queries without a document of grade 1 are dropped.
+    """
+    best = {query: {d for d, grade in judged.items() if grade > 1} for query, judged in qrels.items()}
+    rest = Qrels((q, d, grade) for q, judged in qrels.items() for d, grade in judged.items() if grade <= 1)
+    kept = {query for query in rest if rest.relevant(query)}
+    return {
+        name: {query: [d for d in ids if d not in best[query]] for query, ids in run.items() if query in kept}
+        for name, run in runs.items()
+    }, Qrels((q, d, grade) for q in kept for d, grade in rest[q].items())
+
+
+def cut(table: ScoreTable, qrels: Qrels, kind: str, count: int, seed: int) -> ScoreTable:
+    """Return the candidates of a protocol, selected from its deepest pool.
+
+    retrieved:   the best ``count`` documents by tf-idf.
+    pool-random: all relevant documents and ``count`` random irrelevant documents.
+    pool-first:  all relevant documents and the best ``count`` irrelevant documents by tf-idf.
+    """
+    column = table.signals.index(FIRST)
+
+    def rows() -> Iterator[tuple[str, list[str], Any, str]]:
+        for i, row in enumerate(table.rows):
+            query, ids, scores = row.query, row.ids, row.scores
+            # Documents are in id order, so a stable sort breaks ties by id.
+            order = np.argsort(-scores[:, column], kind="stable")
+            if kind == "retrieved":
+                kept = order[scores[order, column] > 0][:count]
+            else:
+                if kind == "pool-random":
+                    order = np.random.default_rng([seed, i]).permutation(len(ids))
+                relevant = np.array([id in qrels.relevant(query) for id in ids], np.bool_)
+                kept = np.concatenate((np.flatnonzero(relevant), order[~relevant[order]][:count]))
+            kept = np.sort(kept)
+            yield query, [ids[d] for d in kept.tolist()], scores[kept], row.case
+
+    return ScoreTable.build(table.signals, rows())
+
+
+def pooled(engine: Engine, queries: Sequence[Query], qrels: Qrels, kind: str, count: int, seed: int) -> Qrels:
+    """Return the relevant documents, and ``count`` others with grade 0: random, or the best by tf-idf."""
+    everything = engine.ids() if kind == "pool-random" else []
+    grades: list[tuple[str, str, int]] = []
+    for query in queries:
+        relevant = qrels.relevant(query.id)
+        size = count + len(relevant)
+        if kind == "pool-random":
+            # The seed contains the query: removing a query does not change other pools.
+            rng = np.random.default_rng([seed, *hashlib.sha256(query.id.encode()).digest()[:8]])
+            drawn = rng.choice(len(everything), size=min(len(everything), size), replace=False).tolist()
+            ids = [everything[place] for place in drawn]
+        else:
+            ids = engine.find(SearchRequest(query.search_text(engine.lang), FIRST, size)).ids
+        grades += [(query.id, id, grade) for id, grade in relevant.items()]
+        grades += [(query.id, id, 0) for id in [id for id in ids if id not in relevant][:count]]
+    return Qrels(grades)
+
+
+def protocols(
+    collection: Collection,
+    work: Path,
+    label: str,
+    kind: str,
+    counts: tuple[int, ...],
+    options: Any,
+    seed: int,
+    case: str | None = None,
+) -> dict[str, Any]:
+    """Measure one protocol. Tune the weights at each number of documents. case: see ``judged``."""
+    workspace = workspace_of(collection, work, label)
+    signals = (*options.rankers, FIRST)
+    pipeline = workspace.pipeline(signals)
+    splits = {
+        split: collection.judged(split, getattr(options, split), case or "given") for split in ("dev", "test")
+    }
+    deepest = {}
+    for split, (queries, qrels) in splits.items():
+        request = TableRequest(
+            queries=queries,
+            qrels=pooled(workspace.engine, queries, qrels, kind, COUNTS[-1], seed),
+            signals=signals,
+            first_stage=FIRST,
+            protocol=Protocol(),
+        )
+        deepest[split] = score_table(pipeline, request)[0]
+    found = {}
+    for count in sorted(counts, reverse=True):
+        tables = {
+            split: (cut(deepest[split], qrels, kind, count, seed), qrels)
+            for split, (_, qrels) in splits.items()
+        }
+        found[str(count)] = measured(
+            tables["dev"], tables["test"], weighted=kind != "pool-random", lower=case is not None
+        )
+        print(f"    {kind}:{count} done", flush=True)
+    whole = {} if options.rankers == list(RANKERS) else {"rankers": options.rankers}
+    return {"kind": kind, **({"categories": case} if case else whole), "counts": found}
+
+
+def translation(collection: Collection, work: Path) -> dict[str, Any]:
+    """Compare tf-idf with and without translated queries, on test."""
+    workspace = workspace_of(collection, work, f"{collection.name}-first-stage")
+    qrels = read_qrels(collection.qrels["test"])
+    runs = {}
+    recalls = {}
+    for also in ("", "translated"):
+        queries = [query for query in collection.asked(also) if query.id in qrels]
+        table, report = score_table(
+            workspace.pipeline([FIRST]),
+            TableRequest(
+                queries=queries,
+                qrels=qrels,
+                signals=[FIRST],
+                first_stage=FIRST,
+                protocol=Protocol(COUNTS[-1]),
+            ),
+        )
+        runs[also or "as it is"] = ranked(table, Stack.parse(FIRST))
+        recalls[also or "as it is"] = report.candidate_recall[FIRST]
+    evaluation = evaluate_runs(runs, qrels, ["nDCG"])
+    values = [evaluation.values[name]["nDCG"] for name in runs]
+    return {
+        "queries": len(evaluation.query_ids),
+        "translation": {
+            name: {"nDCG": evaluation.mean(name, "nDCG"), "recall": recalls[name]} for name in runs
+        },
+        "p": randomization_tests([values[1] - values[0]])[0],
+    }
+
+
+def overlap(collection: Collection) -> dict[str, Any]:
+    """Return the data of figure 2, over the pairs of all splits."""
+    from rerank.formats import read_corpus
+
+    wanted: dict[str, list[tuple[tuple[str, ...], int]]] = {}
+    for split in collection.qrels:
+        for query in (judged := collection.judged(split))[0]:
+            for document, grade in judged[1].relevant(query.id).items():
+                wanted.setdefault(document, []).append((query.categories, grade))
+    pairs = (
+        (grade, categories, document.categories)
+        for document in read_corpus(collection.corpus)
+        for categories, grade in wanted.get(document.id, ())
+    )
+    return {"overlap": plain(category_overlap(pairs))}
+
+
+def steps(options: argparse.Namespace) -> Iterator[Step]:
+    """Yield the requested steps. Training steps come before the steps that need them."""
+    for name in options.collections:
+        collection = Collection(options.data, name)
+        of = {"collection": name}
+        if collection.also:
+            run = partial(_with, of, translation, collection, options.work)
+            yield Step(f"{name}-first-stage", "translation", run)
+        else:
+            yield Step(f"{name}-overlap", "figure 2", partial(_with, of, overlap, collection))
+        some = "" if options.rankers == list(RANKERS) else f"-{'-'.join(options.rankers)}"
+        for setting in options.settings:
+            for seed in range(options.seeds):
+                label = f"{name}-{setting}-{seed}"
+                of = {"collection": name, "setting": setting, "seed": seed}
+                at = (collection, options.work, label)
+                tables = []
+                for kind, table in PROTOCOLS:
+                    # A step takes at most half an hour. Large heads need one step per number of documents.
+                    parts = [COUNTS] if setting == "cosine" else [(count,) for count in COUNTS]
+                    for counts in [COUNTS] if kind == "retrieved" else parts:
+                        run = partial(_with, of, protocols, *at, kind, counts, options, seed)
+                        ending = some if len(counts) > 1 else f"-{counts[0]}{some}"
+                        tables.append(Step(f"{label}-{kind}{ending}", table, run))
+                if options.categories:
+                    tables = [
+                        Step(
+                            f"{label}-{kind}-categories-{case}",
+                            table,
+                            partial(_with, of, protocols, *at, kind, COUNTS, options, seed, case),
+                        )
+                        for kind, table in PROTOCOLS
+                        for case in options.categories
+                    ]
+                for ranker in options.rankers:
+                    run = partial(_with, of, trained, *at, setting, seed, ranker)
+                    leaves = options.work / label / "rankers" / f"{ranker}.json"
+                    needed_by = tuple(step.name for step in tables)
+                    yield Step(f"{label}-train-{ranker}", "training", run, leaves, needed_by)
+                yield from tables
+
+
+def _with(of: dict[str, Any], function: Any, *given: Any) -> dict[str, Any]:
+    return {**of, **function(*given)}
+
+
+def main() -> None:
+    """Run the missing steps and print the tables."""
+    parser = arguments(__doc__)
+
+    def names(text: str) -> list[str]:
+        return text.split(",")
+
+    parser.add_argument("--collections", type=names, default=["wikispeedia", "debian.it"])
+    parser.add_argument(
+        "--settings", type=names, default=["cosine", "mlp", "paper"], help="settings to run. Default: all"
+    )
+    parser.add_argument(
+        "--rankers", type=names, default=list(RANKERS), help="rankers to train and stack. Default: all"
+    )
+    parser.add_argument("--dev", type=int, metavar="N", help="number of dev queries for tuning. Default: all")
+    parser.add_argument(
+        "--test", type=int, metavar="N", help="number of test queries to measure. Default: all"
+    )
+    parser.add_argument(
+        "--categories", type=names, default=[], help="categories of the query: given, inferred, degraded"
+    )
+    options = parser.parse_args()
+    carry_out("003", steps(options), options)
+    if not options.list:
+        show("003")
+
+
+if __name__ == "__main__":
+    main()

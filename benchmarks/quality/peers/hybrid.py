@@ -1,0 +1,118 @@
+"""Run the hybrid query of OpenSearch, BM25 and k-NN over MiniLM, on a real node. Needs Java and Maven.
+
+    python benchmarks/quality/peers/hybrid.py OUT/cf MODEL_FOLDER
+
+Run ``minilm.py`` first. It encodes the documents. Normalization and weights are tuned on dev.
+pip install sentence-transformers
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from itertools import product
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+from collection import DEPTH, Collection, Costs, arguments, ndcg, settings_of, time_queries, write
+
+sys.path.insert(0, str(Path(__file__).parents[3]))
+from tests.node import Node, running, with_ml_commons
+
+GRID = list(product(("min_max", "l2", "z_score"), (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)))
+"""Normalization and weight of BM25. The weight of k-NN is 1 minus the weight of BM25."""
+TUNED = 100
+"""Number of dev queries for the grid."""
+
+
+def fill(node: Node, collection: Collection, vectors: Any) -> None:
+    """Index the texts and vectors."""
+    # user:
+    vector = {
+        "type": "knn_vector",
+        "dimension": vectors.shape[1],
+        "method": {"name": "hnsw", "engine": "lucene", "space_type": "cosinesimil"},
+    }
+    fields = {"text": {"type": "text", "analyzer": collection.languages[0]}, "vector": vector}
+    settings = {"index": {"knn": True, "number_of_shards": 1, "number_of_replicas": 0}}
+    node.request("PUT", "/docs", {"settings": settings, "mappings": {"properties": fields}})
+    for id, text, row in zip(collection.ids, collection.texts, vectors):
+        document = {"text": text, "vector": [round(float(one), 6) for one in row]}
+        node.request("PUT", f"/docs/_doc/{quote(id, safe='')}", document)
+    # end
+    node.request("POST", "/docs/_forcemerge?max_num_segments=1")
+    node.request("POST", "/docs/_refresh")
+
+
+def search(node: Node, text: str, vector: list[float], technique: str, weight: float) -> dict[str, float]:
+    """Send one hybrid query and return the scores."""
+    # user:
+    both = [{"match": {"text": text}}, {"knn": {"vector": {"vector": vector, "k": DEPTH}}}]
+    parameters = {"weights": [weight, round(1 - weight, 1)]}
+    processor = {
+        "normalization": {"technique": technique},
+        "combination": {"technique": "arithmetic_mean", "parameters": parameters},
+    }
+    body = {
+        "size": DEPTH,
+        "_source": False,
+        "query": {"hybrid": {"queries": both}},
+        "search_pipeline": {"phase_results_processors": [{"normalization-processor": processor}]},
+    }
+    hits = node.request("POST", "/docs/_search", body)["hits"]["hits"]
+    return {hit["_id"]: hit["_score"] for hit in hits}
+    # end
+
+
+def main() -> None:
+    """Write the run ``opensearch-hybrid``."""
+    from sentence_transformers import SentenceTransformer
+
+    options = arguments(__doc__)
+    options.add_argument("model", help="folder of the MiniLM model")
+    args = options.parse_args()
+    collection = Collection.load(args.folder)
+    kept = np.load(collection.folder / "minilm.npz")
+    model = SentenceTransformer(args.model, device="cpu")
+
+    def encode(text: str) -> list[float]:
+        return list(map(float, model.encode(text, normalize_embeddings=True)))
+
+    with running(home=with_ml_commons(), heap="1g") as node:
+
+        def seconds() -> float:
+            (stats,) = node.request("GET", "/_nodes/stats/process")["nodes"].values()
+            return stats["process"]["cpu"]["total_in_millis"] / 1000
+
+        costs, begin = Costs(indexing=float(kept["seconds"])), seconds()
+        with costs.time("indexing"):
+            fill(node, collection, kept["vectors"])
+        costs.indexing += seconds() - begin
+        costs.bytes = node.request("GET", "/docs/_stats/store")["_all"]["total"]["store"]["size_in_bytes"]
+        if args.answer:
+            best = json.loads(settings_of(collection, "opensearch-hybrid")["best"])
+            time_queries(
+                collection, "opensearch-hybrid", lambda text: search(node, text, encode(text), *best)
+            )
+            return
+        begin = seconds()
+        with costs.time("training"):
+            dev = {q: (t, encode(t)) for q, t in list(collection.of("dev").items())[:TUNED]}
+            qrels = {query: collection.qrels["dev"][query] for query in dev}
+            reached = {
+                one: ndcg({q: search(node, *asked, *one) for q, asked in dev.items()}, qrels) for one in GRID
+            }
+        costs.training += seconds() - begin
+        best = max(reached, key=lambda one: reached[one])
+        run = costs.answer(collection.of("test"), lambda text: search(node, text, encode(text), *best))
+        status = Path(f"/proc/{node.process.pid}/status") if node.process else Path()
+        if status.is_file():
+            (peak,) = (line.split()[1] for line in status.read_text().splitlines() if line[:6] == "VmHWM:")
+            costs.memory = int(peak) // 1024
+    write(collection, "opensearch-hybrid", run, costs, best=json.dumps(best), dev=reached[best])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""Run rerank: its BM25, and the stack of `rerank auto`. Queries are as users type them.
+
+    python benchmarks/quality/peers/ours.py OUT/cf [--minutes 10]
+    python benchmarks/quality/peers/ours.py OUT/cf --stack bm25,s2net,text --retrieve bm25,s2net
+
+``--stack`` measures a manually selected stack in a separate workspace. It trains the missing rankers and
+tunes the weights.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from collection import DEPTH, Collection, Costs, Run, arguments, time_queries, write
+
+from rerank import auto, ingest, train, tune
+from rerank.progress import Progress
+from rerank.records import Query
+from rerank.stack.stack import Stack
+from rerank.workspace import Workspace
+
+LANGUAGES = {"italian": "it", "german": "de", "english": "en"}
+TOP = 100
+LEXICAL = ("bm25", "tfidf")
+AUTO, HAND = "workspace", "workspace-hand"
+
+
+class RankerTimes(Progress):
+    """Processor seconds of auto for each ranker, with the measurement on dev."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self.current, self.begun = "", 0.0
+
+    def say(self, line: str) -> None:
+        """Start the time of a ranker, or end it at the first line about something else."""
+        step, _, rest = line.partition(": ")
+        if step not in ("rankers", "retrieval", "tune") or rest.startswith(f"{self.current}:"):
+            return
+        if self.current:
+            self.seconds[self.current] = round(time.process_time() - self.begun, 1)
+        found = re.match(r"(\w+) is trained", rest)
+        self.current, self.begun = found[1] if found else "", time.process_time()
+
+
+def names(stack: Stack) -> list[str]:
+    """Return the names of signals and retrievers, without depths."""
+    return sorted({*stack.signals, *(one.partition(":")[0] for one in stack.retrievers)})
+
+
+def answer(workspace: Workspace, stack: Stack, collection: Collection, costs: Costs) -> Run:
+    """Run each test query and return the run."""
+    pipeline = workspace.pipeline(names(stack))
+    lang = LANGUAGES[collection.languages[1]]
+
+    def search(text: str) -> dict[str, float]:
+        ranking = pipeline.answer(Query("", text, lang=lang), stack).ranking
+        return {hit.id: hit.score for hit in ranking.top(DEPTH)}
+
+    return costs.answer(collection.of("test"), search)
+
+
+def export(workspace: Workspace, stack: Stack, collection: Collection) -> None:
+    """Write features.json: split -> query -> the best ids, and one row of signals per id."""
+    pipeline = workspace.pipeline(names(stack))
+    found: dict[str, dict[str, tuple[list[str], list[list[float]]]]] = {"dev": {}, "test": {}}
+    for split, answers in found.items():
+        for query, text in collection.of(split).items():
+            ranking = pipeline.answer(Query("", text, lang=LANGUAGES[collection.languages[1]]), stack).ranking
+            rows = ranking.order[:TOP]
+            columns = (ranking.raw[rows], ranking.normalized[rows], ranking.scores[:TOP, None], rows[:, None])
+            answers[query] = list(ranking.ids[:TOP]), np.hstack(columns).tolist()
+    (collection.folder / "features.json").write_text(json.dumps(found))
+
+
+def by_hand(workspace: Workspace, signals: str, retrieve: Sequence[str], collection: Collection) -> None:
+    """Train the missing rankers, tune a stack of these signals, and write its run."""
+    folder, costs = collection.folder, Costs()
+    learn, dev = (folder / f"qrels/{split}.tsv" for split in ("train", "dev"))
+    judged = {"queries": folder / "queries.jsonl", "qrels": learn, "dev_qrels": dev} if learn.exists() else {}
+    with costs.time("training"):
+        # user: rerank-hand
+        for name in dict.fromkeys(one.partition(":")[0] for one in (*signals.split(","), *retrieve)):
+            if name not in workspace.trained() and name not in LEXICAL:
+                settings = {"untrained": True} if name == "dense" else {}
+                train(workspace, name, config=settings, **({} if name == "dense" else judged))
+        tuned = tune(
+            workspace,
+            signals,
+            queries=folder / "queries.jsonl",
+            qrels=dev,
+            retrieve=retrieve,
+            out=folder / "by-hand.json",
+        )
+        # end
+    costs.bytes = engine_bytes(workspace.folder)
+    print(tuned)
+    run = answer(workspace, tuned.stack, collection, costs)
+    write(collection, "rerank-hand", run, costs, stack=str(tuned.stack), retrieve=",".join(retrieve))
+
+
+def engine_bytes(folder: Path) -> int:
+    """Return the size of documents, index and features of a workspace, in bytes."""
+    return sum(path.stat().st_size for path in (folder / "engine").rglob("*") if path.is_file())
+
+
+def latencies(collection: Collection) -> None:
+    """Measure the latency of each stack that has a run."""
+    lang = LANGUAGES[collection.languages[1]]
+    for peer, name in (("rerank-bm25", AUTO), ("rerank-auto", AUTO), ("rerank-hand", HAND)):
+        if not (collection.folder / f"runs/{peer}.json").exists():
+            continue
+        workspace = Workspace.open(collection.folder / name)
+        names_of = {"rerank-bm25": "bm25", "rerank-auto": workspace.default_stack}
+        stack = workspace.stack(names_of.get(peer, str(collection.folder / "by-hand.json")))
+        pipeline = workspace.pipeline(names(stack))
+        time_queries(
+            collection,
+            peer,
+            lambda text, pipeline=pipeline, stack=stack: pipeline.answer(Query("", text, lang=lang), stack),
+        )
+
+
+def main() -> None:
+    """Write the runs ``rerank-bm25`` and ``rerank-auto`` or, with ``--stack``, ``rerank-hand``."""
+    options = arguments(__doc__)
+    options.add_argument(
+        "--minutes", type=float, default=10.0, help="minutes for auto to use. Default: %(default)s"
+    )
+    options.add_argument("--stack", help="signals of a manually selected stack, separated by commas")
+    options.add_argument(
+        "--retrieve", type=lambda text: text.split(","), default=(), help="retrievers for --stack"
+    )
+    args = options.parse_args()
+    collection = Collection.load(args.folder)
+    if args.answer:
+        latencies(collection)
+        return
+    if args.stack:
+        folder, graph = collection.folder / HAND, collection.folder / "categories.tsv"
+        if not folder.exists():
+            source = collection.folder / "corpus.jsonl"
+            ingest(folder, source, categories=graph if graph.exists() else None)
+        by_hand(Workspace.open(folder), args.stack, args.retrieve, collection)
+        return
+    folder, costs = collection.folder / AUTO, Costs()
+    begin, rankers = time.monotonic(), RankerTimes()
+    with costs.time("training"):
+        # user: rerank-auto
+        report = auto(args.folder, folder, minutes=args.minutes, progress=rankers)
+        # end
+    elapsed = time.monotonic() - begin
+    print(*report.messages, sep="\n")
+    print(report, f"\nauto took {elapsed:.0f} s, {costs.training:.0f} s of processor time")
+    workspace, stack = Workspace.open(folder), report.stack
+    export(workspace, stack, collection)
+    costs.bytes = engine_bytes(folder)
+    write(collection, "rerank-bm25", answer(workspace, workspace.stack("bm25"), collection, Costs()), Costs())
+    run = answer(workspace, stack, collection, costs)
+    write(collection, "rerank-auto", run, costs, stack=str(stack), seconds=rankers.seconds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""Write the folder that all peers read: one corpus, queries as users type them, and disjoint splits.
+
+    python benchmarks/quality/peers/prepare.py DATA/cf OUT/cf
+    python benchmarks/quality/peers/prepare.py DATA/debian OUT/debian.it --lang it --queries 4000 1000 1000
+    python benchmarks/quality/peers/prepare.py DATA/wikispeedia OUT/wikispeedia.1200 --documents 1200
+    python benchmarks/quality/peers/prepare.py demo OUT/demo
+
+Categories of queries are not written. In these collections they are copied from the relevant document.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import random
+import shutil
+from pathlib import Path
+
+from rerank import Qrels
+from rerank.demo import COLLECTION
+from rerank.formats import read_corpus, read_qrels, read_queries
+from rerank.text import STEMMERS
+from rerank.workflows.splits import split
+
+
+def main() -> None:
+    """Write corpus.jsonl, queries.jsonl, qrels/ and categories.tsv."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("source", help="folder of a collection, or demo")
+    options.add_argument("out", type=Path, help="folder to write")
+    options.add_argument("--lang", help="language of the debian collection, for example it")
+    options.add_argument(
+        "--queries",
+        type=int,
+        nargs=3,
+        default=(0, 0, 0),
+        help="maximum number of queries: train, dev, test. Default: all",
+    )
+    options.add_argument(
+        "--documents", type=int, default=0, help="size of a random sample of the documents. Default: all"
+    )
+    args = options.parse_args()
+    source = COLLECTION if args.source == "demo" else Path(args.source)
+    middle = f".{args.lang}" if args.lang else ""
+    (args.out / "qrels").mkdir(parents=True, exist_ok=True)
+    corpus = next(source.glob(f"corpus{middle}.jsonl*"))
+    with (gzip.open if corpus.suffix == ".gz" else open)(corpus, "rb") as read:
+        lines = read.readlines()
+    if args.documents:
+        lines = random.Random(0).sample(lines, args.documents)
+    (args.out / "corpus.jsonl").write_bytes(b"".join(lines))
+    queries = read_queries(next(source.glob(f"queries{middle}.jsonl*")))
+    prefix = f"{args.lang}." if args.lang else ""
+    given = {
+        path.stem.removeprefix(prefix).removesuffix(".tsv"): read_qrels(path)
+        for path in sorted((source / "qrels").glob(f"{prefix}*.tsv*"))
+    }
+    documents = list(read_corpus(args.out / "corpus.jsonl"))
+    ids = {document.id for document in documents}
+    splits = split(given if len(given) > 1 else {"all": next(iter(given.values()))}, queries, ids)
+    kept: set[str] = set()
+    for name, most in zip(("train", "dev", "test"), args.queries):
+        qrels: Qrels = getattr(splits, name)
+        some = random.Random(0).sample(sorted(qrels), min(most or len(qrels), len(qrels)))
+        rows = [f"{q}\t{d}\t{grade}\n" for q in some for d, grade in qrels[q].items() if d in ids]
+        judged = {row.partition("\t")[0] for row in rows}
+        kept |= judged
+        if rows:
+            (args.out / "qrels" / f"{name}.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(rows))
+        print(f"{name}: {len(judged):,} queries")
+    with (args.out / "queries.jsonl").open("w") as file:
+        for query in queries:
+            if query.id in kept:
+                lang = {"lang": query.lang} if query.lang else {}
+                file.write(json.dumps({"_id": query.id, "text": query.text, **lang}) + "\n")
+    langs = [next((one.lang for one in some if one.lang), None) or "en" for some in (documents, queries)]
+    (args.out / "languages.json").write_text(json.dumps([STEMMERS[lang].lower() for lang in langs]))
+    for graph in source.glob("categories.tsv*"):
+        shutil.copy(graph, args.out / graph.name)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,239 @@
+"""Write the tables of the peers: measures, Holm-corrected p against rerank, and costs.
+
+    python benchmarks/quality/peers/table.py OUT/cf [OUT/cacm ...] # measures runs; writes results/cf.json
+    python benchmarks/quality/peers/table.py                         # writes all tables from results/
+    python benchmarks/quality/peers/table.py --check                 # exit code 1 if they are outdated
+
+p: paired randomization test of nDCG@10 on the test queries, corrected over the peers of a collection.
+Latencies are read from ``OUT/cf/latencies.json``. The scripts write this file with ``--answer``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[3]
+RESULTS = Path(__file__).parent / "results"
+FIGURES, COMPARISON = ROOT / "benchmarks/quality/RESULTS.md", ROOT / "docs/explanation/comparison.md"
+MEASURES = ("nDCG@10", "nDCG", "RR", "R@100")
+OURS = ("rerank-hand", "rerank-auto")
+COSTS = {
+    "p50_ms": "p50 ms",
+    "p99_ms": "p99 ms",
+    "training_s": "training s",
+    "indexing_s": "indexing s",
+    "memory_mib": "MiB",
+    "index_bytes": "index MB",
+    "lines": "lines",
+}
+PEERS = {
+    "rerank-hand": "rerank, stack by hand",
+    "rerank-auto": "`rerank auto`",
+    "lightgbm-ours": "LightGBM on the signals of `auto`",
+    "bm25+minilm-tuned": "BM25 and fine-tuned MiniLM (ranx)",
+    "bm25+minilm": "BM25 and MiniLM (ranx)",
+    "opensearch-hybrid": "OpenSearch's hybrid query",
+    "minilm-tuned-retrieve": "fine-tuned MiniLM retrieves",
+    "minilm-tuned-rerank": "fine-tuned MiniLM reranks the best 100 of BM25",
+    "minilm-retrieve": "MiniLM retrieves",
+    "minilm-rerank": "MiniLM reranks the best 100 of BM25",
+    "lambdamart": "LightGBM, classic features",
+    "pyterrier-rm3": "PyTerrier, RM3",
+    "bm25+static": "BM25 and wordllama (ranx)",
+    "bm25-tuned": "tuned BM25 (bm25s)",
+    "rerank-bm25": "`bm25` of rerank",
+    "pyterrier-bm25": "PyTerrier, BM25",
+    "bm25": "BM25 (bm25s)",
+    "static": "static embeddings (wordllama)",
+}
+VARIANTS = ("rerank-bm25", "pyterrier-bm25", "bm25", "static", "minilm-tuned-rerank", "minilm-rerank")
+"""Runs that are only in the tables per collection."""
+Result = dict[str, Any]
+
+
+def measured(folder: Path) -> Result:
+    """Measure all runs of a folder. Every run is cut at the same depth."""
+    import ir_measures
+    import numpy as np
+    from collection import DEPTH, Collection
+
+    from rerank.evaluation.significance import holm, randomization_test
+
+    collection = Collection.load(folder)
+    qrels, queries = collection.qrels["test"], list(collection.qrels["test"])
+    parsed = {name: ir_measures.parse_measure(name) for name in MEASURES}
+    rows, first = [], {}
+    path = folder / "latencies.json"
+    latencies = json.loads(path.read_text()) if path.exists() else {}
+    for file in sorted((folder / "runs").glob("*.json")):
+        facts = json.loads(file.read_text())
+        run = {
+            query: dict(
+                sorted(facts["run"].get(query, {}).items(), key=lambda one: (-one[1], one[0]))[:DEPTH]
+            )
+            for query in queries
+        }
+        values: dict[Any, dict[str, float]] = {one: dict.fromkeys(queries, 0.0) for one in parsed.values()}
+        for one in ir_measures.iter_calc(list(parsed.values()), qrels, run):
+            values[one.measure][one.query_id] = one.value
+        means = {name: round(float(np.mean([*values[one].values()])), 4) for name, one in parsed.items()}
+        first[facts["peer"]] = np.array([values[parsed["nDCG@10"]][query] for query in queries])
+        costs = {key: facts[key] for key in COSTS if key in facts and not key.endswith("_ms")}
+        rows.append(
+            {"peer": facts["peer"], **means, **costs, **latencies.get(facts["peer"], {}), "p": {}}
+            | {"settings": facts["settings"]}
+        )
+    others = [row for row in rows if row["peer"] not in OURS]
+    for ours in (one for one in OURS if one in first):
+        tests = [randomization_test(first[ours] - first[row["peer"]]) for row in others]
+        for row, p in zip(others, holm(tests)):
+            row["p"][ours] = round(p, 5)
+    sizes = {split: len(collection.qrels[split]) for split in ("train", "dev", "test")}
+    return {"collection": folder.name, "documents": len(collection.ids), "queries": sizes, "rows": rows}
+
+
+def by_collection(result: Result) -> str:
+    """Return the table of a collection as Markdown, sorted by nDCG@10."""
+    rows = sorted(result["rows"], key=lambda row: -row["nDCG@10"])
+    ours = [one for one in OURS if any(row["peer"] == one for row in rows)]
+    costs = [key for key in COSTS if any(row.get(key) for row in rows)]
+    sizes = result["queries"]
+    head = [
+        f"{result['collection']}: {result['documents']:,} documents, {sizes['test']:,} test queries",
+        "nDCG@10",
+        *(f"p, {'by hand' if one == 'rerank-hand' else '`auto`'}" for one in ours),
+        *MEASURES[1:],
+        *(COSTS[key] for key in costs),
+    ]
+    lines = [head, ["---"] * len(head)]
+    for row in rows:
+        ps = [f"{row['p'][one]:.4f}" if one in row["p"] else "" for one in ours]
+        first, *rest = (f"{row[name]:.4f}" for name in MEASURES)
+        lines.append([PEERS[row["peer"]], first, *ps, *rest, *(_cost(key, row.get(key)) for key in costs)])
+    note = f"\n\n{result['note']}" if "note" in result else ""
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + note
+
+
+def _cost(key: str, value: float | None) -> str:
+    if not value:
+        return ""
+    if key == "index_bytes":
+        return f"{value / 1e6:.1f}"
+    return f"{value:,.1f}" if key.endswith("_ms") else f"{value:,.0f}"
+
+
+def summary(results: list[Result]) -> str:
+    """Return a Markdown table of nDCG@10: one row per peer, one column per collection."""
+    lines = [["nDCG@10", *(result["collection"] for result in results)]]
+    lines.append(["---"] * len(lines[0]))
+    of = {(result["collection"], row["peer"]): row for result in results for row in result["rows"]}
+    for peer, title in PEERS.items():
+        if peer in VARIANTS:
+            continue
+        rows = [of.get((result["collection"], peer)) for result in results]
+        if any(rows):
+            lines.append([title, *(_marked(row) for row in rows)])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _marked(row: dict[str, Any] | None) -> str:
+    """Return nDCG@10. ``*``: differs significantly from rerank-hand. ``†``: from rerank-auto."""
+    if row is None:
+        return ""
+    marks = ("\\*", "†")
+    return f"{row['nDCG@10']:.4f}" + "".join(
+        mark for mark, ours in zip(marks, OURS) if row["p"].get(ours, 1.0) < 0.05
+    )
+
+
+def better(results: list[Result]) -> str:
+    """Return one line per peer, with its gains above rerank-auto, or above rerank-hand if that is missing."""
+    above: dict[str, list[str]] = {}
+    for result in results:
+        rows = {row["peer"]: row for row in result["rows"]}
+        ours = next((rows[one] for one in reversed(OURS) if one in rows), None)
+        for peer, row in rows.items() if ours else ():
+            gains = [f"{name} +{row[name] - ours[name]:.4f}" for name in MEASURES if row[name] > ours[name]]
+            if gains and peer not in OURS:
+                if gains[0].startswith(f"{MEASURES[0]} "):
+                    gains[0] += f" (p {row['p'][ours['peer']]:.4f})"
+                above.setdefault(peer, []).append(f"{result['collection']} {', '.join(gains)}")
+    lines = [f"- {title}: {'; '.join(above[peer])}" for peer, title in PEERS.items() if peer in above]
+    return "\n".join(lines) or "- No peer is above rerank in any measure."
+
+
+def costs(results: list[Result]) -> str:
+    """Return the sentences about costs of auto and BM25."""
+    rows = [{row["peer"]: row for row in result["rows"]} for result in results]
+    auto, bm25 = (
+        [of[peer] for of in rows if "p50_ms" in of[peer]] for peer in ("rerank-auto", "rerank-bm25")
+    )
+    minutes = [of["rerank-auto"]["training_s"] / 60 for of in rows]
+    memory = max(of["rerank-auto"]["memory_mib"] for of in rows) / 1024
+    of_auto, of_bm25 = ([row["p50_ms"] for row in some] for some in (auto, bm25))
+    return (
+        f"`rerank auto` trains for {min(minutes):.0f} to {max(minutes):.0f} processor minutes and"
+        f" takes up to {memory:.1f} GiB of memory. A query of its stack takes {min(of_auto):.0f} to"
+        f" {max(of_auto):.0f} ms; `bm25` takes {min(of_bm25):.0f} to {max(of_bm25):.0f} ms."
+    )
+
+
+def pages() -> dict[Path, str]:
+    """Return path -> text of both pages, with tables from the result files."""
+    results = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
+    tables = "\n\n".join(map(by_collection, results))
+    return {
+        FIGURES: filled(FIGURES, {"peers": tables}),
+        COMPARISON: filled(
+            COMPARISON, {"peers": summary(results), "better": better(results), "costs": costs(results)}
+        ),
+    }
+
+
+def filled(path: Path, tables: dict[str, str]) -> str:
+    """Return the text with each table or sentence between ``<!-- NAME -->`` and ``<!-- end -->``."""
+    text = path.read_text("utf-8")
+    for name, table in tables.items():
+        before, begin, rest = text.partition(f"<!-- {name} -->")
+        old, end, after = rest.partition("<!-- end -->")
+        if not end:
+            raise SystemExit(f"{path.name}: missing `<!-- {name} -->` or `<!-- end -->`. Add both comments.")
+        space = "\n\n" if old.startswith("\n") else ""
+        text = f"{before}{begin}{space}{table}{space}{end}{after}"
+    return text
+
+
+def update(texts: dict[Path, str], command: str, *, check: bool) -> int:
+    """Write the outdated pages or, with ``check``, name them. Return the exit code."""
+    outdated = {path: text for path, text in texts.items() if path.read_text("utf-8") != text}
+    for path, text in outdated.items():
+        if check:
+            print(f"{path.relative_to(ROOT)} is outdated; run {command}")
+        else:
+            path.write_text(text, "utf-8")
+    return int(check and bool(outdated))
+
+
+def main() -> int:
+    """Measure runs, then write or compare the tables."""
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options.add_argument("folders", nargs="*", type=Path, help="prepared folders with runs to measure")
+    options.add_argument("--check", action="store_true", help="exit with 1 if the tables are outdated")
+    args = options.parse_args()
+    RESULTS.mkdir(exist_ok=True)
+    for folder in args.folders:
+        result = measured(folder)
+        text = json.dumps(result, indent=1, ensure_ascii=False) + "\n"
+        (RESULTS / f"{result['collection']}.json").write_text(text, "utf-8")
+        print(by_collection(result))
+    return update(pages(), "benchmarks/quality/peers/table.py", check=args.check)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

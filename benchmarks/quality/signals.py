@@ -1,0 +1,161 @@
+"""Measure each signal of `rerank auto`: only it, and the stack without it.
+
+    python benchmarks/quality/signals.py OUT/cf [OUT/cacm ...]  # after peers/ours.py; writes the tables
+    python benchmarks/quality/signals.py OUT/cf --costs              # only the costs, on an idle machine
+    python benchmarks/quality/signals.py --check                     # exit code 1 if RESULTS.md is outdated
+
+nDCG@10 on test. *Only it*: the signal orders the candidates of the first stage and, if it retrieves, 200
+that it finds. *Without it*: the weights of the other signals are tuned on dev. p: paired randomization tests
+against the stack of auto, Holm's correction. *Training*: processor time, with the measurement on dev.
+*Query*: encode a query and score 1,000 documents, on one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[variable] = "1"  # before NumPy is imported: one core
+sys.path.insert(0, str(Path(__file__).parent / "peers"))
+
+import numpy as np
+from table import RESULTS, filled, update
+
+from rerank import evaluate, tune
+from rerank.formats import read_queries
+from rerank.report_page.tables import EvaluationReport
+from rerank.stack.stack import Stack
+from rerank.workspace import Workspace
+
+PAGE = Path(__file__).parent / "RESULTS.md"
+FOUND = 200
+MEASURE = "nDCG@10"
+
+
+def costs(folder: Path, name: str) -> dict[str, Any]:
+    """Return seconds of training, milliseconds per query, and bytes per document."""
+    workspace = Workspace.open(folder / "workspace")
+    ranker, run = workspace.ranker(name), json.loads((folder / "runs/rerank-auto.json").read_text())
+    features = ranker.encode_documents([one for one, _ in zip(workspace.engine.documents(), range(50))])
+    thousand, times = np.resize(features, (1000, *features.shape[1:])), []
+    for query in list(read_queries(str(folder / "queries.jsonl")))[:100]:
+        begin = time.perf_counter()
+        ranker.score(ranker.encode_query(query), thousand)
+        times.append(time.perf_counter() - begin)
+    return {
+        "training_s": run["settings"].get("seconds", {}).get(name),
+        "query_ms": round(1000 * median(times), 2),
+        "bytes": features.nbytes // len(features),
+    }
+
+
+def value(report: EvaluationReport, stack: Stack) -> tuple[float, float | None]:
+    """Return the measure of a stack, and p against the baseline."""
+    label = next(label for label, one in report.stacks.items() if one == stack)
+    p = [one.p_holm for one in report.comparisons if (one.stack, one.measure) == (label, MEASURE)]
+    (row,) = [row for row in report.results if row.stack == label]
+    return row.measures[MEASURE], p[0] if p else None
+
+
+def measured(folder: Path) -> dict[str, Any]:
+    """Return the figures of a collection."""
+    workspace = Workspace.open(folder / "workspace")
+    whole = workspace.stack(workspace.default_stack)
+    signals, first = whole.tuned_for, whole.first_stage
+    rankers = [name for name in workspace.trained() if name in signals]
+    found = [name for name in rankers if workspace.ranker(name).retrieves]
+    alone = {
+        name: replace(
+            Stack.parse(name, first_stage=first),
+            retrieve=(first, f"{name}:{FOUND}") if name in found else (),
+        )
+        for name in rankers
+    }
+    without: dict[str, Stack] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        for name in rankers:
+            others = [f"{other}:{FOUND}" for other in found if other != name] if whole.retrieve else []
+            without[name] = tune(
+                workspace,
+                ",".join(other for other in signals if other != name),
+                queries=folder / "queries.jsonl",
+                qrels=folder / "qrels/dev.tsv",
+                retrieve=[first, *others] if others else (),
+                out=f"{scratch}/{name}.json",
+            ).stack
+    stacks = [workspace.stack(first), *alone.values(), *without.values()]
+    test = {"queries": folder / "queries.jsonl", "qrels": folder / "qrels/test.tsv"}
+    report = evaluate(workspace, stacks, baseline=whole, measures=[MEASURE], **test)
+    rows = []
+    for name in rankers:
+        (value_alone, _), (rest, p) = value(report, alone[name]), value(report, without[name])
+        row = {"signal": name, "weight": whole.combiner.shares().get(name, 0.0), "alone": value_alone}
+        rows.append({**row, "without": rest, "p": p, **costs(folder, name)})
+    first_value, p = value(report, workspace.stack(first))
+    return {"first_stage": first, "first": first_value, "p": p, "auto": value(report, whole)[0], "rows": rows}
+
+
+def tables() -> str:
+    """Return the tables of all result files in Markdown."""
+    parts = []
+    for path in sorted((RESULTS / "signals").glob("*.json")):
+        found, name = json.loads(path.read_text()), path.stem
+        heads = (
+            "weight",
+            "only it",
+            "stack without it",
+            "p",
+            "training s",
+            "query ms",
+            "bytes per document",
+        )
+        lines = [
+            f"| {name}: `{found['first_stage']}` {found['first']:.4f}, `auto` {found['auto']:.4f} |"
+            f" {' | '.join(heads)} |",
+            "|" + " --- |" * (1 + len(heads)),
+        ]
+        for row in found["rows"]:
+            cells = [row["signal"], f"{row['weight']:.2f}", f"{row['alone']:.4f}", f"{row['without']:.4f}"]
+            cells.append("" if row["p"] is None else f"{row['p']:.4f}")
+            cells.append("" if row["training_s"] is None else f"{row['training_s']:.0f}")
+            cells += [f"{row['query_ms']:.1f}", f"{row['bytes']:,}"]
+            lines.append(f"| {' | '.join(cells)} |")
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def pages() -> dict[Path, str]:
+    """Return path -> text of the page."""
+    return {PAGE: filled(PAGE, {"signals": tables()})}
+
+
+def main() -> int:
+    """Measure the collections, then write or compare the tables."""
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options.add_argument("folders", nargs="*", type=Path, help="folders of peers/prepare.py")
+    options.add_argument("--costs", action="store_true", help="measure only the costs again")
+    options.add_argument("--check", action="store_true", help="exit with 1 if a table is outdated")
+    args = options.parse_args()
+    for folder in args.folders:
+        path = RESULTS / f"signals/{folder.name}.json"
+        path.parent.mkdir(exist_ok=True)
+        found = json.loads(path.read_text()) if args.costs else measured(folder)
+        for row in found["rows"] if args.costs else ():
+            row |= costs(folder, row["signal"])
+        path.write_text(json.dumps(found, indent=1) + "\n")
+    return update(pages(), "benchmarks/quality/signals.py", check=args.check)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

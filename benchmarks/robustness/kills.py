@@ -1,0 +1,269 @@
+"""Kill commands at random moments with kill -9 and check that no data is lost or half-written.
+
+    nice -n 15 python benchmarks/robustness/kills.py --kills 200
+    nice -n 15 python benchmarks/robustness/kills.py --kills 50 --url http://127.0.0.1:9200
+
+Each round runs one command on a small workspace: ingest, encode, train of each family, tune, install, or
+switch of the stack in use. The benchmark kills the command and all its child processes after a
+random amount of processor time, between 0 and the time of a complete run. (On a busy machine, wall-clock
+time does not show the progress of a command.) Commands are forked from a process that has imported all
+modules, so that a kill hits the work and not the imports.
+
+Then the benchmark opens the workspace. Documents, rankers and stacks must equal either the state before the
+command or its result. Every tenth round also runs the same command again to its end. ``--url`` uses a
+cluster.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+for _library in ("OMP", "MKL", "OPENBLAS"):
+    os.environ.setdefault(f"{_library}_NUM_THREADS", "1")
+
+from rerank import Query, RerankError, Workspace
+from rerank.demo import COLLECTION
+from rerank.engines.base import SearchRequest
+
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["rerank.cli", "torch", "transformers", "tantivy", "scipy.sparse"])
+SIZE = 150
+RETRY = 10  # every tenth round runs its command again to the end
+
+
+class Lost(Exception):
+    """Data is missing or half-written."""
+
+
+class Rounds:
+    def __init__(self, folder: Path, args: argparse.Namespace) -> None:
+        self.folder, self.workspace, self.random = folder, folder / "ws", random.Random(args.seed)
+        self.without: list[str] = args.without
+        self.url, self.index = args.url, f"kills-{os.getpid()}"
+        with gzip.open(COLLECTION / "corpus.jsonl.gz", "rt", encoding="utf-8") as lines:
+            self.documents: list[dict[str, Any]] = [json.loads(line) for line in lines][:SIZE]
+        for i, document in enumerate(self.documents):  # for dense, which learns from links
+            document["links"] = [self.documents[(i + step) % SIZE]["_id"] for step in (1, 2, 5)]
+        ids = {document["_id"] for document in self.documents}
+        for split in ("train", "dev"):
+            rows = (COLLECTION / "qrels" / f"{split}.tsv").read_text("utf-8").splitlines()
+            kept = [row for row in rows[1:] if row.split("\t")[1] in ids]
+            (folder / f"{split}.tsv").write_text("\n".join([rows[0], *kept]) + "\n", "utf-8")
+        shutil.copyfile(COLLECTION / "queries.jsonl.gz", folder / "queries.jsonl.gz")
+        self.rounds = 0
+        self.write(0)
+
+    def write(self, state: int) -> dict[str, str]:
+        """Write a state of the collection and return its texts. In each state other documents change."""
+        texts = {}
+        lines = []
+        for i, document in enumerate(self.documents):
+            text = document["text"] + (f" state{state}" if i % 3 == state % 3 else "")
+            texts[document["_id"]] = text
+            lines.append(json.dumps({**document, "text": text}) + "\n")
+        (self.folder / "corpus.jsonl").write_text("".join(lines), "utf-8")
+        return texts
+
+    def command(self, name: str) -> list[str]:
+        """Return the command line of a round."""
+        files = ["--queries", str(self.folder / "queries.jsonl.gz"), "--qrels"]
+        train = [*files, str(self.folder / "train.tsv"), "--dev-qrels", str(self.folder / "dev.tsv")]
+        seed = ["--seed", str(self.random.randrange(1000))]
+        where = ["-w", str(self.workspace)]
+        if name in ("install", "switch"):
+            return [name, str(self.workspace)]
+        made = {
+            "ingest": ["ingest", str(self.folder / "corpus.jsonl")],
+            "encode": ["encode"],
+            "train cnn": ["train", "text", *train, "--epochs", "1", *seed],
+            "train projection": ["train", "s2net", *train, "--dim", "20", *seed],
+            "train dense": [
+                *("train", "dense", "--model", str(self.folder / "tiny"), "--steps", "4", "--batch", "8"),
+                *("--passage-tokens", "32", "--restart", *seed),
+            ],
+            "tune": ["tune", "--stack", "bm25,text", *files, str(self.folder / "dev.tsv"), *seed],
+        }
+        return [*made[name], *where]
+
+    def run(self, command: list[str], kill_after: float | None = None) -> float | None:
+        """Run a command; kill it after ``kill_after`` CPU seconds. Returns CPU seconds, None if killed."""
+        said = self.folder / "said"
+        process = FORKS.Process(target=act, args=(command, str(said)))
+        process.start()
+        used = 0.0
+        while process.is_alive():
+            used = max(used, cpu_of(process.pid))
+            if kill_after is not None and used >= kill_after:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.join()
+                    return None
+            process.join(0.002)
+        if process.exitcode:
+            out = said.read_text("utf-8", "replace").strip()
+            raise Lost(f"{' '.join(command[:4])} ended with {process.exitcode}: {out[-600:]}")
+        return used
+
+    def look(self) -> dict[str, Any]:
+        """Return the contents of the workspace. Opening it completes or reverts interrupted work."""
+        workspace = Workspace.open(self.workspace)
+        texts = {document.id: document.text for document in workspace.engine.documents()}
+        for word in ("cell", "protein"):
+            for stage in ("bm25", "tfidf"):
+                found = workspace.engine.find(SearchRequest(word, first_stage=stage, depth=SIZE))
+                if any(id not in texts for id in found.ids):
+                    raise Lost(f"{stage} returns documents that the workspace does not contain")
+        rankers = {name: workspace.ranker(name).version for name in workspace.trained()}
+        for name in rankers:
+            stack = workspace.stack(f"bm25*0.5 + {name}*0.5")
+            workspace.pipeline(stack.signals).answer(Query("q", "how do bacteria become resistant"), stack)
+        stacks = {path.name: path.read_bytes() for path in (self.workspace / "stacks").glob("*.json")}
+        for path in (self.workspace / "stacks").glob("*.json"):
+            workspace.stack(str(path))
+        used = workspace.releases.stack
+        if used is not None and {**used.versions, **workspace.versions(used)} != workspace.versions(used):
+            raise Lost(f"the stack needs {used.versions}, but the workspace has {workspace.versions(used)}")
+        workspace.search("cell")  # with the stack in use
+        workspace.engine.close()
+        return {"texts": texts, "rankers": rankers, "stacks": stacks, "used": used}
+
+    def prepare(self) -> None:
+        """Create a complete workspace and measure the CPU time of each command."""
+        where = ["--url", self.url, "--index", self.index, "--replicas", "0"] if self.url else []
+        self.run([*self.command("ingest"), *where])
+        self.names = ["ingest", "encode", "train cnn", "train projection", "train dense", "tune", "install"]
+        self.names += ["switch"]
+        self.names = [name for name in self.names if name not in self.without]
+        if "train dense" in self.names:
+            tiny(self.folder / "tiny")
+        self.takes = {name: self.run(self.command(name)) or 0.0 for name in self.names}
+
+    def once(self, name: str) -> bool:
+        """Run a round. Returns whether the command was killed before its end."""
+        before = self.look()
+        after = dict(before["texts"])
+        self.rounds += 1
+        if name in ("ingest", "encode"):
+            after = self.write(self.rounds)
+        if name == "encode":  # give the command work
+            self.run([*self.command("ingest"), "--no-encode"])
+            before["texts"] = after
+        command = self.command(name)
+        when = self.random.uniform(0.0, 1.05 * self.takes[name])
+        killed = self.run(command, when) is None
+        now = self.look()
+        if self.url and name == "ingest":  # a cluster has no transactions: documents change one by one
+            known = zip(now["texts"].values(), before["texts"].values(), after.values())
+            whole = now["texts"].keys() == after.keys() and all(t in (b, a) for t, b, a in known)
+        else:
+            whole = now["texts"] in (before["texts"], after)
+        if not whole:
+            raise Lost(f"{name}: the documents are neither the old ones nor the new ones")
+        if not now["rankers"].keys() >= before["rankers"].keys():
+            raise Lost(f"{name}: rankers {before['rankers']} became {now['rankers']}")
+        changed = {n for n, version in before["rankers"].items() if now["rankers"][n] != version}
+        if not changed <= {
+            name.replace("train cnn", "text").replace("train projection", "s2net").split()[-1]
+        }:
+            raise Lost(f"{name}: {changed} changed")
+        if not now["stacks"].keys() >= before["stacks"].keys():
+            raise Lost(f"{name}: stacks are missing")
+        if name != "switch" and before["used"] not in (None, now["used"]):
+            raise Lost(f"{name}: another stack is in use")
+        if self.rounds % RETRY == 0:
+            self.run(command)
+        return killed
+
+
+def act(command: list[str], said: str) -> None:
+    """Run one command in a process that has imported all modules."""
+    os.setsid()
+    number = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(number, 1)
+    os.dup2(number, 2)
+    if command[0] == "install":
+        workspace = Workspace.open(command[1])
+        for _ in range(40):
+            workspace.install(workspace.ranker("text"))
+        return
+    if command[0] == "switch":
+        workspace = Workspace.open(command[1])
+        for number in range(60):
+            workspace.rollback() if number % 3 == 2 else workspace.use_stack(
+                ("bm25,text", "bm25")[number % 3]
+            )
+        return
+    from rerank.cli import main
+
+    sys.argv = ["rerank", *command]
+    main()
+
+
+def cpu_of(process: int | None) -> float:
+    """CPU seconds that a running process has used."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:  # the process has ended
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def tiny(folder: Path) -> None:
+    """Write a randomly initialized BERT with one layer, which trains quickly."""
+    import transformers
+
+    folder.mkdir(exist_ok=True)
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz"]
+    words += [f"##{letter}" for letter in "abcdefghijklmnopqrstuvwxyz"]
+    (folder / "vocab.txt").write_text("\n".join(words) + "\n")
+    transformers.BertTokenizerFast(str(folder / "vocab.txt")).save_pretrained(folder)
+    shape = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 48}
+    config = transformers.BertConfig(vocab_size=len(words), max_position_embeddings=64, **shape)
+    transformers.BertModel(config).save_pretrained(folder)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--url", help="URL of a cluster. Default: a local folder.")
+    parser.add_argument("--without", action="append", default=[], help="Command to skip; repeatable.")
+    parser.add_argument("--keep", help="Folder to work in; it is not deleted.")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        rounds = Rounds(Path(args.keep or scratch), args)
+        rounds.prepare()
+        kills: Counter[str] = Counter()
+        lost: list[str] = []
+        begin, tried = time.monotonic(), 0
+        while sum(kills.values()) < args.kills and not lost:
+            name = rounds.names[tried % len(rounds.names)]
+            tried += 1
+            try:
+                kills[name] += rounds.once(name)
+            except (Lost, RerankError, OSError, KeyError, ValueError) as error:
+                lost.append(f"round {tried}, {name}: {error}")
+            print(f"\r{sum(kills.values())} kills of {tried} commands", end="", file=sys.stderr, flush=True)
+        print(file=sys.stderr)
+        seconds = round(time.monotonic() - begin)
+        done = {"kills": kills, "commands": tried, "lost": lost, "seconds": seconds}
+        print(json.dumps(done, indent=2))
+        sys.exit(bool(lost))
+
+
+if __name__ == "__main__":
+    main()

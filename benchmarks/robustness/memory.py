@@ -1,0 +1,95 @@
+"""Measure the memory of `rerank serve` with one worker and with several: shared and private.
+
+    python benchmarks/robustness/memory.py WORKSPACE [--workers 4]
+
+The service answers a hundred searches per worker. Then the script reads the memory pages of all processes
+from Linux. PSS counts a page that n processes share as 1/n in each process. Its sum is the real memory of
+the service.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from rerank.workspace import Workspace
+
+QUERIES = ("how do bacteria become resistant", "cells that divide", "sleep and memory", "a gene of the mouse")
+
+
+def family(process: int) -> list[int]:
+    """Ids of a process and all its descendants."""
+    children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    return [process, *(p for child in children for p in family(int(child)))]
+
+
+def pages(process: int) -> dict[str, float]:
+    """MiB of a process: rss, pss, private, and the pss of the files of rankers and engine."""
+    rollup = Path(f"/proc/{process}/smaps_rollup").read_text()
+    found = {name: int(kb) / 1024 for name, kb in re.findall(r"^(\w+):\s+(\d+) kB", rollup, re.M)}
+    files = {"rankers": 0.0, "engine": 0.0}
+    name = ""
+    for line in Path(f"/proc/{process}/smaps").read_text().splitlines():
+        if re.match(r"[0-9a-f]+-", line):
+            name = line[73:]
+        elif line.startswith("Pss:"):
+            for part in files:
+                files[part] += int(line.split()[1]) / 1024 if f"/{part}/" in name else 0
+    return {"rss": found["Rss"], "pss": found["Pss"], "private": found["Private_Dirty"], **files}
+
+
+def measure(workspace: str, stack: str, workers: int) -> None:
+    command = [sys.executable, "-m", "rerank.cli", "serve", "-w", workspace, "--port", "0", "--json"]
+    command += ["--workers", str(workers), "--stack", stack]
+    log = tempfile.NamedTemporaryFile("w+", suffix=".log")  # noqa: SIM115 (closed below)
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+    try:
+        assert server.stdout is not None
+        host = json.loads(server.stdout.readline())["url"].removeprefix("http://")
+        while Path(log.name).read_text().count('"event": "started"') < workers:
+            time.sleep(0.1)
+        for i in range(100 * workers):  # the system gives connections to idle workers
+            connection = http.client.HTTPConnection(host)
+            body = json.dumps({"query": QUERIES[i % len(QUERIES)]})
+            connection.request("POST", "/v1/search", body, {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            assert answer.status == 200, answer.read()
+            answer.read()
+            connection.close()
+        total = dict.fromkeys(("rss", "pss", "private", "rankers", "engine"), 0.0)
+        for process in family(server.pid):
+            for name, size in pages(process).items():
+                total[name] += size
+        print(
+            f"{workers} worker{'s' * (workers > 1)}: "
+            + ", ".join(f"{name} {size:.0f} MiB" for name, size in total.items())
+        )
+    finally:
+        server.terminate()
+        server.wait()
+        log.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("workspace")
+    parser.add_argument("--workers", type=int, default=4)
+    given = parser.parse_args()
+    workspace = Workspace.open(given.workspace)
+    names = [workspace.first_stage, *workspace.trained()]
+    stack = " + ".join(f"{name}*{1 / len(names):.2f}" for name in names)
+    files = sum(path.stat().st_size for path in workspace.folder.glob("rankers/*/model.safetensors"))
+    print(f"{stack}; arrays of the rankers: {files / 2**20:.0f} MiB")
+    for workers in (1, given.workers):
+        measure(given.workspace, stack, workers)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,376 @@
+"""Measure the time that the hook adds to a plain search, on a real node with the plugin and a real service.
+
+    python benchmarks/speed/hook.py [--workspace DIR] [--corpus FILE --queries FILE] [--attached] [--stock]
+
+DIR has the rankers of ``rerank demo``; without it, the demo runs first. The default collection is the
+collection of the demo. ``--corpus`` and ``--queries`` take the formats of ``rerank ingest`` and ``rerank
+evaluate``. All cases take turns, query by query, in one run. Each case has a connection that stays open.
+The order is random in each turn; in a fixed order, a case after a search for a thousand hits would always
+find warm caches. A time is from the first byte of a request to the last byte of its response, without
+parsing.
+
+- *floor*: a call of the size of the hook to an ASGI application on the same server. It returns as many
+  bytes as the service, without any work.
+- *attached*: the same collection in an index that rerank does not own. Its features are in the workspace (a
+  sidecar). The search covers title and text, with a filter.
+- *shown*: *attached* with highlights and aggregations.
+- *fields*: *attached* with highlights and ``fields``.
+- *nothing*: *attached* with a service that responds immediately and scores nothing. No scoring can be
+  faster.
+- *seen*: the number of the last queries with only candidates that previous queries also had. Only for these
+  queries can a cache save a round trip.
+
+``--cpu`` prints the processor time of a search, of node and service together. It compares features in the
+index (*field*), in the files of the workspace (*sidecar*), and in a second index (*side index*). For the
+side index, a separate search reads the features by the ids of the hits, without any scoring.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import numpy as np
+from hook_cases import (
+    INDEX,
+    NONE,
+    WEIGHTS,
+    Case,
+    alone,
+    asking,
+    cli,
+    connect,
+    filled,
+    percentiles,
+    serving,
+    texts,
+    together,
+)
+
+import rerank.demo
+from rerank import Document, Workspace
+from tests.node import Node, free_port, running, with_ml_commons
+from tests.plugin import SETTINGS, build, put_pipeline
+from tests.stock import LOCAL, PRIVATE, TRUSTED
+
+KEPT = Path(__file__).parent / "hook.json"
+DEPTHS = (100, 1000)
+TARGETS = {100: 1.5, 1000: 2.5}
+ATTACHED_TARGET = 2.3
+THEIRS = "speed-theirs"
+
+
+def stages(service: str) -> dict[tuple[str, str], float]:
+    """Sums (seconds) and counts of the stages of the service."""
+    connection = connect(service)
+    connection.request("GET", "/metrics")
+    found: dict[tuple[str, str], float] = {}
+    for line in connection.getresponse().read().decode().splitlines():
+        for kind in ("sum", "count"):
+            head = f'rerank_stage_seconds_{kind}{{endpoint="hook",stage="'
+            if line.startswith(head):
+                found[line[len(head) :].split('"')[0], kind] = float(line.split()[-1])
+        for kind in ("sum", "count"):
+            if line.startswith(f'rerank_request_seconds_{kind}{{endpoint="hook"}}'):
+                found["all", kind] = float(line.split()[-1])
+    return found
+
+
+def spent(before: dict[tuple[str, str], float], after: dict[tuple[str, str], float]) -> str:
+    """Mean milliseconds of each stage between two calls of ``stages``."""
+    change = {key: value - before.get(key, 0) for key, value in after.items()}
+    return ", ".join(
+        f"{stage} {1000 * change[stage, 'sum'] / change[stage, 'count']:.2f}"
+        for stage, kind in sorted(change)
+        if kind == "count" and change[stage, kind]
+    )
+
+
+def children(pid: int) -> list[str]:
+    """Ids of all descendants of a process."""
+    mine = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return mine + [below for one in mine for below in children(int(one))]
+
+
+_FLOOR = """
+import sys, uvicorn
+async def app(scope, receive, send):
+    if scope["type"] != "http":
+        return
+    while (await receive()).get("more_body"):
+        pass
+    length = (b"content-length", b"%d" % len(ANSWER))
+    await send({"type": "http.response.start", "status": 200, "headers": [length]})
+    await send({"type": "http.response.body", "body": ANSWER})
+PORT, ANSWER = int(sys.argv[1]), bytes.fromhex(sys.argv[2])
+uvicorn.run(app, port=PORT, log_level="error", access_log=False, lifespan="off")
+"""
+
+
+@contextmanager
+def answering(answer: bytes) -> Iterator[str]:
+    """Run a server that returns ``answer`` to all requests, and yield its URL."""
+    port = free_port()
+    server = subprocess.Popen([sys.executable, "-c", _FLOOR, str(port), answer.hex()])
+    try:
+        for _ in range(100):
+            try:
+                connect(f"http://127.0.0.1:{port}").close()
+                break
+            except OSError:
+                time.sleep(0.1)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def floor(depth: int, rounds: int) -> list[float]:
+    """Milliseconds of calls with the features of two rankers, to a server without any work."""
+    with answering(bytes(35 * depth)) as url:
+        ask = asking(url, "/v1/hook")
+        body = bytes((2 * 258 + 35) * depth)
+        return [ask(body)[0] for _ in range(rounds)][rounds // 4 :]
+
+
+def seen(node: Node, queries: Sequence[str], depth: int) -> str:
+    """Count the queries of the last tenth whose candidates all occurred in previous queries."""
+    ask = asking(node.url, f"/{INDEX}/_search?search_pipeline={NONE}")
+    known: set[str] = set()
+    full, hits, found = 0, 0, 0
+    last = len(queries) - len(queries) // 10
+    for number, text in enumerate(queries):
+        query = {"match": {"content.tfidf": {"query": text}}}
+        body = {"query": query, "size": depth, "stored_fields": "_none_", "docvalue_fields": ["id"]}
+        answer = json.loads(ask(json.dumps(body).encode())[1])
+        ids = {hit["fields"]["id"][0] for hit in answer["hits"]["hits"]}
+        if number >= last:
+            full += ids <= known
+            hits += len(ids & known)
+            found += len(ids)
+        known |= ids
+    return (
+        f"seen at depth {depth}: {len(known)} documents; of the last {len(queries) - last} of {len(queries)}"
+        f" queries {hits / found:.1%} of the candidates, and all candidates of {full} queries"
+    )
+
+
+def processor(*pids: int) -> float:
+    """CPU seconds of the processes until now, over all threads."""
+    ticks = 0
+    for pid in pids:
+        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(words[11]) + int(words[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def side_index(node: Node) -> Callable[[bytes], tuple[float, bytes]]:
+    """Return a function that searches 100 hits and reads their features with a second search."""
+    mapping = node.request("GET", f"/{INDEX}/_mapping")
+    (about,) = mapping.values()
+    fields = [
+        f"rerank_features.{k}" for k in about["mappings"]["properties"]["rerank_features"]["properties"]
+    ]
+    first = asking(node.url, f"/{THEIRS}/_search?search_pipeline={NONE}")
+    then = asking(node.url, f"/{INDEX}/_search?search_pipeline={NONE}")
+
+    def ask(body: bytes) -> tuple[float, bytes]:
+        hits = json.loads(first(json.dumps({**json.loads(body), "size": 100}).encode())[1])["hits"]["hits"]
+        query = {"ids": {"values": [hit["_id"] for hit in hits]}}
+        more = {"size": 100, "query": query, "docvalue_fields": fields, "stored_fields": "_none_"}
+        return then(json.dumps(more).encode())
+
+    return ask
+
+
+def spend(
+    node: Node, cases: Sequence[Case], queries: Sequence[str], rounds: int, services: list[int]
+) -> None:
+    """Print the processor time of a search of each case: the median of seven runs. The cases take turns."""
+    found: dict[str, list[float]] = {case.name: [] for case in cases}
+    for turn in range(8):
+        for case in cases:
+            begin = processor(*services)
+            for number in range(rounds // 8):
+                case.ask(case.body(queries[number % len(queries)]))
+            if turn:
+                found[case.name].append((processor(*services) - begin) / (rounds // 8))
+    for name, times in found.items():
+        print(f"processor: {name:34} {1000 * np.median(times):6.2f} ms a search")
+
+
+def features_of(folder: Path) -> Iterator[tuple[str, bytes]]:
+    """The feature of a document, by each ranker of a workspace."""
+    workspace = Workspace.open(folder)
+    for name in workspace.trained():
+        yield name, workspace.ranker(name).encode_documents([Document("d", text="cell")]).tobytes()
+
+
+def attached(node: Node, folder: Path, rankers: Path, stack: ExitStack, weights: str) -> list[Case]:
+    """Cases with the same documents in an attached index and a separate service."""
+    texts = {"type": "text", "analyzer": "english"}
+    properties = {"title": texts, "text": texts, "categories": {"type": "keyword"}}
+    settings = {"number_of_shards": 1, "number_of_replicas": 0}
+    body = {"settings": settings, "mappings": {"dynamic": "false", "properties": properties}}
+    node.request("PUT", f"/{THEIRS}", body)
+    node.request(
+        "POST",
+        "/_reindex?refresh=true&timeout=10m",
+        {"source": {"index": INDEX}, "dest": {"index": THEIRS}},
+    )
+    node.request("POST", f"/{THEIRS}/_forcemerge?max_num_segments=1")
+    workspace = folder / "attached"
+    fields = ("title=title", "text=text", "categories=categories")
+    where = ("--url", node.url, "--index", THEIRS, "-w", workspace, "--lang", "en")
+    cli("attach", *fields, *where, "--categories", rankers / "categories.tsv")
+    shutil.copytree(rankers / "rankers", workspace / "rankers")
+    print("attached:", cli("encode", "-w", workspace).strip().replace("\n", ", "))
+    service = stack.enter_context(serving(workspace, folder / "attached.log"))
+    requested_fields = {"features": [], "ids": False, "clauses": False}
+    passed = json.dumps({"passed": "nothing", "requested_fields": requested_fields}).encode()
+    nothing = stack.enter_context(answering(len(passed).to_bytes(4, "big") + passed))
+    for name, url in (("attached", service), ("nothing", nothing)):
+        put_pipeline(node, name, url=url, stack=weights.replace("tfidf", "bm25"), depth=100, timeout=20000)
+    shown: dict[str, object] = {
+        "highlight": {"fields": {"text": {}}},
+        "aggs": {"categories": {"terms": {"field": "categories"}}},
+    }
+    fields = {"highlight": shown["highlight"], "fields": ["categories"]}
+    pairs = [
+        Case(node, f"attached, {what}{name}", 10, name, more, index=THEIRS)
+        for what, more in (("", {}), ("shown, ", shown), ("fields, ", fields))
+        for name in (NONE, "attached")
+    ]
+    return [*pairs, Case(node, "attached, nothing", 10, "nothing", {}, index=THEIRS)]
+
+
+def ratios(plain: Mapping[int, Case], hooked: Mapping[int, Case], theirs: Sequence[Case]) -> None:
+    """Print the median of each reranked case divided by that of its plain case."""
+    for plainly, reranked in zip(theirs[::2], theirs[1::2]):
+        ratio = np.median(reranked.times) / np.median(plainly.times)
+        print(f"{reranked.name}: {ratio:.2f} times (target {ATTACHED_TARGET})")
+    if theirs:
+        ratio = np.median(theirs[-1].times) / np.median(theirs[0].times)
+        print(f"{theirs[-1].name}: {ratio:.2f} times, without any scoring")
+    for depth, case in hooked.items():
+        ratio = np.median(case.times) / np.median(plain[depth].times)
+        print(f"depth {depth}: {ratio:.2f} times (target {TARGETS[depth]})")
+
+
+def calls(node: Node, service: str, case: Case, queries: Sequence[str]) -> None:
+    """Print the mean time of fifty searches, of their calls, and of the stages of the service."""
+    before, earlier = stages(service), node.request("GET", "/_rerank/stats")["calls"]
+    begin = len(case.times)
+    alone([case], queries, 50, 0)
+    done = node.request("GET", "/_rerank/stats")["calls"]
+    call = (done["total_ms"] - earlier["total_ms"]) / (done["count"] - earlier["count"])
+    print(f"{case.name}, mean ms: {np.mean(case.times[begin:]):.2f}, of it the call {call:.2f}")
+    print(f"{case.name}, service, mean ms: {spent(before, stages(service))}")
+
+
+def throughput(
+    cases: Sequence[Case],
+    pairs: Sequence[tuple[Case, Case]],
+    queries: Sequence[str],
+    clients: int,
+    rounds: int,
+) -> None:
+    """Print the searches per second of each case, and how much of it a reranked case keeps."""
+    rates = {}
+    for case in cases:
+        begin = time.perf_counter()
+        times = together(case, queries, clients, rounds)
+        rate = rates[case.name] = len(times) / (time.perf_counter() - begin)
+        print(f"{clients} clients: {case.name:25} {percentiles(times)} ms, {rate:.0f} a second")
+    for plainly, reranked in pairs:
+        share = rates[reranked.name] / rates[plainly.name]
+        print(f"{clients} clients: {reranked.name} keeps {share:.2f} of what {plainly.name} has")
+
+
+def main() -> None:
+    collection = rerank.demo.COLLECTION
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--workspace", help="Workspace with text and meta. Default: run the demo.")
+    parser.add_argument("--corpus", default=str(collection / "corpus.jsonl.gz"))
+    parser.add_argument("--queries", default=str(collection / "queries.jsonl.gz"))
+    parser.add_argument("--words", type=int, default=5, help="Words of each query; 0: all. Default: 5.")
+    parser.add_argument("--stack", default=WEIGHTS, help="Stack with weights.")
+    parser.add_argument("--rounds", type=int, default=300)
+    parser.add_argument("--warm", type=int, default=300, help="Warm-up rounds. Default: 300.")
+    parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("--heap", default="1g")
+    parser.add_argument("--no-source", action="store_true", help="Send searches with _source: false.")
+    parser.add_argument("--seen", type=int, default=0, metavar="N", help="Number of queries for *seen*.")
+    parser.add_argument("--attached", action="store_true", help="Measure also *attached*.")
+    parser.add_argument("--cpu", action="store_true", help="Measure only processor time; needs --attached.")
+    parser.add_argument("--stock", action="store_true", help="Measure also the stock route.")
+    parser.add_argument("--keep", action="store_true", help="Write hook.json, which quality/demo.py reads.")
+    given = parser.parse_args()
+    queries = texts(given.queries, given.words)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hook-speed-")))
+        rankers = Path(given.workspace or folder / "demo")
+        if given.workspace is None:
+            cli("demo", "-w", rankers)
+        home = {"home": with_ml_commons()} if given.stock else {}
+        node = stack.enter_context(running(SETTINGS, heap=given.heap, plugins=[build()], java=(), **home))
+        workspace = filled(node, folder, rankers, given.corpus)
+        service = stack.enter_context(serving(workspace, folder / "log"))
+        for depth in DEPTHS:
+            settings = {"stack": given.stack, "depth": depth, "timeout": 20000}
+            put_pipeline(node, f"depth{depth}", url=service, **settings)
+        more: dict[str, object] = {"_source": False} if given.no_source else {}
+        plain = {size: Case(node, f"plain, {size} hits", size, NONE, more) for size in (10, *DEPTHS)}
+        hooked = {depth: Case(node, f"hook, depth {depth}", 10, f"depth{depth}", more) for depth in DEPTHS}
+        stock: list[Case] = []
+        if given.stock:
+            options = ("--route", "stock", "--timeout", 20, "--depth", 100)
+            stack.enter_context(node.changed({TRUSTED: LOCAL, PRIVATE: True}))
+            cli("hook", "install", "-w", workspace, "--service", service, "--stack", given.stack, *options)
+            stock = [Case(node, "stock, depth 100", 10, f"rerank-{INDEX}-stock", more, words=True)]
+        theirs = attached(node, folder, rankers, stack, given.stack) if given.attached else []
+        cases = [*plain.values(), *hooked.values(), *stock, *theirs]
+        if given.cpu and theirs:
+            fields = Case(node, "field: own index, depth 100", 10, "depth100", more)
+            beside = Case(node, "side index: two searches alone", 10, NONE, more, index=THEIRS)
+            beside.ask = side_index(node)
+            theirs[0].name, theirs[1].name = "attached, plain", "sidecar: attached, depth 100"
+            pids = [int(line) for line in children(os.getpid())]
+            spend(node, [plain[10], fields, *theirs[:2], beside], queries, given.rounds, pids)
+            return
+        alone(cases, queries, given.rounds, given.warm)
+        for case in cases:
+            print(f"{case.name:25} {percentiles(case.times)} ms")
+        if given.keep:
+            medians = {case.name: round(float(np.median(case.times)), 1) for case in cases}
+            sizes = {name: len(feature) for name, feature in features_of(rankers)}
+            KEPT.write_text(json.dumps({"p50 ms": medians, "bytes": sizes}, indent=1) + "\n", "utf-8")
+        ratios(plain, hooked, theirs)
+        for depth in DEPTHS:
+            calls(node, service, hooked[depth], queries)
+            print(f"floor at depth {depth}: {percentiles(floor(depth, 400))} ms")
+            if given.seen:
+                print(seen(node, queries[: given.seen], depth))
+        if given.clients:
+            pairs = [(plain[100], hooked[100]), *zip(theirs[::2], theirs[1::2])]
+            pairs += [(theirs[0], theirs[-1])] if theirs else []
+            alike = (plain[10], plain[100], hooked[100], hooked[1000], *stock, *theirs)
+            throughput(alike, pairs, queries, given.clients, given.rounds // 2)
+        stats = node.request("GET", "/_rerank/stats")
+        print({name: stats[name] for name in ("reranked", "passed", "failed")}, "load", os.getloadavg()[0])
+        # A search without hits has nothing to rerank, and the service of *nothing* scores nothing.
+        if stats["failed"] or not stats["passed"].keys() <= {"no_hits", "nothing"}:
+            raise SystemExit("some searches were not reranked. The figures are not valid.")
+
+
+if __name__ == "__main__":
+    main()

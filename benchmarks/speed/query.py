@@ -1,0 +1,189 @@
+"""Measure the costs of reranking: scoring 1,000 candidates, the cold command, encoding, and tuning.
+
+    python benchmarks/speed/query.py DATA/debian --lang it
+
+Rankers have real sizes and the vocabulary of the collection, with random weights. The costs do not depend
+on learned weights. Scoring runs on one core, with the features in memory. The limit is the time of only the
+matrix products of the same shape and a copy of the same bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[variable] = "1"  # before NumPy is imported: one core
+
+import numpy as np
+
+from rerank.combiners.score_table import ScoreTable
+from rerank.combiners.tune import tune
+from rerank.engines.base import SearchRequest
+from rerank.formats import read_queries
+from rerank.rankers.cnn.ranker import PARTS, CnnRanker
+from rerank.rankers.cnn.towers import Vocabulary
+from rerank.records import Qrels, Query
+from rerank.search.pipeline import Pipeline
+from rerank.stack.stack import Stack
+from rerank.workflows.encode import encode
+from rerank.workflows.ingest import ingest
+from rerank.workspace import Workspace
+
+STACK = "tfidf*0.35 + text*0.40 + meta*0.25"
+
+
+def p50(action: Callable[[], object], times: int) -> float:
+    """Median milliseconds."""
+    spent = []
+    for _ in range(times):
+        begin = time.perf_counter()
+        action()
+        spent.append(1000 * (time.perf_counter() - begin))
+    return float(np.median(spent))
+
+
+def random_ranker(name: str, preset: str, head: str | None, vocabularies: dict[str, list[str]]) -> CnnRanker:
+    """Return a ranker with the sizes of a preset and random weights."""
+    from rerank.rankers.cnn.config import CnnConfig
+    from rerank.rankers.cnn.embeddings import LONGEST, Embedding
+    from rerank.rankers.cnn.network import TorchRanker, TorchTower
+
+    config = CnnConfig.of(preset, head=head)
+    rng = np.random.default_rng(0)
+    sizes = {"text": config.word_size, "meta": config.category_size}
+    embeddings = {}
+    for part in PARTS[name]:
+        names = vocabularies[part]
+        vectors = rng.normal(size=(len(names) + 1, sizes[part])).astype(np.float32) / 10
+        counts = np.ones(len(names), dtype=np.int64)
+        embeddings[part] = Embedding(Vocabulary(part, names, LONGEST[part]), vectors, counts)
+    towers = {
+        side: [TorchTower(embeddings[part], config) for part in PARTS[name]] for side in ("query", "document")
+    }
+    model = TorchRanker(towers, config)
+    query, document = ([tower.numpy() for tower in side] for side in towers.values())
+    return CnnRanker(
+        name=name,
+        version=f"{preset}-{head}-random",
+        query=query,
+        document=document,
+        head=model.head(),
+    )
+
+
+def scoring(workspace: Workspace, queries: list[Query], vocabularies: dict[str, list[str]]) -> None:
+    """Print the time of each stage and the limit of the machine, for the stack of each preset."""
+    print(f"\nscoring 1,000 candidates with {STACK}: p50 over {len(queries)} queries, one core, ms")
+    header = ("engine", "encode", "score", "limit", "bytes/doc", "docs/s")
+    print(f"{'':22}" + "".join(f" {name:>9}" for name in header))
+    for label, preset, head in (
+        ("default (cosine)", "default", "cosine"),
+        ("default, head mlp", "default", "mlp"),
+        ("paper (4 x 1,600)", "paper", "mlp"),
+    ):
+        rankers = {name: random_ranker(name, preset, head, vocabularies) for name in ("text", "meta")}
+        for ranker in rankers.values():
+            workspace.install(ranker)
+        begin = time.perf_counter()
+        encode(workspace)
+        rate = len(workspace.engine) / (time.perf_counter() - begin)
+        pipeline = Pipeline(workspace.engine, rankers)
+        stack = Stack.parse(STACK)
+        versions = pipeline.scorer(stack.signals, stack.first_stage).features
+        answers = [pipeline.answer(query, stack) for query in queries]
+        full = [a for a in answers if len(a.ranking) == stack.depth] or answers
+        stages = {
+            s: 1000 * float(np.median([a.seconds[s] for a in full])) for s in ("engine", "encode", "score")
+        }
+        found = workspace.engine.find(
+            SearchRequest(queries[0].text, first_stage="tfidf", depth=1000, features=versions)
+        )
+        width = sum(f.shape[1] * f.dtype.itemsize for f in found.features.values())
+        print(
+            f"{label:22}"
+            + "".join(f" {stages[s]:9.2f}" for s in ("engine", "encode", "score"))
+            + f" {limit(rankers):9.2f} {width:9d} {rate:9.0f}"
+        )
+
+
+def limit(rankers: dict[str, CnnRanker]) -> float:
+    """Milliseconds of the necessary work: fp16 to fp32 and the matrix products of the layers."""
+    total = 0.0
+    for ranker in rankers.values():
+        head = ranker.head.arrays
+        stored = np.ones((1000, head["document"].shape[1]), dtype=np.float16)
+        layers = [head[name] for name in sorted(head) if re.fullmatch(r"hidden\.\d+", name)]
+        vector = np.ones(stored.shape[1], dtype=np.float32)
+
+        def products(stored=stored, layers=layers, vector=vector) -> None:  # type: ignore[no-untyped-def]
+            layer = stored.astype(np.float32)
+            for weight in layers:
+                layer = layer @ weight
+            layer @ vector
+
+        total += p50(products, 50)
+    return total
+
+
+def cold(workspace: Workspace, queries: list[Query]) -> None:
+    """Time the command from a cold shell, after one run to fill the file cache."""
+    command = [sys.executable, "-m", "rerank.cli", "query", queries[0].text, "--stack", STACK]
+    command += ["-w", str(workspace.folder)]
+    subprocess.run(command, check=True, capture_output=True)
+    taken = p50(lambda: subprocess.run(command, check=True, capture_output=True), 7)
+    print(f"\n`rerank query` from a cold shell: {taken:.0f} ms")
+    for code in ("import rerank", "import rerank.cli.program"):
+        taken = p50(lambda code=code: subprocess.run([sys.executable, "-c", code], check=True), 5)  # type: ignore[misc]
+        bare = p50(lambda: subprocess.run([sys.executable, "-c", "pass"], check=True), 5)
+        print(f"`{code}`: {taken - bare:.0f} ms beside {bare:.0f} ms of Python itself")
+
+
+def tuning() -> None:
+    """Time the weight search at 1,000 queries x 1,000 candidates x 3 signals x 3 normalizations."""
+    rng = np.random.default_rng(0)
+    ids = [f"d{i:04}" for i in range(1000)]
+    rows = [(f"q{q:04}", ids, rng.random((1000, 3))) for q in range(1000)]
+    table = ScoreTable.build(["tfidf", "text", "meta"], rows)
+    qrels = Qrels((f"q{q:04}", ids[d], 1) for q in range(1000) for d in rng.integers(1000, size=3).tolist())
+    begin = time.perf_counter()
+    tuned = tune(table, qrels, first_stage="tfidf")
+    seconds = time.perf_counter() - begin
+    print(f"\ntune, 1,000 queries x 1,000 candidates, {tuned.settings} settings: {seconds:.1f} s")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--lang")
+    parser.add_argument("--queries", type=int, default=200)
+    options = parser.parse_args()
+    suffix = f".{options.lang}" if options.lang else ""
+    queries = read_queries(str(options.folder / f"queries{suffix}.jsonl.gz"))[: options.queries]
+    with tempfile.TemporaryDirectory() as home:
+        workspace = ingest(f"{home}/w", [str(options.folder / f"corpus{suffix}.jsonl.gz")]).workspace
+        from rerank.text import words
+
+        seen = {
+            "text": list(dict.fromkeys(w for d in workspace.engine.documents() for w in words(d.content))),
+            "meta": list(dict.fromkeys(c for d in workspace.engine.documents() for c in d.categories)),
+        }
+        scoring(workspace, queries, seen)
+        for name in ("text", "meta"):
+            workspace.install(random_ranker(name, "default", "cosine", seen))
+        encode(workspace)
+        cold(workspace, queries)
+    tuning()
+
+
+if __name__ == "__main__":
+    main()

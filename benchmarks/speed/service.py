@@ -1,0 +1,151 @@
+"""Compare /v1/rerank with a cross-encoder of MiniLM-L6's size, on one core each, and time the hook by depth.
+
+    python benchmarks/speed/service.py WORKSPACE
+
+WORKSPACE has trained rankers, for example the workspace of `rerank demo`. The documents are texts of the
+workspace cut to 200 words. The request contains them, so the service has no stored features of them. The
+cross-encoder has random weights and runs in this process, without a tokenizer. Its input has 276 tokens for
+a query and 200 words.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[variable] = "1"  # before NumPy is imported: one core
+
+import numpy as np
+
+from rerank.engines.base import SearchRequest
+from rerank.workspace import Workspace
+
+QUERY = "how do bacteria become resistant to antibiotics"
+WORDS = 200
+TOKENS = 276  # 1.3 per word, and the separators of query and document
+
+
+def p50(action: Callable[[], object], times: int) -> float:
+    """Median milliseconds."""
+    spent = []
+    for _ in range(times):
+        begin = time.perf_counter()
+        action()
+        spent.append(1000 * (time.perf_counter() - begin))
+    return float(np.median(spent))
+
+
+def texts(workspace: Workspace, count: int) -> list[str]:
+    """Texts of exactly 200 words."""
+    found: list[str] = []
+    words: list[str] = []
+    for document in workspace.engine.documents():
+        words += document.content.split()
+        while len(words) >= WORDS and len(found) < count:
+            found.append(" ".join(words[:WORDS]))
+            words = words[WORDS:]
+        if len(found) == count:
+            break
+    return found
+
+
+def cross_encoder(count: int) -> float:
+    """Milliseconds for one query and ``count`` documents."""
+    import torch
+    from transformers import BertConfig, BertForSequenceClassification
+
+    torch.set_num_threads(1)
+    config = BertConfig(
+        vocab_size=30522,
+        hidden_size=384,
+        num_hidden_layers=6,
+        num_attention_heads=12,
+        intermediate_size=1536,
+        num_labels=1,
+    )
+    model = BertForSequenceClassification(config).eval()
+    tokens = torch.randint(1000, 30000, (count, TOKENS))
+
+    def score() -> None:
+        with torch.inference_mode():
+            for i in range(0, count, 32):
+                model(input_ids=tokens[i : i + 32])
+
+    return p50(score, 3)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("workspace")
+    parser.add_argument("--documents", type=int, default=100)
+    parser.add_argument("--stack", help="Stack. Default: tfidf and all rankers, equal weights.")
+    given = parser.parse_args()
+    workspace = Workspace.open(given.workspace)
+    names = ["tfidf", *workspace.trained()]
+    whole = given.stack or " + ".join(f"{name}*{1 / len(names):.2f}" for name in names)
+    documents = texts(workspace, given.documents)
+    command = [sys.executable, "-m", "rerank.cli", "serve", "-w", given.workspace, "--port", "0", "--json"]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        assert server.stdout is not None
+        host = json.loads(server.stdout.readline())["url"].removeprefix("http://")
+        connection = http.client.HTTPConnection(host)
+
+        def ask(path: str, body: bytes) -> bytes:
+            kind = "octet-stream" if path == "/v1/hook" else "json"
+            connection.request("POST", path, body, {"Content-Type": f"application/{kind}"})
+            answer = connection.getresponse()
+            data = answer.read()
+            assert answer.status == 200, data
+            return data
+
+        spent = {}
+        for stack in ("tfidf", "tfidf*0.5 + text*0.5", whole):
+            body = json.dumps({"query": QUERY, "documents": documents, "stack": stack}).encode()
+            ask("/v1/rerank", body)
+            spent[stack] = p50(lambda: ask("/v1/rerank", body), 30)  # noqa: B023
+            print(f"/v1/rerank, {len(documents)} documents of {WORDS} words, {stack}: {spent[stack]:.1f} ms")
+
+        for depth in (100, 1000):
+            stack = workspace.stack(whole)
+            asked = {name: workspace.ranker(name).version for name in stack.signals if name in names[1:]}
+            found = workspace.engine.find(
+                SearchRequest(QUERY, first_stage="tfidf", depth=depth, features=asked)
+            )
+            rows = b""
+            for name in asked:
+                values = found.features[name]
+                size = -(-values[0].nbytes // 3) * 3
+                rows += np.full(len(values), size, ">i4").tobytes()
+                rows += b"".join(row.tobytes().ljust(size, b"\0") for row in values)
+            hook = {
+                "stack": whole,
+                "query": {"match": {"content": QUERY}},
+                "ids": found.ids,
+                "hits": len(found),
+                "features": [f"{name}@{version}" for name, version in asked.items()],
+            }
+            head = json.dumps(hook).encode()
+            numbers = found.scores.astype(">f8").tobytes() + bytes(20 * len(found))
+            body = len(head).to_bytes(4, "big") + head + numbers + rows
+            ask("/v1/hook", body)
+            took = p50(lambda: ask("/v1/hook", body), 100)  # noqa: B023
+            print(f"/v1/hook, {len(found)} hits ({len(body) / 1024:.0f} KiB), {whole}: {took:.2f} ms")
+    finally:
+        server.terminate()
+        server.wait()
+    slow = cross_encoder(len(documents))
+    print(f"cross-encoder of MiniLM-L6's size: {slow:.0f} ms")
+    for stack, fast in spent.items():
+        print(f"    {slow / fast:.0f} times {stack}")
+
+
+if __name__ == "__main__":
+    main()
