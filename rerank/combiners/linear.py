@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.combiners.normalize import FITTED, Moments, check_normalization, normalize
+from rerank.combiners.normalize import FITTED, LARGEST, Moments, check_normalization, normalize
 from rerank.errors import TrainingError, UsageError
 
 Array = NDArray[np.float64]
@@ -55,8 +54,8 @@ class Linear:
         if len(self.weights) != len(self.signals):
             raise UsageError(f"{len(self.signals)} signals need as many weights, not {len(self.weights)}")
         object.__setattr__(self, "weights", tuple(round(float(one), DECIMALS) for one in self.weights))
-        if not all(0 <= weight < math.inf for weight in self.weights) or not any(self.weights):
-            raise UsageError("weights must be numbers from 0, and not all 0")
+        if not all(0 <= weight <= LARGEST for weight in self.weights) or not any(self.weights):
+            raise UsageError(f"weights must be numbers from 0 to {LARGEST:g}, and not all 0")
         check_normalization(self.normalization)
         if len(self.moments) != (len(self.signals) if self.normalization == FITTED else 0):
             raise UsageError(
@@ -92,7 +91,7 @@ class Linear:
         if not np.isfinite(scores).all():
             name = self.signals[int((~np.isfinite(scores)).any(axis=0).argmax())]
             raise TrainingError(f"a score of {name} is not finite; train {name} again or leave it out")
-        normalized = normalize(scores, self.normalization, self.moments)
+        normalized = normalize(scores, self.normalization, self.moments, self.signals)
         parts = normalized * np.array(self.weights)
         # The tuner repeats these additions to get the same ties.
         return reduce(np.add, parts.T), normalized, parts

@@ -31,6 +31,7 @@ class Judged:
     scores:            (n, S) raw scores of its candidates.
     positions, grades: (R,) of the relevant candidates.
     ideal:             of all relevant documents; see RankMeasure.
+    signals:           S names of the columns.
     """
 
     query: str
@@ -38,6 +39,7 @@ class Judged:
     positions: Integers
     grades: Array
     ideal: float
+    signals: tuple[str, ...] = ()
 
     def values(self, ranks: Integers, measure: RankMeasure) -> Array:
         """Return the measure per setting, (G,), from the ranks of the relevant candidates, (R, G)."""
@@ -65,6 +67,7 @@ def judge(table: ScoreTable, qrels: Qrels, measure: RankMeasure) -> tuple[list[J
                 positions=np.array([position for position, _ in found], dtype=np.int64),
                 grades=np.array([grade for _, grade in found], dtype=np.float64),
                 ideal=measure.ideal(np.array(list(grades.values()), dtype=np.float64)),
+                signals=tuple(table.signals),
             )
         )
     if not judged:
@@ -79,7 +82,7 @@ def query_values(query: Judged, grid: Grid, measure: RankMeasure) -> Array:
     result = np.zeros(len(grid))
     if not len(query.positions):
         return result
-    columns = normalize(query.scores, grid.normalization, grid.moments).T  # (S, n)
+    columns = normalize(query.scores, grid.normalization, grid.moments, query.signals).T  # (S, n)
     for start in range(0, len(grid), _HEIGHT):
         weights = grid.weights[start : start + _HEIGHT].T[:, :, None]  # (S, settings, 1)
         scores = columns[0] * weights[0]

@@ -28,6 +28,12 @@ NORMALIZATIONS = (*PER_QUERY, "none", FITTED)
 NOISE = 1e-6
 """Largest relative difference of a constant signal: in fp32, equal documents can differ in the last bits."""
 
+EXACT = "field:"
+"""Prefix of signals that are stored numbers, such as dates: they have no noise."""
+
+LARGEST = 1e100
+"""Largest magnitude of a score in a sum: larger ones count as this one, so that sums stay finite."""
+
 
 class Moments(NamedTuple):
     """Mean and population standard deviation of a signal's scores."""
@@ -43,13 +49,15 @@ class Moments(NamedTuple):
         """
         if not len(scores):
             return cls(0.0, 0.0)
-        ordered = np.sort(np.asarray(scores, dtype=np.float64))
+        ordered = np.sort(np.asarray(scores, dtype=np.float64).clip(-LARGEST, LARGEST))
         mean = float(ordered.sum()) / len(ordered)
         variance = float(((ordered - mean) ** 2).sum()) / len(ordered)
         return cls(mean, math.sqrt(variance))
 
 
-def normalize(scores: NDArray[Any], method: str, moments: Sequence[Moments] = ()) -> Array:
+def normalize(
+    scores: NDArray[Any], method: str, moments: Sequence[Moments] = (), signals: Sequence[str] = ()
+) -> Array:
     """Normalize one query's scores per column: (n, S) -> (n, S) float64.
 
         min-max   (x - min) / (max - min); 0 if constant
@@ -58,22 +66,40 @@ def normalize(scores: NDArray[Any], method: str, moments: Sequence[Moments] = ()
         none      x
         fitted    (x - mean) / deviation, with S stored ``moments``; 0 if the deviation is 0
 
-    Columns are constant if max - min is at most ``NOISE`` times the largest magnitude. Scores must be finite.
-    Candidate order does not change the result.
+    The differences of a computed score up to ``NOISE`` times the largest magnitude of its column are noise: a
+    column with only such differences is constant. Values of ``field:`` signals are exact.
+
+    scores: must be finite. Their order does not change the result.
+    signals: S names of the columns; without them, all columns are computed scores.
+
     Raises UsageError for an unknown method.
     """
     # A copy with one row per signal: the caller's memory layout must not change the result.
     columns: Array = np.array(np.asarray(scores).T, dtype=np.float64, order="C")  # (S, n)
     check_normalization(method)
-    if method == "none" or columns.size == 0:
+    if columns.size == 0:
+        return np.transpose(columns)
+    if method in ("none", FITTED):
+        columns = columns.clip(-LARGEST, LARGEST)
+    if method == "none":
         return np.transpose(columns)
     if method == FITTED:
-        return np.transpose(np.array([_fitted(column, *each) for column, each in zip(columns, moments)]))
-    low, high = columns.min(axis=1), columns.max(axis=1)
-    constant = high - low <= NOISE * np.maximum(np.abs(low), np.abs(high))
-    columns[constant] = 0.0
-    each = {"min-max": _min_max, "z-score": _z_score, "rank": _rank}[method]
-    return np.transpose(np.array([each(column) for column in columns]))
+        return np.transpose(np.array([_fitted(column, *fit) for column, fit in zip(columns, moments)]))
+    largest = np.abs(columns).max(axis=1)
+    # Differences and squares of extreme numbers are not finite or 0; the methods ignore a factor.
+    extreme = (largest > LARGEST) | ((largest > 0) & (largest < 1 / LARGEST))
+    columns[extreme] /= largest[extreme, None]
+    largest[extreme] = 1.0
+    noise = NOISE * largest
+    if signals:
+        noise[[name.startswith(EXACT) for name in signals]] = 0.0
+    columns[columns.max(axis=1) - columns.min(axis=1) <= noise] = 0.0
+    if method == "rank":
+        normalized = [_rank(column, step) for column, step in zip(columns, noise.tolist())]
+    else:
+        scale = _min_max if method == "min-max" else _z_score
+        normalized = [scale(column) for column in columns]
+    return np.transpose(np.array(normalized))
 
 
 def check_normalization(method: str) -> None:
@@ -87,18 +113,18 @@ def _fitted(column: Array, mean: float, deviation: float) -> Array:
 
 
 def _min_max(column: Array) -> Array:
-    low, high = column.min(), column.max()
-    return (column - low) / (high - low) if high > low else np.zeros_like(column)
+    low = column.min()
+    spread = column.max() - low
+    return (column - low) / spread if spread > 0 else np.zeros_like(column)
 
 
 def _z_score(column: Array) -> Array:
     return _fitted(column, *Moments.from_scores(column))
 
 
-def _rank(column: Array) -> Array:
+def _rank(column: Array, noise: float) -> Array:
     """Differences within the noise are ties."""
-    largest = float(np.abs(column).max())
-    steps = np.rint(column / (NOISE * largest)) if largest else column
+    steps = np.rint(column / noise) if noise else column
     ordered = np.sort(steps)
     # Ties count half.
     below = (np.searchsorted(ordered, steps, "left") + np.searchsorted(ordered, steps, "right") - 1) / 2

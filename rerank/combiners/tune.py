@@ -216,7 +216,7 @@ def _grid(
     if normalization == FITTED:
         scores = np.concatenate([row.scores for row in table.rows])
         moments = [Moments.from_scores(column) for column in scores.T]
-    rows = [normalize(query.scores, normalization, moments) for query in queries]
+    rows = [normalize(query.scores, normalization, moments, query.signals) for query in queries]
     spread = np.ones(count)
     if normalization == "none" and rows:  # raw scores differ by orders of magnitude
         spread = np.maximum(np.mean([row.std(axis=0) for row in rows], axis=0), 1e-9)

@@ -193,6 +193,39 @@ def test_the_last_bits_of_fp32_are_ignored():
     assert normalize(np.array([[1e-9], [2e-9]]), "min-max").tolist() == [[0], [1]]
 
 
+@pytest.mark.parametrize("method", ["min-max", "z-score", "rank"])
+def test_dates_a_minute_apart_differ_and_computed_scores_do_not(method):
+    """1,751,328,000 is 2025-07-01 in seconds: within 28 minutes, the relative difference is below 1e-6."""
+    raw = 1_751_328_000.0 + np.array([[0.0, 0.0], [60.0, 60.0], [120.0, 120.0]])
+    result = normalize(raw, method, signals=["field:published", "text"])
+    expected = {"min-max": [0, 0.5, 1], "z-score": [-np.sqrt(1.5), 0, np.sqrt(1.5)], "rank": [0, 0.5, 1]}
+    np.testing.assert_allclose(result[:, 0], expected[method], atol=1e-9)
+    assert result[:, 1].tolist() == [0, 0, 0]
+    final, _, _ = Linear(("field:published", "text"), (1.0, 1.0), method).combine(raw)
+    assert final.tolist() == result[:, 0].tolist()
+
+
+@pytest.mark.parametrize("factor", [1.0, 1e308, 1e-200, 5e-324])
+def test_extreme_values_are_normalized_like_others(factor):
+    raw = np.array([[-1.0], [0.0], [1.0]]) * factor
+    assert normalize(raw, "min-max")[:, 0].tolist() == [0, 0.5, 1]
+    np.testing.assert_allclose(normalize(raw, "z-score")[:, 0], [-np.sqrt(1.5), 0, np.sqrt(1.5)])
+    assert normalize(raw, "rank")[:, 0].tolist() == [0, 0.5, 1]
+
+
+@pytest.mark.parametrize("method", ["min-max", "z-score", "rank", "none"])
+def test_sums_of_the_largest_values_and_weights_are_finite(method):
+    linear = Linear(("field:a", "field:b"), (1e100, 1e100), method)
+    final, _, weighted = linear.combine(np.array([[1e308, 1e308], [-1e308, -1e308], [0.0, 1.0]]))
+    assert np.isfinite(final).all()
+    assert np.isfinite(weighted).all()
+    assert ((linear.relevance(final) >= 0) & (linear.relevance(final) <= 1)).all()
+    assert final.argmax() == 0
+    for weight in (1e101, -1.0, np.nan):
+        with pytest.raises(UsageError, match="weights must be numbers from 0 to"):
+            Linear(("bm25",), (weight,))
+
+
 @given(st.lists(st.integers(-5, 5), min_size=2, max_size=12))
 def test_rank_is_the_share_of_lower_scores(numbers):
     result = normalize(np.array([numbers], np.float64).T * 3.7, "rank")[:, 0]

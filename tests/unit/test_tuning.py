@@ -280,6 +280,16 @@ def test_few_queries_get_the_mean_of_all_good_settings(monkeypatch):
     assert averaged - best > 0.003
 
 
+@pytest.mark.parametrize("normalization", ["min-max", "z-score", "rank"])
+def test_dates_a_minute_apart_get_weight(normalization):
+    """The newest document is relevant; 1,751,328,000 is 2025-07-01 in seconds."""
+    scores = np.array([[3.0, 0], [2, 60], [1, 120]]) + [0, 1_751_328_000.0]
+    table = ScoreTable.build(["bm25", "field:published"], [("q1", ["a", "b", "c"], scores)])
+    tuned = tune(table, Qrels([("q1", "c", 1)]), first_stage="bm25", normalizations=[normalization])
+    assert (tuned.first_stage_value, tuned.value) == (0.5, 1.0)
+    assert tuned.single_signal["field:published"] == 1.0
+
+
 def test_the_order_of_normalizations_decides_ties():
     table, qrels, _ = random_case(2, signals=SIGNALS[:1])
     for names in (["z-score", "min-max"], ["none", "z-score"]):
