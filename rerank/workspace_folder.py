@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,15 +14,17 @@ from rerank import config_file
 from rerank.engines.base import FIRST_STAGES, Engine
 from rerank.engines.registry import engine_class
 from rerank.errors import BusyError, InputError, NoCollectionError, RerankError, UsageError, WorkspaceError
-from rerank.files import LOCK, folder_lock, trouble, write_text
+from rerank.files import LOCK, folder_lock, parse_json, sync_folder, trouble, write_text
 from rerank.records import SearchTemplate, shorten
 from rerank.stack.signals import SEARCH
-from rerank.text import language
+from rerank.text import language, language_or_none
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 _ELSEWHERE = "choose another folder with -w"
+_SETTINGS = "rerank.toml"
+_MARK = "rerank.toml.new"  # of a workspace in creation; it becomes rerank.toml
 
 
 class WorkspaceFolder:
@@ -39,7 +41,7 @@ class WorkspaceFolder:
     @staticmethod
     def exists(folder: str | os.PathLike[str]) -> bool:
         """Whether the folder is a workspace."""
-        return (Path(folder) / "rerank.toml").exists()
+        return (Path(folder) / _SETTINGS).exists()
 
     @classmethod
     def create(
@@ -61,32 +63,24 @@ class WorkspaceFolder:
             os.fspath(path).encode()
         except UnicodeEncodeError:  # tantivy cannot open it
             raise WorkspaceError(f"{str(path)!a}: the name is not UTF-8; {_ELSEWHERE}") from None
-        lang, existed, settings = language(lang), path.exists(), settings or {}
-        if existed and not path.is_dir():
+        if path.exists() and not path.is_dir():
             raise WorkspaceError(f"{path}: a file, and not a workspace; {_ELSEWHERE}")
-        kind, where, made = engine_class(engine, str(path)), str(path / "rerank.toml"), None
-        kind.named(settings, where)
+        lang = language(lang)
+        settings = settings or {}
+        file = str(path / _SETTINGS)
+        kind = engine_class(engine, str(path))
+        kind.named(settings, file)
         try:
-            path.mkdir(parents=True, exist_ok=True)
-            with folder_lock(path, f"making a workspace in {path}"):
-                if cls.exists(path):
-                    raise BusyError(f"another process has just made a workspace in {path}; run again")
-                # An interrupted creation leaves only an engine.
-                if not {one.name for one in path.iterdir()} <= {"engine", LOCK}:
-                    raise WorkspaceError(f"{path}: not empty, and not a workspace; {_ELSEWHERE}")
-                shutil.rmtree(path / "engine", ignore_errors=True)
+            with _creation(path) as mark:
+                created = kind.in_workspace(path / "engine", lang, settings, new=not attach, where=file)
                 try:
-                    made = kind.in_workspace(path / "engine", lang, settings, new=not attach, where=where)
-                    write_text(where, config_file.written(lang, engine, settings, made.first_stages))
-                    made.close()
+                    text = config_file.written(lang, engine, settings, created.first_stages)
+                    created.close()
+                    _write_durably(mark, text)
                 except BaseException:
-                    if made is not None and not attach:
+                    if not attach:
                         with suppress(RerankError):
-                            made.discard()
-                    shutil.rmtree(path / "engine", ignore_errors=True)
-                    if not existed:
-                        with suppress(OSError):
-                            path.rmdir()
+                            created.discard()
                     raise
         except OSError as error:
             raise WorkspaceError(f"{path}: cannot make a workspace ({error.strerror or error})") from error
@@ -100,13 +94,14 @@ class WorkspaceFolder:
         if not isinstance(folder, (str, os.PathLike)):
             raise UsageError(f"workspace: {shorten(folder)} is neither a Workspace nor a folder")
         path = Path(folder)
-        file = path / "rerank.toml"
+        file = path / _SETTINGS
         try:
             config = config_file.load(file)
         except InputError as error:
             if isinstance(cause := error.__cause__, (FileNotFoundError, NotADirectoryError)):
                 make = f"make one with `rerank ingest CORPUS -w {shlex.quote(str(path))}`"
-                raise WorkspaceError(f"{path}: no workspace here; {make}") from None
+                problem = _lost_settings(path) or f"{path}: no workspace here; {make}"
+                raise WorkspaceError(problem) from None
             raise (trouble(cause, file) or WorkspaceError(str(error))) from error
         if config.get("format") != config_file.FORMAT:
             raise WorkspaceError(
@@ -124,7 +119,7 @@ class WorkspaceFolder:
                 if len(self.engine):
                     return
                 self.engine.discard()
-                (self.folder / "rerank.toml").unlink()
+                (self.folder / _SETTINGS).unlink()
                 shutil.rmtree(self.folder / "engine", ignore_errors=True)
                 self.folder.rmdir()
 
@@ -147,7 +142,7 @@ class WorkspaceFolder:
         return kind.in_workspace(self.folder / "engine", self.lang, settings, new=new, where=where)
 
     def _engine_kind(self) -> tuple[type[Engine], dict[str, Any], str]:
-        name, file = self.config.get("engine", "local"), str(self.folder / "rerank.toml")
+        name, file = self.config.get("engine", "local"), str(self.folder / _SETTINGS)
         kind = engine_class(name, file)
         return kind, self.config.get(name, {}), file
 
@@ -212,3 +207,56 @@ class WorkspaceFolder:
         from rerank.formats.tables import format_rows
 
         write_text(self.folder / "categories.tsv", format_rows([("child", "parent"), *edges]))
+
+
+@contextmanager
+def _creation(folder: Path) -> Iterator[Path]:
+    """Yield the path of the settings that the block must write to make the folder a workspace.
+
+    The file marks an unfinished creation from the beginning and becomes ``rerank.toml`` at the end. Only what
+    lies beside this mark is removed, after an error or by the next creation.
+    """
+    existed = folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    mark = folder / _MARK
+    with folder_lock(folder, f"making a workspace in {folder}"):
+        if (folder / _SETTINGS).exists():
+            raise BusyError(f"another process has just made a workspace in {folder}; run again")
+        names = {path.name for path in folder.iterdir()} - {LOCK}
+        if names and not {_MARK} <= names <= {_MARK, "engine"}:
+            raise WorkspaceError(
+                _lost_settings(folder) or f"{folder}: not empty, and not a workspace; {_ELSEWHERE}"
+            )
+        _write_durably(mark, "")
+        shutil.rmtree(folder / "engine", ignore_errors=True)
+        try:
+            yield mark
+            mark.rename(folder / _SETTINGS)
+            sync_folder(folder)
+        except BaseException:
+            shutil.rmtree(folder / "engine", ignore_errors=True)
+            mark.unlink(missing_ok=True)
+            if not existed:
+                with suppress(OSError):
+                    folder.rmdir()
+            raise
+
+
+def _write_durably(path: Path, text: str) -> None:
+    path.write_text(text, "utf-8")
+    sync_folder(path)
+    sync_folder(path.parent)
+
+
+def _lost_settings(folder: Path) -> str | None:
+    """Return the error for a folder with documents, but without settings; None without documents."""
+    try:
+        lang = parse_json((folder / "engine" / "engine.json").read_bytes())["lang"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    lines = f'format = {config_file.FORMAT}\\nlang = "{language_or_none(lang) or ""}"\\n'
+    file = shlex.quote(str(folder / _SETTINGS))
+    return (
+        f"{folder}: {_SETTINGS} is missing, but the folder `engine` holds a collection; write the file again"
+        f" with `printf '{lines}' > {file}`"
+    )

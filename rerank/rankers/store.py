@@ -211,15 +211,25 @@ class RankerStore:
         return listed
 
     def _sweep(self) -> None:
-        """Remove versions that no list names (if all are readable), and temporary lists."""
+        """Remove unlisted versions of listed rankers, and temporary lists.
+
+        A ranker whose list is lost or damaged keeps all its folders.
+        """
         listed = self._listed()
         kept = {f"{name}-{one.version}" for name, records in listed.items() for one in records}
-        damaged = len(listed) < len(self.names())
         for path in self.folder.iterdir():
             if re.fullmatch(r"\.[\w.-]+\.[0-9a-f]{12}\.tmp", path.name):
                 path.unlink(missing_ok=True)
-            elif path.name not in kept and not damaged and (path / "ranker.json").is_file():
+            elif path.name not in kept and _ranker_in(path) in listed:
                 path.rename(self.folder / _NEW / path.name)  # removed with it, also after a kill
+
+
+def _ranker_in(folder: Path) -> str | None:
+    """Return the name of the ranker that is stored in a folder; None: another folder."""
+    try:
+        return str(parse_json((folder / "ranker.json").read_bytes())["name"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
 
 
 def _checksums(folder: Path) -> dict[str, tuple[int, int]]:

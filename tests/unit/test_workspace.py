@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import shutil
+import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,6 +25,9 @@ from rerank.stack.stack import Stack
 from rerank.workflows.ingest import ingest
 from rerank.workspace import Workspace
 from tests.rankers import cnn
+from tests.unit.test_local_engine_crash import PROCESSES, kill_after, kill_before, run_in_child
+
+PROCESSES.set_forkserver_preload([__name__])
 
 
 @pytest.fixture(scope="module")
@@ -88,11 +92,54 @@ def test_a_folder_with_a_workspace_in_creation_is_refused(tmp_path):
         Workspace.create(tmp_path / "ws")
 
 
-def test_an_interrupted_creation_starts_again(tmp_path):
-    LocalEngine.create(tmp_path / "ws" / "engine", lang="it").close()
+def killed_creation(folder, moment):
+    if moment == "after the engine":
+        kill_after(LocalEngine, "create")
+    else:
+        kill_before(LocalEngine, "create")
+    Workspace.create(folder, lang="it")
+
+
+@pytest.mark.parametrize("moment", ["before the engine", "after the engine"])
+def test_an_interrupted_creation_starts_again(tmp_path, moment):
+    assert run_in_child(killed_creation, tmp_path / "ws", moment) == -9
     assert not Workspace.exists(tmp_path / "ws")
     made = Workspace.create(tmp_path / "ws", lang="en")
     assert (made.lang, made.engine.lang) == ("en", "en")
+    assert sorted(path.name for path in made.folder.iterdir()) == ["engine", "rerank.toml"]
+
+
+@pytest.mark.parametrize("name", ["engine/design.txt", "engine/data-0/notes.txt", "rerank.toml.old"])
+def test_a_folder_of_the_user_is_never_changed(tmp_path, name):
+    file = tmp_path / "project" / name
+    file.parent.mkdir(parents=True)
+    file.write_text("dear")
+    with pytest.raises(WorkspaceError, match="not empty, and not a workspace"):
+        Workspace.create(tmp_path / "project")
+    assert [path for path in (tmp_path / "project").rglob("*") if path.is_file()] == [file]
+    assert file.read_text() == "dear"
+
+
+def test_a_lost_settings_file_loses_nothing_and_the_message_restores_it(tmp_path):
+    made = Workspace.create(tmp_path / "my ws", lang="de")
+    made.engine.write([Document("a", text="Apfel")])
+    made.engine.close()
+    (made.folder / "rerank.toml").unlink()
+    for use in (Workspace.open, Workspace.create):
+        with pytest.raises(WorkspaceError, match=r"rerank.toml is missing") as error:
+            use(made.folder)
+    command = str(error.value).split("`")[-2]
+    subprocess.run(["sh", "-c", command], check=True)
+    again = Workspace.open(made.folder)
+    assert (again.lang, again.engine.ids()) == ("de", ["a"])
+
+
+def test_the_files_of_a_ranker_without_its_list_are_kept(workspace):
+    workspace.install(cnn("text"))
+    workspace.install(cnn("meta"))
+    (workspace.folder / "rankers" / "text.json").unlink()
+    workspace.install(cnn("meta", "v2", seed=2))
+    assert contents(workspace) == ["meta-v2", "meta.json", "text-v1"]
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "3", '["ab"]', ""])
@@ -218,7 +265,7 @@ def test_rankers_whose_names_have_the_same_prefix(workspace):
     workspace.install(other)
     leftover = workspace.folder / "rankers" / "text-old"
     leftover.mkdir()
-    (leftover / "ranker.json").touch()
+    (leftover / "ranker.json").write_text('{"name": "text"}')
     (workspace.folder / "rankers" / ".new").mkdir()
     workspace.install(cnn("text", "v2", seed=2))
     assert contents(workspace) == ["text-v2", "text-x-v1", "text-x.json", "text.json"]

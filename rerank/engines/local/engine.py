@@ -330,8 +330,9 @@ def _has_documents(folder: Path) -> bool:
         try:
             if Documents(path).versions()[-1].rows:
                 return True
-        except (sqlite3.Error, LookupError):  # an interrupted creation
-            continue
+        except sqlite3.Error as error:
+            if "no such table" not in str(error):  # else an interrupted creation
+                return True
     return False
 
 

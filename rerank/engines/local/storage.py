@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 import sqlite3
 import threading
@@ -157,7 +158,7 @@ class Storage:
 def remove_unused(engine: Path, kept: str) -> None:
     """Remove unused folders."""
     for folder in engine.glob("data-*"):
-        if folder.name == kept:
+        if folder.name == kept or not re.fullmatch(r"data-\d{1,9}", folder.name):
             continue
         with suppress(OSError):
             descriptor = os.open(folder, os.O_RDONLY)
