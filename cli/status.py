@@ -11,26 +11,16 @@ import rerank
 from rerank.text import join_names, plural
 
 from . import options, output
-from .options import Output, option
+from .options import Output
 from .output import suggested
 
 if TYPE_CHECKING:
     from rerank.workflows.status import StackState
 
 
-@options.command(
-    "status", option("--verify", "Check all files for corruption. Exit code 1 if a file is corrupted.")
-)
-def command(workspace: rerank.Workspace, progress: output.Bar, verify: bool) -> Iterator[Output]:
+@options.command("status")
+def command(workspace: rerank.Workspace, progress: output.Bar) -> Iterator[Output]:
     """Show documents, rankers, and stacks of a workspace."""
-    if verify:
-        corrupted = workspace.verify()
-        yield Output({"corrupted": corrupted}, int(bool(corrupted)))
-        for file, problem in corrupted.items():
-            click.echo(f"{file}: {problem}")
-        if not corrupted:
-            output.note("no file is corrupted")
-        return
     report = rerank.status(workspace)
     yield Output(report)
     documents = plural(report.documents, "document[|s]")

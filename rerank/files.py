@@ -1,4 +1,4 @@
-"""Atomic writes, locks and checksums."""
+"""Atomic writes and locks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import os
 import pwd
 import secrets
 import time
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -28,7 +27,6 @@ _MACHINE = {
     errno.EIO: "the disk reports an error; check it, and restore the files if they are lost",
     errno.ENOMEM: "not enough memory to map it; run again on a machine with more",
 }
-_BLOCK = 1 << 20  # bytes that are read at once
 
 LOCK = ".lock"
 """Name of the file that is locked if a folder cannot be locked."""
@@ -104,32 +102,10 @@ def check_output(path: str | os.PathLike[str], mark: str) -> None:
         raise UsageError(f"{os.fspath(path)}: exists and has other content; choose another name")
 
 
-def check_name(name: str) -> None:
+def check_relative_path(name: str) -> None:
     """Raise ValueError for a path outside the folder, such as ``../other``."""
     if not name or "\0" in name or name.startswith("/") or ".." in name.split("/"):
         raise ValueError(f"{name!r} is outside the folder")
-
-
-def file_crc(path: Path, start: int, end: int, before: int = 0) -> int:
-    """Return the CRC-32 of bytes from ``start`` to ``end``, continued from ``before``.
-
-    Raises OSError, and ValueError for a shorter file.
-
-    >>> path = folder / "data"
-    >>> write_bytes(path, b"abcdef")
-    >>> file_crc(path, 0, 6) == file_crc(path, 2, 6, file_crc(path, 0, 2))
-    True
-    """
-    with open(path, "rb") as file:
-        file.seek(start)
-        left = end - start
-        while left > 0:
-            block = file.read(min(left, _BLOCK))
-            if not block:
-                raise ValueError(f"the file has fewer than {end:,} bytes")
-            before = zlib.crc32(block, before)
-            left -= len(block)
-    return before
 
 
 def parse_json(text: str | bytes) -> Any:

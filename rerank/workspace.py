@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rerank.combiners.linear import NAME
-from rerank.errors import BusyError, RerankError, UsageError
+from rerank.errors import RerankError, UsageError
 from rerank.evaluation.leakage import TrainingRecord
 from rerank.filters import filters_of
 from rerank.rankers.base import Ranker
@@ -54,28 +54,6 @@ class Workspace(WorkspaceFolder):
     def __init__(self, folder: Path, config: dict[str, Any]) -> None:
         super().__init__(folder, config)
         self._rankers: dict[tuple[str, str | None], Ranker] = {}
-
-    def verify(self) -> dict[str, str]:
-        """Compare files with checksums; return corrupt file -> problem. Large collections take minutes.
-
-        Raises BusyError.
-        """
-        wrong = self._installed.verify()
-        for path in sorted((self.folder / "stacks").glob("*.json")):
-            try:
-                Stack.load(path)
-            except RerankError as error:
-                wrong[str(path)] = str(error)
-        try:
-            self.releases.all()
-        except RerankError as error:
-            wrong[str(self.folder / "releases.json")] = str(error)
-        try:
-            return self.engine.verify() | wrong
-        except BusyError:
-            raise
-        except RerankError as error:
-            return {str(self.folder / "engine"): str(error)} | wrong
 
     def citations(self) -> Citations:
         """Read the citations of the documents."""

@@ -341,10 +341,6 @@ class Engine(ABC):
         """Block other processes from writing through this workspace. Raises BusyError."""
         return nullcontext()
 
-    def verify(self) -> dict[str, str]:
-        """Compare files with checksums; return corrupt file -> problem. Raises BusyError."""
-        return {}
-
     def discard(self) -> None:  # noqa: B027 (most engines have nothing elsewhere)
         """Remove an empty engine's data outside its folder."""
 

@@ -5,11 +5,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,16 +17,7 @@ from msgspec import Meta, MsgspecError, Struct, json
 
 from rerank.engines.base import FIRST_STAGES
 from rerank.errors import NotTrainedError, RerankError, UsageError, WorkspaceError
-from rerank.files import (
-    check_name,
-    file_crc,
-    folder_lock,
-    parse_json,
-    sync_folder,
-    trouble,
-    write_bytes,
-    write_text,
-)
+from rerank.files import folder_lock, parse_json, sync_folder, trouble, write_bytes, write_text
 from rerank.rankers.base import Ranker
 from rerank.rankers.registry import families, load_ranker, trainable
 
@@ -43,16 +33,15 @@ Needed = Callable[[], Mapping[str, Collection[str]] | None]
 """Returns ranker -> versions that stacks were tuned with; None if unknown: then all versions stay."""
 
 
-class Record(Struct):
-    """A version of a ranker. files: name -> size and CRC-32."""
+class RankerVersion(Struct):
+    """A version of a ranker, in its list."""
 
     version: Annotated[str, Meta(pattern=rf"\A{VERSION}\Z")]
     family: str
     variant: str
-    files: dict[str, tuple[int, int]] = {}
 
 
-Records = Annotated[list[Record], Meta(min_length=1)]
+RankerVersions = Annotated[list[RankerVersion], Meta(min_length=1)]
 """Content of ``NAME.json``, the newest version first."""
 
 
@@ -69,7 +58,7 @@ class RankerStore:
         """Ranker names."""
         return sorted(path.stem for path in self.folder.glob("*.json"))
 
-    def record(self, name: str, version: str | None = None) -> Record:
+    def record(self, name: str, version: str | None = None) -> RankerVersion:
         """Record of a version; None: the newest. Raises NotTrainedError if missing, UsageError if unknown."""
         records = self._records(name)
         if version is None:
@@ -100,13 +89,10 @@ class RankerStore:
         """Versions of a ranker, newest first."""
         return [one.version for one in self._records(name)]
 
-    def _records(self, name: str) -> list[Record]:
+    def _records(self, name: str) -> list[RankerVersion]:
         path = self.folder / f"{name}.json"
         try:
-            records = json.decode(path.read_bytes(), type=Records)
-            for file in (file for record in records for file in record.files):
-                check_name(file)
-            return records
+            return json.decode(path.read_bytes(), type=RankerVersions)
         except FileNotFoundError:
             raise self._not_trained(name) from None
         except (OSError, ValueError, MsgspecError, RecursionError) as error:
@@ -142,16 +128,6 @@ class RankerStore:
                 if self.record(name, version).version == record.version:
                     raise  # else a newer version has just replaced it
 
-    def verify(self) -> dict[str, str]:
-        """Check all files: file -> problem."""
-        problems: dict[str, str] = {}
-        for name, records in self._listed(problems).items():
-            for record in records:
-                folder = self.folder / f"{name}-{record.version}"
-                if record is records[0] or folder.is_dir():
-                    problems |= {str(folder / file): text for file, text in _changed(folder, record).items()}
-        return problems
-
     @contextmanager
     def changing(self) -> Iterator[None]:
         """Lock the folder."""
@@ -180,8 +156,8 @@ class RankerStore:
                 shutil.rmtree(new, ignore_errors=True)
 
     def _write(
-        self, ranker: Ranker, extra: Mapping[str, str], new: Path, listed: Mapping[str, list[Record]]
-    ) -> Record:
+        self, ranker: Ranker, extra: Mapping[str, str], new: Path, listed: Mapping[str, list[RankerVersion]]
+    ) -> RankerVersion:
         """Write a version unless it exists."""
         final = self.folder / f"{ranker.name}-{ranker.version}"
         for name, records in listed.items():
@@ -190,24 +166,24 @@ class RankerStore:
         ranker.save(new / "ranker")
         for file, text in extra.items():
             write_text(new / "ranker" / file, text)
-        checksums = _checksums(new / "ranker")
-        record = Record(ranker.version, ranker.family, ranker.variant or ranker.name, checksums)
+        for path in (new / "ranker").rglob("*"):
+            sync_folder(path)
+        record = RankerVersion(ranker.version, ranker.family, ranker.variant or ranker.name)
         if final.exists():
-            if not checksums or not _changed(final, record):
+            with suppress(WorkspaceError):
+                load_ranker(final)
                 return record
             final.rename(new / "damaged")
         (new / "ranker").rename(final)
         sync_folder(self.folder)
         return record
 
-    def _listed(self, problems: dict[str, str] | None = None) -> dict[str, list[Record]]:
-        """Name -> versions, without damaged lists, which are added to ``problems``."""
-        listed, problems = dict[str, list[Record]](), {} if problems is None else problems
+    def _listed(self) -> dict[str, list[RankerVersion]]:
+        """Name -> versions, without damaged lists."""
+        listed: dict[str, list[RankerVersion]] = {}
         for name in self.names():
-            try:
+            with suppress(RerankError):
                 listed[name] = self._records(name)
-            except RerankError as error:
-                problems[str(self.folder / f"{name}.json")] = str(error)
         return listed
 
     def _sweep(self) -> None:
@@ -230,25 +206,3 @@ def _ranker_in(folder: Path) -> str | None:
         return str(parse_json((folder / "ranker.json").read_bytes())["name"])
     except (OSError, ValueError, LookupError, TypeError):
         return None
-
-
-def _checksums(folder: Path) -> dict[str, tuple[int, int]]:
-    """File -> size and CRC-32; flushes each file."""
-    sums = {}
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        with open(path, "rb") as file:
-            os.fsync(file.fileno())
-        size = path.stat().st_size
-        sums[path.relative_to(folder).as_posix()] = size, file_crc(path, 0, size)
-    return sums
-
-
-def _changed(folder: Path, record: Record) -> dict[str, str]:
-    problems = {}
-    for name, (size, crc) in record.files.items():
-        try:
-            if (folder / name).stat().st_size != size or file_crc(folder / name, 0, size) != crc:
-                problems[name] = "the checksum does not match"
-        except (OSError, ValueError) as error:
-            problems[name] = str(error)
-    return problems

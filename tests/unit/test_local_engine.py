@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import shutil
 import sqlite3
@@ -9,13 +10,15 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from rerank.engines.base import Encoder, SearchRequest
 from rerank.engines.local import LocalEngine
-from rerank.errors import WorkspaceError
+from rerank.engines.local.text_index import TextIndex
+from rerank.errors import RerankError, WorkspaceError
 from rerank.records import Candidates, Document
 from rerank.text import analyzer
 
@@ -124,15 +127,6 @@ class TestFolder:
             LocalEngine.create(engine.folder)
         assert len(engine) == 3
 
-    def test_files_of_two_versions_are_refused(self, engine: LocalEngine, tmp_path: Path) -> None:
-        shutil.copytree(engine.folder / "data-0" / "index", tmp_path / "old")
-        engine.write(documents(TEXTS))
-        engine.close()
-        shutil.rmtree(engine.folder / "data-0" / "index")
-        shutil.copytree(tmp_path / "old", engine.folder / "data-0" / "index")
-        with pytest.raises(WorkspaceError, match="not of the same version"):
-            LocalEngine.open(engine.folder)
-
     def test_dead_rows_are_removed(self, engine: LocalEngine) -> None:
         for i in range(6):
             engine.write(Document(str(n), text=f"text {i}") for n in range(50))
@@ -141,6 +135,137 @@ class TestFolder:
         (db,) = engine.folder.glob("data-*/documents.db")
         assert sqlite3.connect(db).execute("SELECT count(*) FROM documents").fetchone()[0] <= 600
         assert len([*engine.folder.glob("data-*/tfidf/*")]) == 1
+
+
+def contents(folder: Path) -> tuple[object, ...]:
+    """Return all documents, their tf-idf scores, and the documents that BM25 finds.
+
+    BM25 counts deleted documents until the index is built again.
+    """
+    engine = LocalEngine.open(folder)
+    cosines = [scores(engine, text, "tfidf") for text in ("lists graphs", "w1 w2")]
+    found = [scores(engine, text, "bm25").keys() for text in ("lists graphs", "w1 w2")]
+    stored = list(engine.documents())
+    count = len(engine)
+    engine.close()
+    return count, stored, cosines, found
+
+
+def is_refused(folder: Path) -> bool:
+    """Whether a search names the remedy; otherwise it must work. Documents are readable in both cases."""
+    engine = LocalEngine.open(folder)
+    assert sorted(document.id for document in engine.documents()) == engine.ids()
+    problem = "`rerank encode`, which builds it again"
+    try:
+        for stage in ("bm25", "tfidf"):
+            engine.find(SearchRequest("lists", first_stage=stage, depth=9))
+        problem = ""
+    except WorkspaceError as error:
+        problem = problem if problem in str(error) else f"another remedy: {error}"
+    engine.close()
+    assert "another" not in problem
+    return bool(problem)
+
+
+class TestDerivedFiles:
+    """SQLite has all documents. Every write first builds the other files again if they are not usable."""
+
+    @pytest.fixture
+    def folder(self, engine: LocalEngine) -> Path:
+        engine.write(documents(TEXTS))
+        engine.write(documents({"1": "lists", "4": "w1 w2", "5": "w2"}))
+        engine.close()
+        return engine.folder
+
+    @pytest.mark.parametrize("damage", ["removed", "shortened"])
+    def test_each_damaged_file_is_built_again(self, folder: Path, tmp_path: Path, damage: str) -> None:
+        expected = contents(folder)
+        files = [path for path in (folder / "data-0").glob("*/**/*") if path.is_file()]
+        refused = 0
+        for number, path in enumerate(path for path in files if path.stat().st_size):
+            copy = Path(shutil.copytree(folder, tmp_path / f"copy{number}"))
+            damaged = copy / path.relative_to(folder)
+            whole = damaged.read_bytes()
+            damaged.unlink()
+            if damage != "removed":
+                damaged.write_bytes(whole[: len(whole) // 2] if damage == "shortened" else b"")
+            refused += is_refused(copy)
+            LocalEngine.open(copy).write([])
+            assert not is_refused(copy)
+            assert contents(copy) == expected, path
+        assert refused > 10
+
+    @pytest.mark.parametrize("names", [["index"], ["tfidf"], ["index", "tfidf"]])
+    def test_removed_folders_are_built_again_by_the_next_ingest(self, folder: Path, names: list[str]) -> None:
+        for name in names:
+            shutil.rmtree(folder / "data-0" / name)
+        assert is_refused(folder)
+        engine = LocalEngine.open(folder)
+        assert engine.write(documents({"6": "lists"})).added == 1
+        assert set(scores(engine, "lists", "tfidf")) == {"1", "2", "6"}
+        assert set(scores(engine, "lists", "bm25")) == {"1", "2", "6"}
+
+    def test_files_of_another_version_are_not_mixed(self, folder: Path, tmp_path: Path) -> None:
+        """Every mixture of the files of two versions is refused or correct, and repaired by a write."""
+        versions = []
+        for number in range(2):
+            engine = LocalEngine.open(folder)
+            engine.write(documents({"1": f"lists w{number}", f"new{number}": "w1"}))
+            engine.close()
+            versions.append(Path(shutil.copytree(folder / "data-0", tmp_path / f"version{number}")))
+        expected = []
+        for version in versions:
+            shutil.rmtree(folder / "data-0")
+            shutil.copytree(version, folder / "data-0")
+            expected.append(contents(folder))
+        for mixture in itertools.product(range(2), repeat=3):
+            shutil.rmtree(folder / "data-0")
+            shutil.copytree(versions[mixture[0]], folder / "data-0")
+            for name, number in zip(("index", "tfidf"), mixture[1:]):
+                shutil.rmtree(folder / "data-0" / name)
+                shutil.copytree(versions[number] / name, folder / "data-0" / name)
+            assert is_refused(folder) == (len(set(mixture)) > 1)
+            LocalEngine.open(folder).write([])
+            assert contents(folder) == expected[mixture[0]]
+
+    def test_an_index_of_a_newer_version_is_not_taken_for_an_interrupted_one(
+        self, folder: Path, tmp_path: Path
+    ) -> None:
+        """The database is copied after SQLite committed a version, and the other files after later ones."""
+        copy = tmp_path / "copy"
+
+        def copied(self: TextIndex, *given: Any) -> int:
+            if not copy.exists():
+                shutil.copytree(folder, copy)
+            return write(self, *given)
+
+        write = TextIndex.write
+        engine = LocalEngine.open(folder)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(TextIndex, "write", copied)
+            engine.write(documents({"6": "lists"}))
+        interrupted = sorted(document.id for document in LocalEngine.open(copy).documents())
+        assert "6" not in interrupted
+        engine.write(documents({"7": "lists w1"}))
+        engine.close()
+        for name in ("index", "tfidf"):
+            shutil.rmtree(copy / "data-0" / name)
+            shutil.copytree(folder / "data-0" / name, copy / "data-0" / name)
+        assert is_refused(copy)
+        engine = LocalEngine.open(copy)
+        engine.write([])
+        assert (
+            set(scores(engine, "lists", "bm25")) == set(scores(engine, "lists", "tfidf")) == {"1", "2", "6"}
+        )
+
+    def test_a_damaged_database_is_not_indexed(self, folder: Path) -> None:
+        shutil.rmtree(folder / "data-0" / "index")
+        database = folder / "data-0" / "documents.db"
+        content = bytearray(database.read_bytes())
+        content[16_384 * 2 :] = bytes(len(content) - 16_384 * 2)
+        database.write_bytes(content)
+        with pytest.raises(RerankError, match=r"documents\.db.* restore it from a backup|is damaged"):
+            LocalEngine.open(folder).write([])
 
 
 class TestSeveral:

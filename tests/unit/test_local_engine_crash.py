@@ -110,16 +110,14 @@ def killed_repair(folder: Path) -> None:
 def test_a_killed_write_keeps_a_consistent_state(folder: Path, moment: str) -> None:
     assert run_in_child(killed_change, folder, moment) == -signal.SIGKILL
     check(folder, MOMENTS[moment][3])
-    engine = LocalEngine.open(folder)
-    assert engine.verify() == {}
     # The next writer indexes the documents in SQLite, also if it is killed once more.
     assert run_in_child(killed_repair, folder) in (None, -signal.SIGKILL)
+    engine = LocalEngine.open(folder)
     engine.write([])
     in_sqlite = list(MOMENTS).index(moment) > 0
     check(folder, NEW if in_sqlite else OLD)
     engine.write([NEW[0], NEW[2]], delete=["b"])
     check(folder, NEW)
-    assert engine.verify() == {}
 
 
 def test_a_reader_updates_when_the_text_index_is_committed(folder: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sqlite3
 from pathlib import Path
 
 import numpy as np
@@ -78,7 +77,7 @@ def test_other_fields_make_other_documents(rows: TextRows, tmp_path: Path) -> No
 def test_reading_creates_no_files(tmp_path: Path) -> None:
     rows = TextRows(tmp_path / "features")
     assert read(rows) == 0
-    assert (rows.features.versions(), list(rows.corruptions())) == ({}, [])
+    assert rows.features.versions() == {}
     assert not (tmp_path / "features").exists()
     other = TextRows(tmp_path / "features")
     store(other)
@@ -94,7 +93,6 @@ def test_corrupt_rows_can_be_replaced(rows: TextRows, tmp_path: Path) -> None:
     corrupt = TextRows(tmp_path / "features")
     with pytest.raises(WorkspaceError, match=r"texts\.db.* remove the folder"):
         read(corrupt)
-    assert [found for found, _ in corrupt.corruptions()][:1] == [path]
     shutil.rmtree(tmp_path / "features")  # as the error message advises
     new = TextRows(tmp_path / "features")
     numbers = new.add(DOCUMENTS[::-1])
@@ -103,16 +101,6 @@ def test_corrupt_rows_can_be_replaced(rows: TextRows, tmp_path: Path) -> None:
     assert read(new) == COUNT
     read(rows)  # rows of the removed file
     assert read(rows.current()) == COUNT
-
-
-@pytest.mark.parametrize(
-    "change", ["locations SET row = 1 - row WHERE row < 2", "texts SET categories = '[]'"]
-)
-def test_changed_rows_are_reported(rows: TextRows, tmp_path: Path, change: str) -> None:
-    assert list(rows.corruptions()) == []
-    with sqlite3.connect(tmp_path / "features/texts.db") as db:
-        db.execute(f"UPDATE {change}")
-    assert [path for path, _ in rows.corruptions()] == [tmp_path / "features/texts.db"]
 
 
 def test_previous_indices_and_versions_are_removed(rows: TextRows) -> None:

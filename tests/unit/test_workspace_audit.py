@@ -24,7 +24,6 @@ from rerank.engines.local import documents as store
 from rerank.errors import BusyError, WorkspaceError
 from rerank.files import folder_lock
 from rerank.records import Document, Query
-from rerank.workflows.encode import encode
 from rerank.workflows.ingest import ingest
 from rerank.workspace import Workspace
 from tests.rankers import cnn
@@ -273,59 +272,3 @@ def test_a_compaction_can_be_killed_at_any_moment(folder):
         assert without_bm25(copy) == expected, name
         assert compact_rows(Workspace.open(copy).engine) == 20 - removed
         assert without_bm25(copy) == expected, name
-
-
-def replace_file(path, content):
-    """Write a new file, because an engine of an earlier test may still have the old file mapped."""
-    path.unlink()
-    path.write_bytes(content)
-
-
-def flip_bit(content, position):
-    return content[:position] + bytes([content[position] ^ 4]) + content[position + 1 :]
-
-
-def test_every_corrupted_file_is_reported(folder, run):
-    """Each file that is written once has a flipped byte (not in stacks), zeros or a missing end."""
-    assert Workspace.open(folder).verify() == {}
-    assert run("status", "--verify", "-w", folder).code == 0
-    random = np.random.default_rng(17)
-    names = ("features/*/*/float*", "tfidf/*/*.npy", "index/*.*")
-    files = [path for name in names for path in (folder / "engine" / "data-0").glob(name)]
-    files = [path for path in files if path.suffix not in (".json", ".lock") and path.stat().st_size]
-    files += [path for path in (folder / "rankers").glob("*/*") if path.stat().st_size]
-    assert len(files) > 12
-    stacks = [*(folder / "stacks").iterdir(), folder / "releases.json"]  # these have no checksum
-    for path in files + stacks:
-        whole = path.read_bytes()
-        positions = random.integers(0, len(whole), 0 if path in stacks else 3).tolist()
-        for content in (
-            *(flip_bit(whole, one) for one in positions),
-            bytes(len(whole)),
-            whole[: len(whole) // 2],
-        ):
-            replace_file(path, content)
-            workspace = Workspace.open(folder)
-            found = workspace.verify()
-            assert any(str(path).startswith(one) for one in found), (path, found)
-        replace_file(path, whole)
-    assert Workspace.open(folder).verify() == {}
-    database = folder / "engine" / "data-0" / "documents.db"
-    content = database.read_bytes()
-    replace_file(database, flip_bit(content, content.index(b"fruit 7")))
-    done = run("status", "--verify", "-w", folder)
-    assert (done.code, done.out.count("\n")) == (1, 1)
-    assert "documents.db" in done.out
-    assert "'d7'" in done.out
-    done = run("status", "--verify", "--json", "-w", folder)
-    assert (done.code, list(json.loads(done.out)["corrupted"])) == (1, [str(database)])
-
-
-def test_checksums_are_extended_when_documents_are_added(folder):
-    workspace = Workspace.open(folder)
-    for i in range(3):
-        workspace.engine.write([Document(f"new{i}", text=f"apple medlar{i}")], delete=[f"d{i}"])
-        encode(workspace)
-        assert workspace.verify() == {}
-    compact_rows(workspace.engine)
-    assert Workspace.open(folder).verify() == {}

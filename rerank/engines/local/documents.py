@@ -7,7 +7,6 @@ import os
 import re
 import secrets
 import sqlite3
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -18,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.engines.base import WriteResult
-from rerank.engines.local.files import disk
+from rerank.engines.local.files import disk, is_full
 from rerank.errors import InputError
 from rerank.records import Document
 
@@ -30,7 +29,6 @@ CREATE TABLE documents (
     title TEXT NOT NULL,
     text TEXT NOT NULL,
     rest TEXT,                         -- JSON [categories, links, lang, extra]; NULL: all are empty
-    crc INTEGER NOT NULL,              -- CRC-32 of id, title, text and rest
     UNIQUE (id, died)
 );
 CREATE INDEX ids ON documents (row, id);
@@ -64,37 +62,46 @@ class Version(NamedTuple):
 
 
 class Documents:
-    """One connection to ``documents.db``."""
+    """One connection to ``documents.db``.
 
-    def __init__(self, path: Path) -> None:
+    writes: whether the connection writes. One that only reads needs neither write permission nor free space,
+    unless a killed process left a log.
+    """
+
+    def __init__(self, path: Path, *, writes: bool = False) -> None:
         self._path = path
-        # Without write permission, SQLite cannot create the log that it needs for reading.
-        self.read_only = not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK))
+        self._writes = writes
         self._files: object = None  # files' state if opened without a log
         self._db = self._connect()
 
     def _connect(self) -> sqlite3.Connection:
-        options: dict[str, Any] = {"isolation_level": None, "check_same_thread": False, "timeout": 30}
-        db: sqlite3.Connection
         self._path.open("rb").close()  # unlike SQLite, this says why a file cannot be opened
-        if not self.read_only:
-            db = sqlite3.connect(self._path, **options)
-        else:
-            uri = self._path.absolute().as_uri()
-            self._files, files = None, self._state_of_files()
+        self._files = None
+        writable = os.access(self._path, os.W_OK) and os.access(self._path.parent, os.W_OK)
+        if writable or self._writes:
             try:
-                db = sqlite3.connect(f"{uri}?mode=ro", uri=True, **options)
-                db.execute("SELECT count(*) FROM versions").fetchone()
+                return self._open("rw")
             except sqlite3.OperationalError:
-                log = self._path.with_name(f"{self._path.name}-wal")
-                if log.exists() and log.stat().st_size:
+                if self._writes or not is_full(self._path):
                     raise
-                db = sqlite3.connect(f"{uri}?immutable=1", uri=True, **options)
-                self._files = files
+        files = self._state_of_files()
+        try:
+            return self._open("ro")
+        except sqlite3.OperationalError:
+            log = self._path.with_name(f"{self._path.name}-wal")
+            if log.exists() and log.stat().st_size:
+                raise
+            self._files = files
+            return self._open("ro&immutable=1")
+
+    def _open(self, mode: str) -> sqlite3.Connection:
+        uri = f"{self._path.absolute().as_uri()}?mode={mode}"
+        db = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=30)
         # An automatic checkpoint would write every ingest twice.
         db.executescript(
             "PRAGMA synchronous = FULL; PRAGMA cache_size = -32768; PRAGMA wal_autocheckpoint = 0"
         )
+        db.execute("SELECT count(*) FROM versions").fetchone()
         return db
 
     def _state_of_files(self) -> object:
@@ -167,7 +174,7 @@ class Documents:
         sql = "SELECT id, row, title, text, rest FROM documents WHERE died = 0 AND id IN"
         stored = {id: content for id, *content in self._select(sql, [value[0] for value in values])}
         for value in values:
-            id, *content, _ = value
+            id, *content = value
             if id in stored:
                 row, *before = stored[id]
                 if ingest.contains(row):
@@ -181,8 +188,7 @@ class Documents:
             stored[id] = [ingest.end]
             ingest.end += 1
         self._kill(replaced, ingest.number)
-        columns = "row, id, title, text, rest, crc"
-        self._db.executemany(f"INSERT INTO documents ({columns}) VALUES (?, ?, ?, ?, ?, ?)", new)
+        self._db.executemany(f"INSERT INTO documents (row, {_COLUMNS}) VALUES (?, ?, ?, ?, ?)", new)
         ingest.updated += len(replaced)
 
     def _kill(self, rows: Sequence[int], version: int) -> None:
@@ -255,14 +261,9 @@ class Documents:
         return mask
 
     def problem(self) -> str | None:
-        """Return the first problem, or None."""
-        (state,) = self._db.execute("PRAGMA integrity_check(1)").fetchone()
-        if state != "ok":
-            return str(state)
-        for row, *values, crc in self._db.execute(f"SELECT row, {_COLUMNS}, crc FROM documents"):
-            if _crc(values) != crc:
-                return f"the checksum of document {values[0]!r} (row {row}) does not match"
-        return None
+        """Return the first problem in the structure of the file, or None."""
+        (state,) = self._db.execute("PRAGMA quick_check(1)").fetchone()
+        return None if state == "ok" else str(state)
 
 
 class _Ingest:
@@ -278,10 +279,6 @@ class _Ingest:
         return row >= self.first or bool(self.unchanged[row])
 
 
-def _crc(values: Sequence[str | None]) -> int:
-    return zlib.crc32("\0".join(value or "" for value in values).encode())
-
-
 def _mapping(value: object) -> object:
     if isinstance(value, Mapping):
         return dict(value)
@@ -291,7 +288,7 @@ def _mapping(value: object) -> object:
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_mapping).encode
 
 
-def _values(document: Document) -> tuple[str, str, str, str | None, int]:
+def _values(document: Document) -> tuple[str, str, str, str | None]:
     if not document.id:
         raise InputError("a document has an empty id; give every document a non-empty _id")
     rest = None
@@ -302,14 +299,15 @@ def _values(document: Document) -> tuple[str, str, str, str | None, int]:
             raise InputError(
                 f"document {document.id!r} has a field that is not JSON ({error}); correct it"
             ) from None
-    values = document.id, document.title, document.text, rest
     try:
-        return (*values, _crc(values))
+        for text in (document.id, document.title, document.text, rest or ""):
+            text.encode()
     except UnicodeEncodeError:
         raise InputError(
             f"document {document.id!r} contains a lone surrogate (half of a \\ud83d\\ude00 pair), which is"
             " not text; repair the input"
         ) from None
+    return document.id, document.title, document.text, rest
 
 
 def _document(values: Sequence[Any]) -> Document:

@@ -7,7 +7,7 @@ import sqlite3
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,7 +36,7 @@ from rerank.files import trouble, write_bytes
 from rerank.records import Candidates, Document
 from rerank.text import ANALYZER_VERSION, language
 
-FORMAT = 4
+FORMAT = 5
 """Version of the folder's layout; a folder of another version is not opened."""
 
 _ABOUT = "engine.json"
@@ -82,12 +82,13 @@ class LocalEngine(Engine):
 
     @classmethod
     def open(cls, folder: Path) -> LocalEngine:
-        """Open an engine. Raises WorkspaceError if it is missing, damaged or of another version."""
-        try:
+        """Open an engine. Raises WorkspaceError if it is missing, damaged or of another version.
+
+        A damaged text index is an error of the first search; every write builds it again.
+        """
+        with _readable(folder):
             engine = cls(folder)
-            engine._current.snapshot()
-        except (OSError, LookupError, ValueError, TypeError, sqlite3.Error, WorkspaceError) as error:
-            raise unreadable(folder, error) from error
+            engine._current.version()
         return engine
 
     @classmethod
@@ -138,7 +139,14 @@ class LocalEngine(Engine):
             return self._current
 
     def _snapshot(self) -> Snapshot:
-        return self.storage().snapshot()
+        with _readable(self.folder):
+            return self.storage().snapshot()
+
+    def _documents(self) -> tuple[Documents, Version]:
+        """Return the documents and their newest complete version."""
+        with _readable(self.folder):
+            storage = self.storage()
+            return storage.documents, storage.version()
 
     def close(self) -> None:
         """See :meth:`Engine.close`."""
@@ -166,7 +174,9 @@ class LocalEngine(Engine):
         """
         with write_lock(self.folder):
             storage = self.storage()
-            with storage.connection() as connection:
+            with disk("opening the documents; nothing was ingested"):
+                opened = storage.connection(writes=True)
+            with opened as connection:
                 storage.derive(connection)
                 result = connection.write(documents, delete, replace=replace)
                 storage.derive(connection)
@@ -204,7 +214,7 @@ class LocalEngine(Engine):
         try:
             with disk(doing):
                 new = Storage.create(self.folder, name, self.lang)
-            with new.connection() as documents, storage.connection() as old:
+            with new.connection(writes=True) as documents, storage.connection() as old:
                 documents.write((document for _, document in old.documents(version)))
                 new.derive(documents)
                 with disk(doing):
@@ -225,39 +235,36 @@ class LocalEngine(Engine):
         """See :meth:`Engine.features`."""
         return LocalFeatures(self)
 
-    def verify(self) -> dict[str, str]:
-        """See :meth:`Engine.verify`."""
-        storage = self.storage()
-        with nullcontext() if storage.documents.read_only else write_lock(self.folder):
-            return {str(path): problem for path, problem in storage.corruptions()}
-
     # -- reading -------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        return self._snapshot().version.documents
+        _, version = self._documents()
+        return version.documents
 
     def ids(self) -> list[str]:
         """Return all ids, ascending by code point."""
-        snapshot = self._snapshot()
-        return snapshot.documents.ids(snapshot.version)
+        documents, version = self._documents()
+        return documents.ids(version)
 
     def contains(self, ids: Iterable[str]) -> set[str]:
         """See :meth:`Engine.contains`."""
-        snapshot = self._snapshot()
-        return set(snapshot.documents.rows_of(list(ids), snapshot.version))
+        documents, version = self._documents()
+        return set(documents.rows_of(list(ids), version))
 
     def get(self, ids: Sequence[str]) -> list[Document | None]:
         """See :meth:`Engine.get`."""
-        snapshot = self._snapshot()
-        documents = snapshot.documents.get(ids, snapshot.version)
-        return [documents.get(id) for id in ids]
+        documents, version = self._documents()
+        stored = documents.get(ids, version)
+        return [stored.get(id) for id in ids]
 
     def documents(self) -> Iterator[Document]:
         """Stream all documents in the order of ingestion."""
-        storage = self.storage()
+        with _readable(self.folder):
+            storage = self.storage()
+            version = storage.version()
         # A cursor on the main connection would keep an old version.
         with storage.connection() as documents:
-            for _, document in documents.documents(storage.snapshot().version):
+            for _, document in documents.documents(version):
                 yield document
 
     def search(self, requests: Sequence[SearchRequest]) -> Iterator[Candidates]:
@@ -323,6 +330,15 @@ class LocalEngine(Engine):
         scores = lexical.scores(signal, np.array([*known.values()], np.int64))
         by_id = dict(zip(known, scores.tolist()))
         return np.array([by_id.get(id, 0.0) for id in candidates.ids], np.float64)
+
+
+@contextmanager
+def _readable(folder: Path) -> Iterator[None]:
+    """Turn errors of reading a folder into one of rerank."""
+    try:
+        yield
+    except (OSError, LookupError, ValueError, TypeError, sqlite3.Error) as error:
+        raise unreadable(folder, error) from error
 
 
 def _has_documents(folder: Path) -> bool:

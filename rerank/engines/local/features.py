@@ -29,7 +29,9 @@ class LocalFeatures(FeatureStore):
         encoded = {encoder.name: 0 for encoder in encoding.encoders}
         with self._engine.lock():
             storage = self._engine.storage()
-            with storage.connection() as documents:
+            with disk("opening the documents; nothing was encoded"):
+                opened = storage.connection(writes=True)
+            with opened as documents:
                 storage.derive(documents)
                 for encoder in encoding.encoders:
                     encoded[encoder.name] += self._encode(storage, documents, encoder, encoding)
@@ -38,17 +40,17 @@ class LocalFeatures(FeatureStore):
     def _encode(self, storage: Storage, documents: Documents, encoder: Encoder, encoding: Encoding) -> int:
         features, version = storage.features, storage.newest()
         name = encoder.name
-        if encoding.force:
-            features.remove(name, encoder.version)
         stored = features.stored(name, encoder.version, version.rows)
+        if encoding.force:  # an old feature stays until it is replaced
+            stored[:] = False
         done, start = 0, version.rows if stored.all() else int(np.argmin(stored))
         stream = documents.documents(version, start)
         missing = ((row, document) for row, document in stream if not stored[row])
         with disk(f"storing the features of {name!r}; features stored before are kept"):
             try:
                 while batch := list(islice(missing, _BATCH)):
-                    rows, some = zip(*batch)
-                    done += features.encode(encoder, np.array(rows), some)
+                    rows, texts = zip(*batch)
+                    done += features.encode(encoder, np.array(rows), texts, force=encoding.force)
                     encoding.advance(len(batch))
             finally:
                 features.sync(name, encoder.version)
@@ -59,10 +61,10 @@ class LocalFeatures(FeatureStore):
 
     def missing(self, name: str, version: str) -> int:
         """Count the documents without a feature."""
-        snapshot = self._engine.storage().snapshot()
-        missing = ~snapshot.features.stored(name, version, snapshot.version.rows)
-        missing[snapshot.dead] = False
-        return int(missing.sum())
+        storage = self._engine.storage()
+        newest = storage.version()
+        stored = storage.features.stored(name, version, newest.rows)
+        return int((storage.documents.alive(newest) & ~stored).sum())
 
     def prepared(self, name: str, version: str) -> int | None:
         """Count the documents without a feature; None: nothing is stored."""

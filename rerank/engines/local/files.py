@@ -1,9 +1,8 @@
-"""Checksums, and errors of the disk, of SQLite and of tantivy."""
+"""The lock of the folder, and errors of the disk, of SQLite and of tantivy."""
 
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
 import sqlite3
@@ -12,10 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rerank.errors import BusyError, EngineError, RerankError, WorkspaceError
-from rerank.files import file_crc, folder_lock, parse_json, trouble, write_text
+from rerank.files import folder_lock, trouble
 
-_CHECKSUMS = "checksums.json"
-_CHECKED = ("index/*", "tfidf/*/*")  # files that are written once
+INGEST_AGAIN = "remove the folder and ingest the collection again"
+"""Remedy for damaged documents."""
+
+_SHARED_MEMORY = 65_536  # bytes of SQLite's file -shm, and of its first log pages
 _SIGNS = {"disk I/O": errno.EIO, "is full": errno.ENOSPC, "readonly": errno.EROFS}  # SQLite
 
 
@@ -26,6 +27,12 @@ def write_lock(folder: Path) -> Iterator[None]:
         raise WorkspaceError(f"{folder} cannot be written to; check its rights")
     with folder_lock(folder, f"writing to {folder}"):
         yield
+
+
+def is_full(path: Path) -> bool:
+    """Whether the disk of a file has no room for the index of SQLite's log."""
+    space = os.statvfs(path)
+    return space.f_bavail * space.f_frsize < _SHARED_MEMORY
 
 
 @contextmanager
@@ -45,8 +52,8 @@ def disk(doing: str) -> Iterator[None]:
         raise EngineError(f"{error} (while {doing})") from error
 
 
-def unreadable(folder: Path, error: Exception) -> RerankError:
-    """Return the error for an unreadable folder."""
+def unreadable(folder: Path, error: Exception, remedy: str = INGEST_AGAIN) -> RerankError:
+    """Return the error for an unreadable folder. remedy: for damage, not for a problem of the machine."""
     if isinstance(error, RerankError):
         return error
     text = " ".join(str(error).split())
@@ -59,38 +66,9 @@ def unreadable(folder: Path, error: Exception) -> RerankError:
                 " (`ulimit -n`)"
             )
     code = next((code for sign, code in _SIGNS.items() if sign in text), 0)
+    if code == errno.EIO and is_full(folder):  # SQLite does not tell them apart
+        code = errno.ENOSPC
     if number := re.search(r"os error (\d+)|Os \{ code: (\d+)", text):  # tantivy
         code = int(number[1] or number[2])
     cause = error if isinstance(error, OSError) else OSError(code, text)
-    return trouble(cause, folder) or WorkspaceError(
-        f"{folder} is damaged ({text}); remove the folder and ingest the collection again"
-    )
-
-
-def update_checksums(folder: Path) -> None:
-    """Store size and CRC-32 of derived files."""
-    try:
-        before = parse_json((folder / _CHECKSUMS).read_bytes())
-    except (FileNotFoundError, ValueError):
-        before = {}
-    sums = {}
-    for path in (path for pattern in _CHECKED for path in sorted(folder.glob(pattern))):
-        if path.is_file() and path.suffix not in (".json", ".lock") and ".tmp" not in str(path):
-            name, size = str(path.relative_to(folder)), path.stat().st_size
-            known = before.get(name, (-1, 0))
-            sums[name] = known if known[0] == size else [size, file_crc(path, 0, size)]
-    if sums != before:
-        write_text(folder / _CHECKSUMS, json.dumps(sums))
-
-
-def corruptions(folder: Path) -> Iterator[tuple[Path, str]]:
-    """Yield each corrupt file and its problem."""
-    for name, (size, crc) in parse_json((folder / _CHECKSUMS).read_bytes()).items():
-        path = folder / name
-        try:
-            if file_crc(path, 0, size) != crc:
-                yield path, "the checksum does not match"
-        except FileNotFoundError:  # tantivy merged it after the last ingest
-            continue
-        except (OSError, ValueError) as error:
-            yield path, str(error)
+    return trouble(cause, folder) or WorkspaceError(f"{folder} is damaged ({text}); {remedy}")

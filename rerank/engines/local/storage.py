@@ -1,6 +1,7 @@
 """Documents and derived files with one numbering of rows.
 
-After an interruption, the next writer derives the missing files.
+SQLite holds all documents. Every writer first builds the text index and the tf-idf vectors again if they are
+missing, damaged or of another version, for example after an interruption or in a copy.
 """
 
 from __future__ import annotations
@@ -22,14 +23,17 @@ import numpy as np
 from rerank.engines.file_features import FeatureFiles
 from rerank.engines.local import tfidf
 from rerank.engines.local.documents import Documents, Version
-from rerank.engines.local.files import corruptions, disk, update_checksums
+from rerank.engines.local.files import disk, unreadable
 from rerank.engines.local.snapshot import Snapshot
 from rerank.engines.local.text_index import TextIndex
-from rerank.errors import RerankError, WorkspaceError
+from rerank.errors import WorkspaceError
+from rerank.files import sync_folder, trouble
 from rerank.records import Document
 
 _TRIES = 20  # to read the files while a writer replaces them
 _BATCH = 256  # documents indexed together
+_BUILD_AGAIN = "run `rerank encode`, which builds it again from the documents"
+RESTORE = "restore it from a backup, or remove the folder and ingest the collection again"
 
 
 class Storage:
@@ -42,7 +46,8 @@ class Storage:
         self.release = weakref.finalize(self, os.close, descriptor)
         with suppress(OSError):  # a file system without locks
             fcntl.flock(descriptor, fcntl.LOCK_SH)
-        self.documents = Documents(self.folder / "documents.db")
+        self._path = self.folder / "documents.db"
+        self.documents = Documents(self._path)
         self.index = TextIndex(self.folder / "index", lang)
         self.features = FeatureFiles(self.folder / "features")
         self._mutex = threading.Lock()
@@ -59,8 +64,7 @@ class Storage:
         TextIndex.create(folder / "index")
         storage = cls(engine, name, lang)
         tfidf.TfIdfWriter(folder / "tfidf", None).write(0, np.empty(0, np.bool_))
-        storage.index.share(folder / "documents.db")
-        update_checksums(folder)
+        storage.index.share(storage._path)
         return storage
 
     def close(self) -> None:
@@ -72,87 +76,121 @@ class Storage:
         """The newest version of the documents."""
         return self.documents.versions()[-1]
 
-    def connection(self) -> closing[Documents]:
+    def connection(self, *, writes: bool = False) -> closing[Documents]:
         """Open another connection to the database."""
-        return closing(Documents(self.folder / "documents.db"))
+        return closing(Documents(self._path, writes=writes))
 
     # -- deriving (the caller holds the write lock) ------------------------------------------------------
 
     def derive(self, documents: Documents) -> None:
-        """Derive all files for the newest version."""
+        """Derive all files for the newest version, from those of the version before if they are usable."""
         with disk("indexing; the documents are stored, and the next command that writes here indexes them"):
-            versions = documents.versions()
-            if len(versions) == 1:
-                return
-            stamp = self.index.stamp()
-            if stamp == versions[0].stamp:
-                stamp = self._index(documents, *versions)
+            before, *unfinished = documents.versions()
+            newest = unfinished[0] if unfinished else before
+            if self._is_usable(before, before.stamp):
+                if not unfinished:
+                    return
+                stamp = self._index(documents, newest, before)
+            elif unfinished and self._is_committed(newest):
+                stamp = self.index.stamp()
+            else:
+                stamp = self._index(documents, newest, None)
+            sync_folder(self.folder / "index")
         with disk("finishing; all documents are stored and indexed"):
-            documents.publish(versions[1], stamp)
+            assert stamp is not None
+            documents.publish(newest, stamp)
             with suppress(sqlite3.Error):
                 documents.checkpoint()
-            tfidf.remove_versions(self.folder / "tfidf", versions[1].number)
-            self.index.share(self.folder / "documents.db")
-            update_checksums(self.folder)
+            tfidf.remove_versions(self.folder / "tfidf", newest.number)
+            self.index.share(self._path)
 
-    def _index(self, documents: Documents, before: Version, new: Version) -> int:
-        folder, stream = self.folder / "tfidf", documents.documents(new, before.rows)
-        counts = tfidf.TfIdfWriter(folder, tfidf.TfIdf(folder, before.number, before.documents))
+    def _is_usable(self, version: Version, stamp: int | None) -> bool:
+        """Whether text index and tf-idf vectors can be opened and are of this version."""
+        try:
+            return stamp is not None and self._open(version, stamp) is not None
+        except (OSError, ValueError, WorkspaceError) as error:
+            problem = unreadable(self.folder, error, _BUILD_AGAIN)
+            if isinstance(error, OSError) and trouble(error, self.folder):  # building again is no help
+                raise problem from error
+            return False
+
+    def _is_committed(self, version: Version) -> bool:
+        """Whether the text index was committed for a version that was not published.
+
+        Row numbers are never used again, so equal rows mean equal documents.
+        """
+        stamp = self.index.stamp()
+        if stamp is None or not self._is_usable(version, stamp):
+            return False
+        rows = self.index.all_rows(stamp)
+        return rows is not None and np.array_equal(rows, np.flatnonzero(self.documents.alive(version)))
+
+    def _index(self, documents: Documents, new: Version, before: Version | None) -> int:
+        """Index a version: what changed since ``before``, or all documents. Return the commit's number."""
+        folder = self.folder / "tfidf"
+        if before is None:
+            problem = documents.problem()
+            if problem is not None:
+                raise unreadable(self._path, ValueError(problem), RESTORE)
+            folder.mkdir(exist_ok=True)
+            self.index.create_again()
+        vectors = before and tfidf.TfIdf(folder, before.number, before.documents)
+        counts = tfidf.TfIdfWriter(folder, vectors)
+        stream = documents.documents(new, before.rows if before else 0)
 
         def counted() -> Iterator[tuple[Sequence[int], Sequence[Document]]]:
             while batch := list(islice(stream, _BATCH)):
-                rows, some = zip(*batch)
-                counts.add(rows, [self.index.analyze(document.content) for document in some])
-                yield rows, some
+                rows, texts = zip(*batch)
+                counts.add(rows, [self.index.analyze(document.content) for document in texts])
+                yield rows, texts
             counts.write(new.number, documents.alive(new))
 
-        return self.index.write(counted(), documents.died(new))
+        return self.index.write(counted(), documents.died(new) if before else [])
 
     # -- reading -----------------------------------------------------------------------------------------
 
+    def version(self) -> Version:
+        """Return the newest complete version; it can be read although its index is damaged."""
+        before, *unfinished = self.documents.versions()
+        if not unfinished or self.index.stamp() in (before.stamp, None):
+            return before
+        return unfinished[0]
+
     def snapshot(self) -> Snapshot:
-        """Return the newest complete version."""
+        """Return the newest complete version. Raises WorkspaceError if its derived files are not usable."""
+        problem: Exception = ValueError("the text index is not of the version of the documents")
         with self._mutex:
             for _ in range(_TRIES):
-                versions = self.documents.versions()
+                before, *unfinished = self.documents.versions()
                 old = self._snapshot
-                if old is not None and old.version.number == versions[-1].number:
+                if old is not None and old.version in (before, *unfinished):
                     return old
                 stamp = self.index.stamp()
-                version = versions[0] if stamp == versions[0].stamp else versions[-1]
-                if version.stamp not in (stamp, None):
+                version = before
+                if unfinished and stamp != before.stamp and self._is_committed(unfinished[0]):
+                    version = unfinished[0]
+                if stamp is None or version.stamp not in (stamp, None):
                     continue  # a writer is publishing
-                if old is not None and old.version.number == version.number:
-                    return old
-                with suppress(FileNotFoundError):  # a writer is removing the version
-                    if (snapshot := self._open(version, stamp)) is not None:
-                        self._snapshot = snapshot
-                        return snapshot
+                try:
+                    snapshot = self._open(version, stamp)
+                except (OSError, ValueError, WorkspaceError) as error:
+                    problem = error  # a writer may be removing the version
+                    continue
+                if snapshot is not None:
+                    self._snapshot = snapshot
+                    return snapshot
             if self._snapshot is not None:
                 return self._snapshot
-            raise WorkspaceError(
-                f"documents and text index in {self.folder.parent} are not of the same version; remove the"
-                " folder and ingest the collection again"
-            )
+            raise unreadable(self.folder, problem, _BUILD_AGAIN) from problem
 
     def _open(self, version: Version, stamp: int) -> Snapshot | None:
         """Open a version; None if the text index has changed."""
         searcher = self.index.searcher(stamp)
         if searcher is None:
             return None
-        index = tfidf.TfIdf(self.folder / "tfidf", version.number, version.documents)
-        return Snapshot(self.number, version, self.documents, self.index, searcher, index, self.features)
-
-    def corruptions(self) -> Iterator[tuple[Path, str]]:
-        """Yield each corrupt file and its problem."""
-        try:
-            problem = self.documents.problem()
-            if problem is not None:
-                yield self.folder / "documents.db", problem
-            yield from corruptions(self.folder)
-            yield from self.features.corruptions()
-        except (OSError, ValueError, LookupError, TypeError, sqlite3.Error, RerankError) as error:
-            yield self.folder, str(error)
+        self.index.check(searcher)
+        vectors = tfidf.TfIdf(self.folder / "tfidf", version.number, version.documents)
+        return Snapshot(self.number, version, self.documents, self.index, searcher, vectors, self.features)
 
 
 def remove_unused(engine: Path, kept: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from tantivy import Occur
 
 from rerank.errors import WorkspaceError
-from rerank.files import check_name, parse_json
+from rerank.files import check_relative_path, parse_json
 from rerank.filters import FIELD, KINDS, Filter, Span, every, terms_of
 from rerank.records import Document
 from rerank.text import Terms, analyzer, normalize
@@ -28,29 +29,27 @@ _SCORE, _ADDRESS = itemgetter(0), itemgetter(1)
 
 
 class TextIndex:
-    """The index in a folder."""
+    """The index in a folder. It is opened for reading by :meth:`searcher`, and for each :meth:`write`."""
 
     def __init__(self, folder: Path, lang: str | None) -> None:
         self._folder = folder
         self._lang = lang
         self.analyze = Terms(lang)
-        # To read a folder, tantivy locks a file in it.
-        locks = (folder, *folder.glob(".tantivy*.lock"))
-        self._read_only = not all(os.access(path, os.W_OK) for path in locks)
-        self._index = self._open_links() if self._read_only else self._open(folder)
-        self._schema = self._index.schema
+        self._index: tantivy.Index
+        self._schema: tantivy.Schema
 
     def _open(self, folder: Path) -> tantivy.Index:
         managed = folder / ".managed.json"
         for name in parse_json(managed.read_bytes()) if managed.exists() else ():
-            check_name(str(name))  # tantivy removes listed files that it does not need, in any folder
+            # Tantivy removes listed files that it does not need, in any folder.
+            check_relative_path(str(name))
         with _panics():
             index = tantivy.Index.open(str(folder))
         index.register_tokenizer("content", analyzer(self._lang))
         index.config_reader("manual")
         return index
 
-    def _open_links(self) -> tantivy.Index:
+    def _open_links(self) -> tuple[tantivy.Index, tantivy.Searcher]:
         """Open through links, for users without write permission."""
         with TemporaryDirectory(prefix="rerank-index-", ignore_cleanup_errors=True) as links:
             for path in self._folder.iterdir():
@@ -61,8 +60,7 @@ class TextIndex:
             index = self._open(Path(links))
             with _panics():
                 index.reload()
-                self._opened = index.searcher()  # keeps the files open
-        return index
+                return index, index.searcher()  # keeps the files open
 
     @staticmethod
     def create(folder: Path) -> None:
@@ -73,23 +71,47 @@ class TextIndex:
         folder.mkdir()
         tantivy.Index(builder.build(), str(folder))
 
-    def stamp(self) -> int:
-        """Return the last commit's number."""
-        return int(parse_json((self._folder / "meta.json").read_bytes())["opstamp"])
+    def create_again(self) -> None:
+        """Replace the index by an empty one."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self.create(self._folder)
+
+    def stamp(self) -> int | None:
+        """Return the last commit's number; None without a complete index."""
+        try:
+            return int(parse_json((self._folder / "meta.json").read_bytes())["opstamp"])
+        except (FileNotFoundError, ValueError, LookupError, TypeError):
+            return None
 
     def searcher(self, stamp: int) -> tantivy.Searcher | None:
-        """Return a searcher; None: not the last commit."""
+        """Open the index and return a searcher; None: not the last commit."""
         if self.stamp() != stamp:
             return None
-        if self._read_only:
-            self._index = self._open_links()
-            searcher = self._opened
-        else:
+        # To read a folder, tantivy locks a file in it.
+        locks = (self._folder, *self._folder.glob(".tantivy*.lock"))
+        if all(os.access(path, os.W_OK) for path in locks):
+            index = self._open(self._folder)
             with _panics():
-                self._index.reload()
-                searcher = self._index.searcher()
+                index.reload()
+                searcher = index.searcher()
+        else:
+            index, searcher = self._open_links()
+        self._index = index
+        self._schema = index.schema
         # Stamps only increase, so the reload read this commit.
         return searcher if self.stamp() == stamp else None
+
+    def check(self, searcher: tantivy.Searcher) -> None:
+        """Raise WorkspaceError if a field cannot be searched: tantivy opens its files at the first search."""
+        for name in ("content", FIELD):
+            query = tantivy.Query.term_query(self._schema, name, "a")
+            with _panics():
+                searcher.search(query, limit=1)
+
+    def all_rows(self, stamp: int) -> NDArray[np.int64] | None:
+        """Return the rows of all documents, ascending; None: not the last commit."""
+        searcher = self.searcher(stamp)
+        return None if searcher is None else np.sort(self.rows(searcher, tantivy.Query.all_query()))
 
     def share(self, like: Path) -> None:
         """Copy another file's mode to tantivy's lists."""
@@ -104,8 +126,9 @@ class TextIndex:
 
         Requires the write lock. An error discards the changes.
         """
+        index = self._open(self._folder)
         with _io():
-            writer = self._index.writer(_HEAP, _THREADS)
+            writer = index.writer(_HEAP, _THREADS)
         try:
             for batch in batches:
                 with _io():
@@ -114,8 +137,8 @@ class TextIndex:
             with _io():
                 for i in range(0, len(dead), 1000):
                     # delete_documents_by_term reads numbers as signed and finds nothing.
-                    some = tantivy.Query.term_set_query(self._schema, "row", dead[i : i + 1000])
-                    writer.delete_documents_by_query(some)
+                    rows = tantivy.Query.term_set_query(index.schema, "row", dead[i : i + 1000])
+                    writer.delete_documents_by_query(rows)
                 stamp: int = writer.commit()
         except BaseException:
             with suppress(ValueError):  # stopped by a full disk, so nothing was committed
@@ -123,7 +146,7 @@ class TextIndex:
             with suppress(ValueError):
                 writer.wait_merging_threads()
             with suppress(ValueError):
-                writer = self._index.writer(_HEAP, 1)  # the old one may have failed
+                writer = index.writer(_HEAP, 1)  # the old one may have failed
                 writer.garbage_collect_files()
                 writer.wait_merging_threads()
             raise
@@ -214,14 +237,15 @@ def _rows(searcher: tantivy.Searcher, hits: Sequence[tuple[float, tantivy.DocAdd
 
 @contextmanager
 def _panics() -> Iterator[None]:
-    """Turn tantivy's panics into errors."""
+    """Turn tantivy's panics and errors of reading into one error."""
     try:
         yield
     except BaseException as error:
-        if type(error).__name__ != "PanicException":
+        if type(error).__name__ != "PanicException" and not isinstance(error, ValueError):
             raise
         raise WorkspaceError(
-            f"the text index is damaged ({error}); remove the engine's folder and ingest the collection again"
+            f"the text index is damaged ({error}); remove its folder (engine/data-N/index) and run"
+            " `rerank encode`, which builds it again from the documents"
         ) from error
 
 

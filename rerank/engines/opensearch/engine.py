@@ -119,11 +119,6 @@ class OpenSearchEngine(Writer, Engine):
             self._foreign |= set(uuids) - self._uuids
         return [uuid in self._uuids for uuid in uuids]
 
-    def verify(self) -> dict[str, str]:
-        """See :meth:`Engine.verify`."""
-        found = self.attached_features.rows.corruptions() if self.attached_features else ()
-        return {str(path): problem for path, problem in found}
-
     def discard(self) -> None:
         """Remove an empty index."""
         with self.index.asking("removing the empty index"):

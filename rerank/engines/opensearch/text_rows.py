@@ -12,7 +12,6 @@ import os
 import secrets
 import sqlite3
 import threading
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,7 +24,6 @@ from numpy.typing import NDArray
 from rerank.engines.file_features import FeatureFiles
 from rerank.errors import WorkspaceError
 from rerank.records import Document
-from rerank.text import plural
 
 Numbers = NDArray[np.int64]
 
@@ -33,19 +31,15 @@ _PATIENCE = 60.0  # seconds to wait for other writers
 
 _TABLES = """
 CREATE TABLE salt (value INTEGER);
-CREATE TABLE texts (row INTEGER PRIMARY KEY, hash BLOB UNIQUE, categories TEXT, crc INTEGER);
+CREATE TABLE texts (row INTEGER PRIMARY KEY, hash BLOB UNIQUE, categories TEXT);
 CREATE TABLE locations (
-    place INTEGER, seq_no INTEGER, shard INTEGER, term INTEGER, id TEXT, row INTEGER, crc INTEGER,
+    place INTEGER, seq_no INTEGER, shard INTEGER, term INTEGER, id TEXT, row INTEGER,
     PRIMARY KEY (place, seq_no, shard)
 ) WITHOUT ROWID;
 CREATE TABLE encoded (
     ranker TEXT, version TEXT, place INTEGER, shard INTEGER, last INTEGER,
     PRIMARY KEY (ranker, version, place, shard)
 ) WITHOUT ROWID;
-"""
-_CORRUPT = """
-SELECT (SELECT count(*) FROM texts WHERE crc <> crc(hash, categories))
-     + (SELECT count(*) FROM locations WHERE crc <> crc(place, seq_no, shard, term, id, row))
 """
 # place: hash of an index and the fields of its documents. last: sequence number.
 
@@ -153,7 +147,7 @@ class TextRows:
         hashes = [digest(document) for document in documents]
         with self._writing() as db:
             db.executemany(
-                "INSERT OR IGNORE INTO texts (hash, categories, crc) VALUES (?1, ?2, crc(?1, ?2))",
+                "INSERT OR IGNORE INTO texts (hash, categories) VALUES (?, ?)",
                 [(one, json.dumps(document.categories)) for one, document in zip(hashes, documents)],
             )
             return _rows(db, hashes)
@@ -165,8 +159,7 @@ class TextRows:
         place, numbers = self._place(uuid), (seq_nos.tolist(), shards.tolist(), terms.tolist())
         with self._writing() as db:
             db.executemany(
-                "INSERT OR REPLACE INTO locations"
-                " VALUES (?1, ?2, ?3, ?4, ?5, ?6, crc(?1, ?2, ?3, ?4, ?5, ?6))",
+                "INSERT OR REPLACE INTO locations VALUES (?, ?, ?, ?, ?, ?)",
                 [(place, *rest) for rest in zip(*numbers, ids, rows.tolist(), strict=True)],
             )
 
@@ -195,22 +188,6 @@ class TextRows:
                     f"DELETE FROM {table} WHERE place NOT IN (SELECT value FROM json_each(?))", (places,)
                 )
 
-    def corruptions(self) -> Iterator[tuple[Path, str]]:
-        """Yield each corrupt file and its problem."""
-        try:
-            with self._database() as db:
-                (problem,) = db.execute("PRAGMA integrity_check").fetchone()
-                (corrupt,) = db.execute(_CORRUPT).fetchone()
-        except WorkspaceError as error:
-            yield self._path, str(error)
-            return
-        if corrupt:
-            problem = f"{plural(corrupt, 'row[|s]')} differ from the checksum"
-        if problem != "ok":
-            yield self._path, problem
-        else:
-            yield from self.features.corruptions()
-
     @contextmanager
     def _database(self) -> Iterator[sqlite3.Connection]:
         """The connection, for one thread; empty if nothing is stored."""
@@ -220,7 +197,8 @@ class TextRows:
                 mode = "rw" if os.access(self._path, os.W_OK) else "ro"
                 self._db, self._opened = self._connect(mode if inode else "memory"), inode
                 (salt,) = self._db.execute("SELECT value FROM salt").fetchone()
-                self._features = FeatureFiles(self._folder / "rankers", salt)
+                # Another file of texts has other rows.
+                self._features = FeatureFiles(self._folder / "rankers" / f"{salt:x}")
             yield self._db
 
     @contextmanager
@@ -238,7 +216,6 @@ class TextRows:
         """Connect; a new database gets the tables."""
         path = f"file:{quote(str(self._path))}?mode={mode}"
         db = sqlite3.connect(path, _PATIENCE, isolation_level=None, check_same_thread=False, uri=True)
-        db.create_function("crc", -1, lambda *values: zlib.crc32(repr(values).encode()), deterministic=True)
         if mode in ("rwc", "memory"):
             with db:
                 db.execute("BEGIN IMMEDIATE")
