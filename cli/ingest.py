@@ -50,7 +50,7 @@ def command(
     """
     from rerank.formats.lines import read_texts
 
-    ids = [id for group in delete for id in group.split(",") if id]
+    ids = [*filter(None, ",".join(delete).split(","))]
     if delete_from:
         ids += [text.strip() for _, text in read_texts(delete_from)]
     _check(corpus, ids, settings)
@@ -86,7 +86,7 @@ def _check(corpus: tuple[str, ...], ids: list[str], settings: dict[str, Any]) ->
 def _remarks(report: IngestReport, format: str) -> Iterator[str]:
     shown = report.invalid if format == "jats" else report.invalid[:MOST_INVALID]
     yield from (f"skipped {line}" for line in shown)
-    some = report.without_categories < report.added + report.updated
+    have_categories = report.without_categories < report.added + report.updated
     yield from output.counted(
         (len(report.invalid), f"{'unreadable file' if format == 'jats' else 'invalid line'}[|s] skipped"),
         (
@@ -95,7 +95,7 @@ def _remarks(report: IngestReport, format: str) -> Iterator[str]:
             join_names(report.unknown_deletes),
         ),
         (report.without_text, "document[ has|s have] neither title nor text and cannot be found by words"),
-        (report.without_categories if some else 0, "document[ has|s have] no categories"),
+        (report.without_categories if have_categories else 0, "document[ has|s have] no categories"),
         *(
             (count, f"document[ has|s have] another language and [is|are] indexed as {report.lang}", lang)
             for lang, count in report.languages.items()
@@ -106,7 +106,7 @@ def _remarks(report: IngestReport, format: str) -> Iterator[str]:
         return
     hint = "words are not stemmed. If most are in one language, ingest into a new workspace with --lang en"
     if len(report.languages) > 1:
-        by_count = sorted(report.languages.items(), key=lambda one: (-one[1], one[0]))
+        by_count = sorted(report.languages.items(), key=lambda item: (-item[1], item[0]))
         counts = ", ".join(f"{code or 'none'} {count:,}" for code, count in by_count)
         yield f"mixed languages ({counts}): {hint}"
     elif report.languages.get("") == report.documents:

@@ -83,7 +83,7 @@ class Storage:
     # -- deriving (the caller holds the write lock) ------------------------------------------------------
 
     def derive(self, documents: Documents) -> None:
-        """Derive all files for the newest version, from those of the version before if they are usable."""
+        """Derive all files for the newest version, from usable files of the version before."""
         with disk("indexing; the documents are stored, and the next command that writes here indexes them"):
             before, *unfinished = documents.versions()
             newest = unfinished[0] if unfinished else before

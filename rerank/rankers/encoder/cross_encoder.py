@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from rerank.errors import UsageError
-from rerank.files import file_crc, parse_json, trouble
+from rerank.files import parse_json, trouble
 from rerank.rankers.encoder.bert import Bert, readable
 from rerank.rankers.encoder.folder import model_folder
 
@@ -69,7 +70,7 @@ class CrossEncoder:
         files = [self.folder / name for name in ("config.json", "tokenizer.json", "model.safetensors")]
         crc = 0
         for path in files:
-            crc = file_crc(path, 0, path.stat().st_size, crc)
+            crc = zlib.crc32(np.memmap(path, np.uint8, "r"), crc)
         return f"{crc:08x}"
 
     def score(self, query: str, text: str) -> float:
