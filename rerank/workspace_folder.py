@@ -213,8 +213,8 @@ class WorkspaceFolder:
 def _creation(folder: Path) -> Iterator[Path]:
     """Yield the path of the settings that the block must write to make the folder a workspace.
 
-    The file marks an unfinished creation from the beginning and becomes ``rerank.toml`` at the end. Only what
-    lies beside this mark is removed, after an error or by the next creation.
+    The file marks an unfinished creation from the beginning and becomes ``rerank.toml`` at the end. Only a
+    folder ``engine`` next to this mark is removed, after an error or by the next creation.
     """
     existed = folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
