@@ -29,6 +29,16 @@ def split_passages(features: NDArray[Any], passages: int) -> NDArray[Any]:
     return features[:, :-1].reshape(len(features), passages, (features.shape[1] - 1) // passages)
 
 
+def passage_counts(features: NDArray[Any], passages: int) -> NDArray[np.int64]:
+    """Return the (n,) numbers of vectors in (n, F * E + 1) features; 0 for a corrupt number.
+
+    >>> passage_counts(np.array([[1, 2, 3, 4, 2], [1, 2, 3, 4, 100], [1, 2, 3, 4, -5]], np.int8), 2).tolist()
+    [2, 0, 0]
+    """
+    counts = features[:, -1].astype(np.int64)
+    return np.where((counts >= 0) & (counts <= passages), counts, 0)
+
+
 def passage_cosines(query: NDArray[Any], features: NDArray[Any], passages: int) -> NDArray[Any]:
     """(n, most) cosines of documents' vectors with the query; 0: no vector.
 
@@ -38,9 +48,10 @@ def passage_cosines(query: NDArray[Any], features: NDArray[Any], passages: int) 
     >>> passage_cosines(np.array([1.0, 0.0]), features, 2).tolist()
     [[0.6, 1.0], [0.0, 0.0]]
     """
-    most = int(features[:, -1].max(initial=0))
+    counts = passage_counts(features, passages)
+    most = int(counts.max(initial=0))
     result = np.zeros((len(features), max(most, 1)), dtype=query.dtype)
-    rows, places = np.nonzero(np.arange(most) < features[:, -1:])
+    rows, places = np.nonzero(np.arange(most) < counts[:, None])
     unpacked = split_passages(features, passages)
     for begin in range(0, len(rows), _VECTORS):
         part = slice(begin, begin + _VECTORS)

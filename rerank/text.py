@@ -177,9 +177,17 @@ class _StopWords(threading.local):
 _stop_words = cache(_StopWords)
 
 
-@lru_cache(100_000)
+_LONGEST_STOP_WORD = 30
+"""Characters; longer words of users are not looked up, and take no memory in the cache."""
+
+
 def _languages(word: str) -> frozenset[str]:
     """Return the languages with this stop word, in lower case."""
+    return _languages_of_stop_word(word) if len(word) <= _LONGEST_STOP_WORD else frozenset()
+
+
+@lru_cache(100_000)
+def _languages_of_stop_word(word: str) -> frozenset[str]:
     analyzers = _stop_words().analyzers.items()
     found = {lang for lang, one in analyzers if lang != "en" and not one.analyze(word)}
     return frozenset(found | ({"en"} if word in ENGLISH_STOP_WORDS else set()))

@@ -86,6 +86,23 @@ class Ranker(ABC):
     def score(self, query: NDArray[np.float32], features: NDArray[Any]) -> NDArray[np.float64]:
         """Scores of n documents: (n,)."""
 
+    def valid(self, features: NDArray[Any]) -> NDArray[np.bool_]:
+        """Return which of n stored features can be scored, (n,) bool. The others count as missing.
+
+        Stored features are written by other programs too. Numbers must be finite, and a number of passages
+        must be in its range.
+        """
+        valid = np.ones(len(features), np.bool_)
+        if not features.shape[1]:
+            return valid
+        if features.dtype.kind == "f":
+            numbers = features.astype(np.float32, copy=False)  # np.isfinite is faster than for float16
+            valid &= np.isfinite(numbers).all(axis=1)
+        if self.passages:
+            counts = features[:, -1]
+            valid &= (counts >= 0) & (counts <= self.passages)
+        return valid
+
     @abstractmethod
     def save(self, folder: Path) -> None:
         """Write safetensors and JSON into a new folder."""

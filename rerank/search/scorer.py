@@ -88,6 +88,7 @@ class ScoringInput:
     documents:  replaces :meth:`Engine.get`.
     candidates: engine results, if any.
     vectors:    ranker -> query vector, if known.
+    validated:  whether corrupt features are marked as missing.
     """
 
     ids: Sequence[str]
@@ -98,6 +99,7 @@ class ScoringInput:
     documents: Callable[[Sequence[str]], Sequence[Document | None]] | None = None
     candidates: Candidates | None = None
     vectors: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+    validated: bool = False
 
     @classmethod
     def from_documents(
@@ -242,7 +244,7 @@ class Scorer:
         return ScoringResult(inputs.ids, raw, scored_query, inferred, recomputed)
 
     def load_missing_scores_and_features(self, query: Query, inputs: ScoringInput) -> ScoringInput:
-        """Add the lexical scores, fields and features that the engine has."""
+        """Add the lexical scores, fields and features that the engine has. Corrupt features are missing."""
         inputs = self._with_fields(inputs)
         signals = (self.first_stage, *(s.name for s in self.signals if isinstance(s, LexicalSignal)))
         absent = [name for name in dict.fromkeys(signals) if name not in inputs.scores]
@@ -250,9 +252,16 @@ class Scorer:
             _search_scores(name, inputs)  # raises without a search
         lexical = [name for name in absent if not is_from_search(name)]
         versions = {name: v for name, v in self.features.items() if name not in inputs.features}
-        if not lexical and not versions:
-            return inputs
-        return self._read(query.search_text(self.engine.lang), inputs, lexical, versions)
+        if lexical or versions:
+            inputs = self._read(query.search_text(self.engine.lang), inputs, lexical, versions)
+        return inputs if inputs.validated else self._validated(inputs)
+
+    def _validated(self, inputs: ScoringInput) -> ScoringInput:
+        missing = dict(inputs.missing)
+        for signal in self.signals:
+            if isinstance(signal, Ranker):
+                missing[signal.name] = missing[signal.name] | ~signal.valid(inputs.features[signal.name])
+        return replace(inputs, missing=missing, validated=True)
 
     def _read(
         self, text: str, inputs: ScoringInput, lexical: list[str], versions: Mapping[str, str]

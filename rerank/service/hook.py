@@ -11,12 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.engines.opensearch.columns import DOCUMENT, Column, feature_key
-from rerank.errors import UsageError
+from rerank.errors import RerankError, UsageError
 from rerank.records import Document, Query
 from rerank.search.scorer import Scorer, ScoringInput, ScoringResult
 from rerank.search.second_phase import rank_scored
 from rerank.search.unscored import ScorableInput, select_scorable
-from rerank.service.context import RequestContext
+from rerank.service import logs
+from rerank.service.context import DeadlineError, RequestContext
 from rerank.service.endpoints import make_query
 from rerank.service.hook_hits import HookHits
 from rerank.service.query_text import clause_names, query_text
@@ -33,11 +34,18 @@ _LONGEST_ANSWER = 2**24 - 1
 
 
 class NotRerankedError(Exception):
-    """A search keeps its order. The message is counted: it must not contain user text."""
+    """A search keeps its order. The message is counted, so it must not contain names or texts of users.
 
-    def __init__(self, reason: str, requested: dict[str, Any] | None = None) -> None:
+    shown: the reason with details, for the answer. requested: the fields that the next call must send.
+    """
+
+    def __init__(
+        self, reason: str, *, shown: str | None = None, requested: dict[str, Any] | None = None
+    ) -> None:
         super().__init__(reason)
-        self.answer = {"passed": reason} | ({"requested_fields": requested} if requested else {})
+        self.answer: dict[str, Any] = {"passed": shown or reason}
+        if requested:
+            self.answer["requested_fields"] = requested
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +70,25 @@ class _Search:
 def hook(snapshot: Snapshot, call: HookCall, context: RequestContext) -> bytes:
     """``POST /v1/hook``: put the hits of a search in the order of a stack."""
     try:
-        search = _parse(snapshot, call, context)
-        inputs = _stored(snapshot, search)
-        selected = _select(search, inputs)
-        scored = _score(search, selected.inputs)
+        return _rerank(snapshot, call, context)
     except NotRerankedError as reason:
         context.passed = str(reason)
         return _framed(reason.answer)
+    except (RerankError, DeadlineError, ModuleNotFoundError):
+        raise
+    except (
+        Exception
+    ) as error:  # of one search: a status of 500 would stop the plugin's calls for all searches
+        logs.problem("failed", path="/v1/hook", kind=type(error).__name__, places=logs.places(error))
+        context.passed = "scoring failed"
+        return _framed({"passed": context.passed})
+
+
+def _rerank(snapshot: Snapshot, call: HookCall, context: RequestContext) -> bytes:
+    search = _parse(snapshot, call, context)
+    inputs = _stored(snapshot, search)
+    selected = _select(search, inputs)
+    scored = _score(search, selected.inputs)
     return _answer(search, selected, scored)
 
 
@@ -85,7 +105,7 @@ def _parse(snapshot: Snapshot, call: HookCall, context: RequestContext) -> _Sear
         raise NotRerankedError("there are no hits")
     if len(set(ids)) < len(ids):
         raise NotRerankedError("two hits have the same id")
-    clauses = _clauses(stack, call, "of that name" if options.stack else None)
+    clauses = _clauses(stack, call, by_user=bool(options.stack))
     query, unknown = scorer.with_known_categories(make_query(text, options.categories, lang=options.lang))
     others = set(lexical(stack.signals)) - {stack.first_stage}
     by_id = bool(others) or any(is_field(name) for name in stack.signals)
@@ -93,14 +113,18 @@ def _parse(snapshot: Snapshot, call: HookCall, context: RequestContext) -> _Sear
     return _Search(context, call, hits, options, query, stack, scorer, clauses, by_id, unknown)
 
 
-def _clauses(stack: Stack, call: HookCall, shown: str | None) -> dict[str, NDArray[np.float64]]:
+def _clauses(stack: Stack, call: HookCall, *, by_user: bool) -> dict[str, NDArray[np.float64]]:
+    """Return signal -> scores of a clause. by_user: the stack is from the search, not from the pipeline."""
     scores: dict[str, NDArray[np.float64]] = {}
     for signal in filter(is_clause, stack.signals):
         name = signal.removeprefix(CLAUSE)
         if call.body.clauses is None:
-            raise NotRerankedError("the scores of clauses did not come", _CLAUSES)
+            raise NotRerankedError("the scores of clauses did not come", requested=_CLAUSES)
         if name not in call.body.clauses and name not in clause_names(call.body.query):
-            raise NotRerankedError(f"no clause {shown or name}"[:64], _CLAUSES)
+            reason = "no clause of that name"
+            raise NotRerankedError(
+                reason, shown=None if by_user else f"no clause {name}"[:64], requested=_CLAUSES
+            )
         scores[signal] = np.array(call.body.clauses.get(name) or [0.0] * len(call.ids), np.float64)
         if len(scores[signal]) != len(call.ids):
             raise UsageError(f"{len(call.ids)} ids came with other scores of the clause {name!r}")
@@ -199,11 +223,7 @@ def _requested_fields(search: _Search) -> dict[str, Any]:
 
 
 def _decode(column: Column, stored: Values) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """Features of n hits, and (n,) bool: missing or corrupt."""
+    """Return features of n hits, and (n,) bool: missing or of another size."""
     rows, missing = stored.of_size(column.stored_bytes)
     values = column.fill(rows, missing)
-    if values.dtype == np.float16:
-        values = values.astype(np.float32)  # as rankers do, and np.isfinite is faster
-    if values.dtype.kind == "f" and not (finite := np.isfinite(values)).all():
-        missing |= ~finite.all(axis=1)
-    return values, missing
+    return values.astype(np.float32) if values.dtype == np.float16 else values, missing  # as rankers do

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import io
 import json
 import logging
 import math
+import os
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,8 +23,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rerank.combiners.linear import Linear
+from rerank.engines.opensearch.columns import Column
 from rerank.errors import UsageError
-from rerank.records import Document
+from rerank.rankers.dense.ranker import DenseRanker
+from rerank.rankers.projection.ranker import Terms as ProjectionTerms
+from rerank.records import Document, Query
+from rerank.search.vector_cache import VectorCache
 from rerank.service import logs
 from rerank.service.context import DeadlineError, EncodingCosts, RequestContext
 from rerank.service.endpoints import rerank, rerank_ids, search
@@ -30,6 +37,7 @@ from rerank.service.pool import DisconnectedError, Pool
 from rerank.service.schemas import HookCall, IdsBody, RerankBody, SearchBody
 from rerank.service.settings import Settings
 from rerank.service.snapshot import Snapshot
+from rerank.text import query_language, without_stop_words
 from rerank.workspace import Workspace
 from tests.endpoints import call, read_answer
 from tests.rankers import cnn
@@ -112,11 +120,11 @@ def test_a_thread_stops_after_the_deadline_or_a_disconnect(receive, seconds, err
         try:
             while not ended.wait(0.001):
                 context.check()
-        except DeadlineError:
+        finally:
             ended.set()
         return b""
 
-    with pytest.raises(error):
+    with pytest.raises((error, DeadlineError)):
         asyncio.run(pool.run(work, context, receive))
     assert ended.wait(60)
     pool.stop()
@@ -183,3 +191,77 @@ def test_the_characters_of_all_documents_are_limited(unencoded):
     documents = ["pear " * 199_999] * 5
     with pytest.raises(UsageError, match="documents have 4,999,975 characters, but a request may have 4,000"):
         rerank(unencoded, RerankBody(query="apple", documents=documents), RequestContext(math.inf, 100))
+
+
+@pytest.mark.parametrize("count", [9, 100, -5])
+def test_a_corrupt_number_of_passages_counts_as_missing(count):
+    width = 4
+    ranker = DenseRanker(name="dense", source=Path("none"), width=width, version="1", passages=2)
+    features = np.array([[1, 2, 3, 4, 5, 6, 7, 8, 2], [1, 2, 3, 4, 0, 0, 0, 0, count]], np.int8)
+    assert ranker.valid(features).tolist() == [True, False]
+    scores = ranker.score(np.ones(width, np.float32), features)
+    assert scores[0] > 0 == scores[1]
+
+
+def test_corrupt_features_of_a_call_are_computed(unencoded):
+    ids = ["d00", "d01"]
+    engine = unencoded.pipeline.engine
+    ranker = unencoded.rankers["text"]
+    features = ranker.encode_documents(engine.get(ids))
+    features[0] = np.inf
+    column = Column(features.dtype.str, features.shape[1], 0).encode(features)
+    body = {"query": {"match": {"a": "apple"}}, "ids": ids, "scores": [2, 1]}
+    sent = {**body, "features": {f"text@{ranker.version}": column}}
+    answers = []
+    for most in (4, 0):
+        context = RequestContext(time.monotonic() + 600, 100, most)
+        answers.append(read_answer(hook(unencoded, HookCall.read(call(sent)), context), ids))
+    assert answers[0]["without_features"] == {"encoded": 1}
+    assert answers[1]["without_features"] == {"unscored": 1}
+
+
+def test_an_exception_in_scoring_one_search_is_counted_and_passed_on(unencoded, caplog):
+    class Broken(dict):
+        def __getitem__(self, key):
+            raise IndexError("bug")
+
+    body = {"query": {"match": {"a": "apple"}}, "ids": ["d00"], "scores": [1]}
+    ranker = unencoded.rankers["text"]
+    features = {f"text@{ranker.version}": [None]}
+    sent = HookCall.read(call({**body, "features": features}))
+    broken = copy.copy(unencoded)
+    broken.columns = Broken()
+    context = RequestContext(time.monotonic() + 600, 100, 3)
+    answer = read_answer(hook(broken, sent, context), ["d00"])
+    assert answer == {"passed": "scoring failed"}
+    assert context.passed == "scoring failed"
+
+
+def resident() -> int:
+    """Return the resident memory of this process in bytes."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read in /proc")
+def test_long_words_of_users_take_no_memory(unencoded):
+    cache = VectorCache()
+    terms = ProjectionTerms(["apple"], np.ones(1, np.float32), 3, 400)
+
+    def ask(number: int) -> None:
+        word = chr(ord("a") + number % 26) * 100_000 + str(number)
+        without_stop_words(word, "en")
+        query_language(word, "de")
+        terms.vector(word)
+        cache.encode(unencoded.rankers["text"], Query("q", word))
+        many = tuple(f"{number}{word[:300]}" for _ in range(100))
+        cache.encode(unencoded.rankers["text"], Query("q", "apple", many))
+        with contextlib.suppress(UsageError):
+            unencoded.scorer(f"nope{number}")
+
+    for number in range(20):
+        ask(number)
+    before = resident()
+    for number in range(200):
+        ask(number)
+    assert resident() - before < 20_000_000

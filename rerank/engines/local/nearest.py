@@ -9,7 +9,7 @@ import numpy as np
 import simsimd
 from numpy.typing import NDArray
 
-from rerank.arrays import passage_cosines, split_passages
+from rerank.arrays import passage_cosines, passage_counts, split_passages
 
 Rows = NDArray[np.int64]
 Scores = NDArray[np.floating[Any]]
@@ -85,7 +85,8 @@ def _approximate(
     for begin in range(0, len(matrix), size):
         vectors, part = matrix[begin : begin + size], scores[:, begin : begin + size]
         if passages:
-            counts, most = vectors[:, -1:], max(int(vectors[:, -1].max()), 1)
+            counts = passage_counts(vectors, passages)[:, None]
+            most = max(int(counts.max()), 1)
             # Contiguous copies are multiplied several times faster.
             vectors = np.ascontiguousarray(split_passages(vectors, passages)[:, :most])
             vectors = vectors.reshape(-1, queries.shape[1])

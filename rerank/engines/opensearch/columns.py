@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.arrays import split_passages
+from rerank.arrays import passage_counts, split_passages
 from rerank.engines.base import Encoder
 from rerank.engines.file_features import check_features, other_kind
 from rerank.errors import EngineError
@@ -138,7 +138,7 @@ class Column:
         if self.passages:
             vectors = split_passages(values, self.passages).astype(np.float64)
             vectors /= np.maximum(np.sqrt(np.einsum("nfe,nfe->nf", vectors, vectors)), 1e-9)[..., None]
-            counts = np.maximum(values[:, -1].astype(int), 1).tolist()
+            counts = np.maximum(passage_counts(values, self.passages), 1).tolist()
         for source, row, count, lacks in zip(sources, np.round(vectors, 6), counts, missing.tolist()):
             if lacks:
                 continue

@@ -114,7 +114,7 @@ class DenseRanker(EncoderRanker):
         """
         check_width(self, features, arrays.feature_width(self.passages, self.width))
         cosines = arrays.passage_cosines(query, features, self.passages)
-        return decayed_sum(cosines, features[:, -1].astype(np.int64), best=self.best)
+        return decayed_sum(cosines, arrays.passage_counts(features, self.passages), best=self.best)
 
 
 def quantized(vectors: NDArray[np.float32]) -> NDArray[np.int8]:

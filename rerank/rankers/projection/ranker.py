@@ -16,6 +16,7 @@ from rerank.rankers.training.data import LONGEST_TEXT, Corpus
 from rerank.records import Document, Query
 from rerank.text import words
 
+LONGEST_CACHED = 64  # characters of a word
 REMEMBERED = 200_000
 """Words whose terms are cached."""
 
@@ -55,7 +56,9 @@ class Terms:
         def columns(word: str) -> list[int]:
             return [index[term] for term in terms_of(word, letters) if term in index]
 
-        self._of = lru_cache(REMEMBERED)(columns)
+        cached_columns = lru_cache(REMEMBERED)(columns)
+        # Long words of users must not fill the memory.
+        self._of = lambda word: (cached_columns if len(word) <= LONGEST_CACHED else columns)(word)
 
     def vector(self, text: str) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Columns of known terms, ascending, and weights (1 + ln tf) idf, of length 1."""
