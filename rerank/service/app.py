@@ -26,6 +26,15 @@ from rerank.errors import (
 )
 from rerank.service import endpoints, logs, metrics, openapi, schemas
 from rerank.service.access import Access, has_kind
+from rerank.service.body import (
+    Bodies,
+    Body,
+    BodyTooLongError,
+    Reservation,
+    TooManyBytesError,
+    UnknownEncodingError,
+    content_encoding,
+)
 from rerank.service.context import DeadlineError, EncodingCosts, RequestContext
 from rerank.service.hook import hook
 from rerank.service.openapi import OPEN, PAGES, Endpoint
@@ -89,6 +98,7 @@ class Application:
         self._withheld = withheld(settings, self.snapshot.is_shared)
         self._endpoints = {one.path: one for one in ENDPOINTS}
         self._costs = EncodingCosts()
+        self._bodies = Bodies(settings.max_body, settings.max_requests)
         self._pool = Pool(settings.threads, "score")
         self._documents_pool = Pool(max(settings.threads // 2, 1), "documents")
         self._loader = ThreadPoolExecutor(1, "load")
@@ -195,14 +205,23 @@ class Application:
         notes.endpoint = one.name
         if not has_kind(scope["headers"], one.kind):
             raise RefusedError(415, f"another kind of body: send Content-Type: {one.kind}", "content type")
-        data = await _read(receive, self.settings.max_body)
+        encoding = content_encoding(scope["headers"])
+        with self._bodies.reserve() as reservation:
+            data = await _read(receive, self.settings.max_body, reservation)
+            return await self._run(one, data, encoding, receive, notes)
+
+    async def _run(
+        self, one: Endpoint, data: bytes, encoding: str | None, receive: Any, notes: Notes
+    ) -> Answer:
+        """Answer a complete request in a thread."""
         # Documents of requests take long to encode: they must not occupy the threads of searches.
         pool = self._documents_pool if one.function is endpoints.rerank else self._pool
         if len(pool) >= self.settings.max_requests:
             raise RefusedError(503, "too many requests at once; try again", "busy", _LATER)
         context = self._context()
         notes.context = context
-        work = partial(_run, one, self.snapshot, data, context)
+        body = Body(data, encoding, self.settings.max_body)
+        work = partial(_run, one, self.snapshot, body, context)
         return Answer(await pool.run(work, context, receive), kind=one.kind)
 
     def _admit(self, path: str, headers: list[tuple[bytes, bytes]]) -> bool:
@@ -220,7 +239,7 @@ class Application:
         if token is None:
             raise RefusedError(401, "a valid bearer token is needed", "token", _BEARER)
         one = self._endpoints.get(path)
-        if not token.opens(path if one is None else one.name):
+        if not token.opens(path.strip("/") if one is None else one.name):
             raise RefusedError(403, f"this token is not valid for {path}", "token")
         return True
 
@@ -260,28 +279,32 @@ class Application:
         logs.event("request", **fields)
 
 
-def _run(one: Endpoint, snapshot: Snapshot, data: bytes, context: RequestContext) -> bytes:
+def _run(one: Endpoint, snapshot: Snapshot, sent: Body, context: RequestContext) -> bytes:
     with context.stage("parse"):
-        body = one.read(data)
+        body = one.read(sent.decoded())
     answer = one.function(snapshot, body, context)
     return answer if isinstance(answer, bytes) else msgspec.json.encode(answer)
 
 
-async def _read(receive: Any, limit: int) -> bytes:
+async def _read(receive: Any, limit: int, reservation: Reservation) -> bytes:
     """Read a body; drop the excess, so that the client gets the answer."""
-    parts, size, more = [], 0, True
+    parts: list[bytes] = []
+    size = 0
+    more = True
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise DisconnectedError
-        part, more = message.get("body", b""), message.get("more_body", False)
+        part = message.get("body", b"")
+        more = message.get("more_body", False)
         size += len(part)
-        parts.append(part if size <= limit else b"")
+        if size <= limit:
+            reservation.add(len(part))
+            parts.append(part)
         if size > limit + _DISCARDED:
             break
     if size > limit:
-        message = f"the body is longer than {limit:,} bytes; send less"
-        raise RefusedError(413, message, "too long", ("Connection", "close"))
+        raise BodyTooLongError(limit)
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
@@ -291,6 +314,12 @@ def _refusal(error: Exception, path: str, settings: Settings) -> RefusedError:
     match error:
         case RefusedError():
             return error
+        case BodyTooLongError():
+            return RefusedError(413, str(error), "too long", ("Connection", "close"))
+        case UnknownEncodingError():
+            return RefusedError(415, str(error), "content type", ("Accept-Encoding", "gzip"))
+        case TooManyBytesError():
+            return RefusedError(503, "too many large requests at once; try again", "busy", _LATER)
         case DisconnectedError():
             return RefusedError(400, "the connection was closed", "disconnected")
         case asyncio.TimeoutError() | TimeoutError() | DeadlineError():

@@ -56,7 +56,7 @@ def rerank(snapshot: Snapshot, body: RerankBody, context: RequestContext) -> dic
     named = body.stack or (body.model if body.model and snapshot.knows(body.model) else None)
     stack, scorer = snapshot.scorer(named)
     query = make_query(body.query, body.categories, body.lexical_text, body.lang)
-    documents = [_document(i, given) for i, given in enumerate(body.documents)]
+    documents = [_document(i, given, body.rank_fields) for i, given in enumerate(body.documents)]
     check_characters(documents)
     results: list[dict[str, Any]] = []
     query, unknown_categories = scorer.with_known_categories(query)
@@ -178,13 +178,32 @@ def make_query(
     return Query("query", clean(text, LONGEST_QUERY), tuple(categories or ()), lang, lexical_text=other)
 
 
-def _document(number: int, given: str | dict[str, Any]) -> Document:
-    """A document; its id is its place, which breaks ties."""
+def _document(number: int, given: str | dict[str, Any], rank_fields: Sequence[str] | None) -> Document:
+    """Return a document of the request; its id is its position, which breaks ties."""
+    id = f"{number:09}"
     if isinstance(given, str):
-        return Document(f"{number:09}", text=clean(given))
+        return Document(id, text=clean(given))
     try:
         read = msgspec.convert(given, TextDocument)
     except msgspec.ValidationError as error:
         raise UsageError(f"documents.{number}: {error}") from error
     categories = tuple(read.categories or ())
-    return Document(f"{number:09}", clean(read.title or ""), clean(read.text or ""), categories)
+    if rank_fields:
+        return Document(id, text=clean(_joined_fields(number, given, rank_fields)), categories=categories)
+    if not given.keys() & {"title", "text", "categories"}:
+        names = ", ".join(repr(name[:50]) for name in list(given)[:10]) or "no field"
+        raise UsageError(
+            f"documents.{number} has {names}, but no 'text' or 'title'; rename a field, or name the fields in"
+            " rank_fields"
+        )
+    return Document(id, clean(read.title or ""), clean(read.text or ""), categories)
+
+
+def _joined_fields(number: int, given: dict[str, Any], names: Sequence[str]) -> str:
+    """Return the texts of fields. Raises UsageError if a document has none of them."""
+    values = [given[name] for name in names if given.get(name) is not None]
+    if not values:
+        raise UsageError(f"documents.{number} has none of the rank_fields {', '.join(names)}"[:300])
+    return " ".join(
+        value if isinstance(value, str) else msgspec.json.encode(value).decode() for value in values
+    )

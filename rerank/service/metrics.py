@@ -72,7 +72,7 @@ def text() -> bytes:
             process = path.stem.rpartition("_")[2]
             try:
                 os.kill(int(process), 0)
-            except ProcessLookupError:
+            except (ProcessLookupError, PermissionError):  # another user's process has its number now
                 multiprocess.mark_process_dead(process)  # type: ignore[no-untyped-call]
         registry = CollectorRegistry()
         multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]

@@ -56,12 +56,22 @@ class TextDocument(Struct):
 
 
 class RerankBody(Struct, kw_only=True):
-    """The request of Cohere and Jina. Unknown fields are ignored."""
+    """The request of Cohere and Jina. Unknown fields are ignored.
+
+    rank_fields: fields whose texts are the text of a document; default: ``title`` and ``text``.
+    """
 
     query: Words
     documents: Annotated[list[str | dict[str, Any]], Meta(max_length=MOST, description=_DOCUMENTS)]
     model: Annotated[str, Meta(description="Selects the stack if it names signals.")] | None = None
     lexical_text: LexicalText | None = None
+    rank_fields: (
+        Annotated[
+            list[str],
+            Meta(min_length=1, max_length=100, description="Fields with the text of a document."),
+        ]
+        | None
+    ) = None
     top_n: Annotated[int, Meta(ge=1)] | None = None
     return_documents: bool | None = None
     stack: StackText | None = None
@@ -214,11 +224,26 @@ class Problem(Struct):
 EXAMPLE_OF_HOOK = '\0\0\0\x0b{"hits": 0}'
 
 
+_BOM = b"\xef\xbb\xbf"
+_OTHER_BOMS = (b"\xff\xfe", b"\xfe\xff")
+
+
 def decode(data: bytes, kind: type[T]) -> T:
     """Read a JSON body. Raises msgspec.ValidationError for a wrong field, else msgspec.DecodeError."""
+    if data.startswith(_OTHER_BOMS):
+        raise msgspec.DecodeError("it is UTF-16 or UTF-32; send UTF-8")
     try:
-        return msgspec.json.decode(data, type=kind)
+        return msgspec.json.decode(data.removeprefix(_BOM), type=kind)
+    except msgspec.ValidationError as error:
+        raise msgspec.ValidationError(_with_known_fields(str(error), kind)) from error
     except RecursionError as error:
         raise msgspec.DecodeError("nested too deep") from error
     except UnicodeDecodeError as error:
         raise msgspec.DecodeError(f"not UTF-8 (byte {error.start})") from error
+
+
+def _with_known_fields(message: str, kind: type[object]) -> str:
+    """Add the names of the fields to a message about an unknown one."""
+    if "unknown field" not in message or not issubclass(kind, Struct):
+        return message
+    return f"{message}; the fields are {', '.join(kind.__struct_encode_fields__)}"

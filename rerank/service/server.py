@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import math
 import os
 import resource
+import shutil
 import signal
 import socket
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from tempfile import TemporaryDirectory
+from pathlib import Path
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
 
 import uvicorn
@@ -26,6 +29,7 @@ from rerank.service.settings import Settings
 
 _BACKLOG = 2048
 _KEEP_ALIVE = 75  # seconds; longer than clients keep idle connections, so that the client closes them
+_PREFIX, _LOCK = "rerank-metrics-", "lock"  # folder of the counters of all workers, and a file in it
 _HUNG = 30  # seconds after which a worker that does not react is replaced
 
 
@@ -49,9 +53,20 @@ def serve(settings: Settings, listening: Callable[[str], object]) -> None:
         return
     del application
     logs.start()
-    with TemporaryDirectory(prefix="rerank-metrics-") as folder:
+    remove_abandoned_folders(gettempdir())
+    with TemporaryDirectory(prefix=_PREFIX) as folder, open(Path(folder) / _LOCK, "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         os.environ[SHARED] = folder
         Multiprocess(_config(settings, partial(Application, settings), factory=True), [bound]).run()
+
+
+def remove_abandoned_folders(parent: str) -> None:
+    """Remove folders with counters of services that were killed. A running service locks its folder."""
+    for path in Path(parent).glob(f"{_PREFIX}*/{_LOCK}"):
+        with suppress(OSError), open(path, "r+") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not path.parent.is_symlink() and path.parent.stat().st_uid == os.getuid():
+                shutil.rmtree(path.parent)
 
 
 def _config(settings: Settings, app: Any, **more: Any) -> uvicorn.Config:

@@ -17,6 +17,9 @@ Endpoint = Literal["rerank", "search", "rerank_ids", "hook"]
 NAMES: tuple[Endpoint, ...] = get_args(Endpoint)
 """The endpoints, as tokens and ``only`` name them."""
 
+METRICS = "metrics"
+"""The name of ``/metrics`` in tokens."""
+
 
 @dataclass(frozen=True)
 class Token:
@@ -69,7 +72,8 @@ def read_token(path: str | None) -> str:
 def read_tokens(path: str | None) -> tuple[Token, ...]:
     """Return the tokens of a file, else of RERANK_SERVICE_TOKEN.
 
-    A line is a token, optionally with endpoints: ``7f3a hook,rerank_ids``. ``#`` begins a comment.
+    A line is a token, optionally with endpoints: ``7f3a hook,rerank_ids``, or with ``metrics`` for
+    ``/metrics``. ``#`` begins a comment.
     Raises InputError for a file that is unreadable, has no token or an unknown endpoint.
     """
     where = path or TOKEN_VARIABLE
@@ -89,8 +93,9 @@ def read_tokens(path: str | None) -> tuple[Token, ...]:
             )
         only = tuple(more[0].split(",")) if more else ()
         for name in only:
-            if name not in NAMES:
-                raise InputError(f"{where}:{number}: unknown endpoint {name!r}; use {', '.join(NAMES)}")
+            if name not in (*NAMES, METRICS):
+                known_names = ", ".join((*NAMES, METRICS))
+                raise InputError(f"{where}:{number}: unknown endpoint {name!r}; use {known_names}")
         tokens.append(Token(word, only))
     if not tokens and (path or text.strip()):
         raise InputError(f"{where}: no token; write one line of letters and digits")

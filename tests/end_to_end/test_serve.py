@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import re
 import shutil
 import socket
@@ -19,7 +21,7 @@ from rerank.records import Query
 from rerank.stack.stack import Stack
 from rerank.text import without_stop_words
 from rerank.workspace import Workspace
-from tests.endpoints import STACK, WORDS, call, call_hook, candidates, move_to_cluster
+from tests.endpoints import HOOK, STACK, WORDS, call, call_hook, candidates, move_to_cluster, read_answer
 from tests.hook import query_hits, texts
 from tests.service import Server, serving, wait_until
 
@@ -339,7 +341,33 @@ def frame(json: bytes) -> bytes:
         ("/v1/search", {"query": "wolf", "stack": "tfidf*"}, 422, "not a signal with a weight"),
         ("/v1/search", {"query": "wolf", "depth": 10_000}, 422, "10,000 candidates"),
         ("/v1/search", {"query": "wolf", "k": 10_000}, 422, "10,000 candidates"),
-        ("/v1/search", {"query": "wolf", "size": 10}, 422, "size"),
+        (
+            "/v1/search",
+            {"query": "wolf", "size": 10},
+            422,
+            "size.*; the fields are query, lexical_text, .*k,",
+        ),
+        ("/v1/rerank_ids", {"query": "wolf", "ids": [], "k": 1}, 422, "the fields are query, ids, stack"),
+        (
+            "/v1/rerank",
+            {"query": "wolf", "documents": ["a", {"content": "a", "x": 1}]},
+            422,
+            "1 has 'content', 'x'",
+        ),
+        ("/v1/rerank", {"query": "wolf", "documents": [{}]}, 422, "documents.0 has no field, but no 'text'"),
+        (
+            "/v1/rerank",
+            {"query": "wolf", "documents": [{"Text": "a"}]},
+            422,
+            "'Text', but no 'text' or 'title'",
+        ),
+        (
+            "/v1/rerank",
+            {"query": "a", "documents": [{"text": "a"}], "rank_fields": ["b"]},
+            422,
+            "none of the rank_fields b",
+        ),
+        ("/v1/rerank", '{"query": "wolf"}'.encode("utf-16"), 400, "not JSON: it is UTF-16"),
         ("/v1/search", {"query": "wolf", "filter": ["x=1"]}, 422, "no document has a field 'x'"),
         ("/v1/hook", frame(b'{"query": ' + b"[" * 100_000), 422, "object"),
         ("/v1/hook", frame(b'{"hits": NaN}'), 400, "JSON"),
@@ -373,6 +401,39 @@ def test_malformed_requests_are_refused(server, path, body, status, part):
     answer = server.post(path, body)
     answer.fails(status)
     assert re.search(part, answer.json["error"]), answer
+
+
+def test_compressed_bodies_and_byte_order_marks_are_read(script, trained, tmp_path):
+    body = {"query": "wolf", "documents": ["fox", "wolf"], "stack": "bm25"}
+    data = json.dumps(body).encode()
+    gzipped = {"Content-Encoding": "gzip"}
+    with serving(script, trained, tmp_path, "--max-body", 100_000) as server:
+        answers = [
+            server.post("/v1/rerank", data),
+            server.post("/v1/rerank", b"\xef\xbb\xbf" + data),
+            server.post("/v1/rerank", gzip.compress(data), **gzipped),
+            server.post("/v1/rerank", data, **{"Content-Encoding": "identity"}),
+        ]
+        results = [answer.json["results"] for answer in answers]
+        assert [result["index"] for result in results[0]] == [1, 0]
+        assert results == results[:1] * 4
+        hits = call({**HOOK, "stack": "bm25"})
+        answer = server.post("/v1/hook", gzip.compress(hits), **gzipped)
+        assert read_answer(answer.body, HOOK["ids"]) == call_hook(server, {**HOOK, "stack": "bm25"})
+        server.post("/v1/rerank", gzip.compress(data)[:-9], **gzipped).fails(400, "gzip")
+        server.post("/v1/rerank", data, **gzipped).fails(400, "gzip")
+        server.post("/v1/rerank", gzip.compress(b" " * 200_000), **gzipped).fails(413, "100,000 bytes")
+        answer = server.post("/v1/rerank", data, **{"Content-Encoding": "br"})
+        answer.fails(415, "'br'", "gzip")
+        assert answer.headers["Accept-Encoding"] == "gzip"
+
+
+def test_named_fields_are_the_text_of_a_document(server):
+    documents = [{"Title": "fox", "body": "wolf"}, {"Title": "wolf"}, {"text": "wolf", "Title": "fox"}]
+    body = {"query": "wolf", "documents": documents, "stack": "bm25", "rank_fields": ["Title"]}
+    results = server.post("/v1/rerank", body).json["results"]
+    assert [result["index"] for result in results] == [1, 0, 2]
+    assert [result["relevance_score"] > 0 for result in results] == [True, False, False]
 
 
 def test_a_body_above_the_limit_is_refused(script, trained, tmp_path):

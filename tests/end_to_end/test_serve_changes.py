@@ -184,6 +184,19 @@ def test_running_requests_are_finished_at_shutdown(script, trained, tmp_path, sm
         assert server.process.wait(120) == 0
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_work_ends_at_the_deadline_and_with_the_process(script, trained, tmp_path, small, workers):
+    documents = [document["text"][:4000] for document in small.documents] * 4
+    body = {"query": WORDS, "documents": documents[:1000], "stack": "tfidf*0.5 + text*0.5"}
+    options = ("--deadline", 0.3, "--workers", workers)
+    with serving(script, trained, tmp_path, *options) as server, ThreadPoolExecutor(4) as pool:
+        asked = [pool.submit(server.post, "/v1/rerank", body) for _ in range(4)]
+        assert {answer.result().status for answer in asked} <= {422, 504}
+        wait_until(lambda: server.metric("rerank_requests_in_hand") == 0)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(60) == 0
+
+
 def test_several_workers_serve_reload_and_restart(script, workspace, tmp_path):
     with serving(script, workspace, tmp_path, "--workers", 2) as server:
         server.wait_for("started", 2)

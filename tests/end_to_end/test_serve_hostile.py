@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import http.client
 import json
 import os
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from rerank.service.server import remove_abandoned_folders
 from tests.endpoints import call, call_hook
 from tests.service import Server, serving, wait_until
 
@@ -124,6 +126,33 @@ def test_slow_clients_do_not_delay_other_clients(script, trained, tmp_path):
         ended = [rest(raw) for raw in slow]
         assert 40 < sum(b" 408 " in answer for answer in ended) <= 60
         assert server.metric('rerank_refused_total{status="connections"}') >= 90
+
+
+def test_unfinished_bodies_take_limited_memory(script, trained, tmp_path):
+    options = ("--request-timeout", 120, "--max-requests", 8)  # 16 + 8 MiB for large bodies
+    with serving(script, trained, tmp_path, *options) as server, contextlib.ExitStack() as stack:
+        before = memory(server)
+        head = POST + b"Content-Length: 16000000\r\n\r\n"
+        for _ in range(20):
+            raw = stack.enter_context(connect(server))
+            with contextlib.suppress(OSError):  # the server answers before the end of the body
+                raw.sendall(head + b" " * 10_000_000)
+        wait_until(lambda: server.metric('rerank_requests_total{endpoint="search",status="503"}') >= 18)
+        assert memory(server) - before < 100_000
+        assert server.post("/v1/search", WOLF).status == 200  # small bodies are still read
+        assert server.post("/v1/hook", NO_HITS).status == 200
+
+
+def test_folders_of_killed_services_are_removed(tmp_path):
+    abandoned, running = tmp_path / "rerank-metrics-a", tmp_path / "rerank-metrics-b"
+    for folder in (abandoned, running):
+        folder.mkdir()
+        (folder / "lock").touch()
+    (tmp_path / "rerank-metrics-other").mkdir()
+    with open(running / "lock") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        remove_abandoned_folders(str(tmp_path))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["rerank-metrics-b", "rerank-metrics-other"]
 
 
 def test_a_connection_whose_answer_is_not_read_is_closed(server):
@@ -244,7 +273,7 @@ def test_only_selected_endpoints_are_served(script, trained, tmp_path, run):
 
 def test_tokens_can_be_limited_to_endpoints(script, trained, tmp_path, run):
     file = tmp_path / "tokens"
-    file.write_text("# everything\nall\n\nnodes hook\nteam rerank,search\n")
+    file.write_text("# everything\nall\n\nnodes hook\nteam rerank,search\nprometheus metrics\n")
     with serving(script, trained, tmp_path, "--token-file", file) as server:
 
         def statuses(token: str) -> list[int]:
@@ -262,6 +291,7 @@ def test_tokens_can_be_limited_to_endpoints(script, trained, tmp_path, run):
         assert statuses("all") == [200, 200, 200, 200]
         assert statuses("nodes") == [200, 403, 403, 403]
         assert statuses("team") == [403, 200, 200, 403]
+        assert statuses("prometheus") == [403, 403, 403, 200]
         assert statuses("none") == [401, 401, 401, 401]
         assert ask(server, "GET", "/readyz", "any.example", Authorization="Bearer all")[0] == 200
         assert "rankers" in server.get("/readyz", Authorization="Bearer nodes").json

@@ -1,0 +1,108 @@
+"""Bodies of requests: their encoding, and the memory that they may take together."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import msgspec
+
+_FREE = 2**18
+"""Bytes of each body that do not count, so that large bodies do not stop searches and calls of the hook."""
+
+_PER_REQUEST = 2**20  # bytes of large bodies for each request at the same time
+
+_GZIP = 16 + zlib.MAX_WBITS
+
+
+class BodyTooLongError(Exception):
+    """A body is longer than the limit."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"the body is longer than {limit:,} bytes; send less")
+
+
+class UnknownEncodingError(Exception):
+    """A body has a ``Content-Encoding`` that is not read."""
+
+
+class TooManyBytesError(Exception):
+    """The bodies of this process take too much memory."""
+
+
+class Bodies:
+    """The memory of all bodies of a process."""
+
+    def __init__(self, max_body: int, max_requests: int) -> None:
+        self._available = max_body + max_requests * _PER_REQUEST
+
+    @contextmanager
+    def reserve(self) -> Iterator[Reservation]:
+        """Count the bytes of one body until the end of the block."""
+        reservation = Reservation(self)
+        try:
+            yield reservation
+        finally:
+            self._available += reservation.counted
+
+    def take(self, size: int) -> None:
+        """Count bytes. Raises TooManyBytesError."""
+        if size > self._available:
+            raise TooManyBytesError
+        self._available -= size
+
+
+class Reservation:
+    """The bytes of one body. counted: those above the free ones."""
+
+    def __init__(self, bodies: Bodies) -> None:
+        self._bodies = bodies
+        self._size = 0
+        self.counted = 0
+
+    def add(self, size: int) -> None:
+        """Count more bytes. Raises TooManyBytesError."""
+        self._size += size
+        counted = max(self._size - _FREE, 0)
+        self._bodies.take(counted - self.counted)
+        self.counted = counted
+
+
+@dataclass(frozen=True)
+class Body:
+    """A body as it was sent. limit: bytes after decompression."""
+
+    data: bytes
+    encoding: str | None
+    limit: int
+
+    def decoded(self) -> bytes:
+        """Return the decompressed body. Raises BodyTooLongError, msgspec.DecodeError."""
+        if self.encoding is None:
+            return self.data
+        decompressor = zlib.decompressobj(_GZIP)
+        try:
+            data = decompressor.decompress(self.data, self.limit + 1)
+        except zlib.error as error:
+            raise msgspec.DecodeError(f"damaged gzip data ({error})") from error
+        if len(data) > self.limit:
+            raise BodyTooLongError(self.limit)
+        if not decompressor.eof:
+            raise msgspec.DecodeError("the gzip data ends early")
+        return data
+
+
+def content_encoding(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """Return ``gzip``, or None for a body that is not compressed. Raises UnknownEncodingError."""
+    values = [
+        value.decode("latin-1").strip().lower() for name, value in headers if name == b"content-encoding"
+    ]
+    encodings = [value for value in values if value not in ("", "identity")]
+    if not encodings:
+        return None
+    if encodings in (["gzip"], ["x-gzip"]):
+        return "gzip"
+    names = ", ".join(encodings)[:100]
+    raise UnknownEncodingError(f"the Content-Encoding {names!r} is not read; send gzip, or do not compress")
