@@ -29,10 +29,9 @@ from rerank.service.access import Access, has_kind
 from rerank.service.body import (
     Bodies,
     Body,
+    BodyError,
     BodyTooLongError,
     Reservation,
-    TooManyBytesError,
-    UnknownEncodingError,
     content_encoding,
 )
 from rerank.service.context import DeadlineError, EncodingCosts, RequestContext
@@ -314,12 +313,8 @@ def _refusal(error: Exception, path: str, settings: Settings) -> RefusedError:
     match error:
         case RefusedError():
             return error
-        case BodyTooLongError():
-            return RefusedError(413, str(error), "too long", ("Connection", "close"))
-        case UnknownEncodingError():
-            return RefusedError(415, str(error), "content type", ("Accept-Encoding", "gzip"))
-        case TooManyBytesError():
-            return RefusedError(503, "too many large requests at once; try again", "busy", _LATER)
+        case BodyError():
+            return RefusedError(error.status, str(error), error.kind, error.header)
         case DisconnectedError():
             return RefusedError(400, "the connection was closed", "disconnected")
         case asyncio.TimeoutError() | TimeoutError() | DeadlineError():

@@ -17,19 +17,42 @@ _PER_REQUEST = 2**20  # bytes of large bodies for each request at the same time
 _GZIP = 16 + zlib.MAX_WBITS
 
 
-class BodyTooLongError(Exception):
+class BodyError(Exception):
+    """A body that is not read. kind: its counter. header: of the answer."""
+
+    status: int
+    kind: str
+    header: tuple[str, str]
+
+
+class BodyTooLongError(BodyError):
     """A body is longer than the limit."""
+
+    status = 413
+    kind = "too long"
+    header = ("Connection", "close")
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"the body is longer than {limit:,} bytes; send less")
 
 
-class UnknownEncodingError(Exception):
+class UnknownEncodingError(BodyError):
     """A body has a ``Content-Encoding`` that is not read."""
 
+    status = 415
+    kind = "content type"
+    header = ("Accept-Encoding", "gzip")
 
-class TooManyBytesError(Exception):
+
+class TooManyBytesError(BodyError):
     """The bodies of this process take too much memory."""
+
+    status = 503
+    kind = "busy"
+    header = ("Retry-After", "1")
+
+    def __init__(self) -> None:
+        super().__init__("too many large requests at once; try again")
 
 
 class Bodies:
@@ -72,7 +95,7 @@ class Reservation:
 
 @dataclass(frozen=True)
 class Body:
-    """A body as it was sent. limit: bytes after decompression."""
+    """A body before decompression. limit: bytes after it."""
 
     data: bytes
     encoding: str | None

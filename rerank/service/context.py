@@ -11,6 +11,7 @@ from typing import Any
 
 from rerank.errors import UsageError
 from rerank.search.scorer import StageTimer
+from rerank.text import plural
 
 _MEMORY = 0.8  # weight of earlier documents in the mean cost
 _RELIEF = 0.9  # factor of a cost that refused work, so that one slow moment does not refuse work forever
@@ -109,8 +110,8 @@ class RequestContext(StageTimer):
         if needed > remaining:
             self.costs.relax(names)
             raise UsageError(
-                f"encoding {documents:,} documents with {characters:,} characters takes about {needed:.0f} s,"
-                f" but {max(remaining, 0):.0f} s are left; send fewer or shorter documents"
+                f"to encode {plural(documents, 'document[|s]')} takes about {needed:.0f} s, but"
+                f" {max(remaining, 0):.0f} s are left; send fewer or shorter documents"
             )
 
     def remaining_seconds(self) -> float:

@@ -39,7 +39,7 @@ CANDIDATES = Histogram(
 MISSING = _counter("rerank_features_missing", "Features fetched or computed", ["endpoint", "ranker"])
 UNSCORED = _counter("rerank_unscored", "Hits of the hook that kept their first-stage places", ["reason"])
 WITHOUT_FEATURES = _counter(
-    "rerank_searches_without_features", "Hook requests with hits that have no stored features"
+    "rerank_searches_without_features", "Requests with candidates that have no stored features"
 )
 PASSED = _counter("rerank_passed", "Hook requests passed through", ["reason"])
 ERRORS = _counter("rerank_errors", "Requests that failed, by kind", ["endpoint", "kind"])

@@ -60,7 +60,7 @@ class Pool:
         metrics.BUSY.dec()
 
     def stop(self) -> None:
-        """Drop waiting requests, and tell the others to stop."""
+        """Drop waiting requests, and stop the others at their next check."""
         self._executor.shutdown(wait=False, cancel_futures=True)
         for context in list(self._contexts.values()):
             context.cancelled = True

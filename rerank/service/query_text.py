@@ -55,7 +55,7 @@ _INTERVAL_WORDS = {"match": "query", "fuzzy": "term"}
 """Rules of ``intervals`` -> the field with the words."""
 
 _INTERVAL_FILTERS = ("after", "before", "containing", "contained_by", "overlapping")
-"""Filters of ``intervals`` whose words must occur; those that begin with ``not_`` exclude words."""
+"""Filters of ``intervals`` whose words must occur. Filters that begin with ``not_`` exclude words."""
 
 _MOST = 20_000
 """Clauses that are read; OpenSearch accepts 1,024 by default."""
@@ -260,7 +260,7 @@ def _fields(body: Query) -> tuple[str, ...]:
 
 
 def _field_test(fields: Sequence[str]) -> Callable[[str], bool]:
-    """Return a function that tells whether a name in a query is one of these fields.
+    """Return a test for names in a query: whether a name is one of these fields.
 
     The patterns of ``fields`` come from the settings. A pattern in a query is not matched, as that could be
     slow: it counts if its part before the first ``*`` fits the beginning of a field.

@@ -176,7 +176,7 @@ class Ranking:
     def with_unscored(
         self, ids: Sequence[str], scored: NDArray[np.bool_], found: Mapping[str, NDArray[np.bool_]]
     ) -> Ranking:
-        """Return the ranking of n candidates, of which this one has the m that were scored.
+        """Return the ranking of n candidates. This ranking has the m candidates that were scored.
 
         The others keep their first-stage position, with the score of the document before them.
 
