@@ -10,6 +10,10 @@ _PMID = re.compile(
     r"(?:(?:https?://)?(?:www\.ncbi\.nlm\.nih\.gov/pubmed|pubmed\.ncbi\.nlm\.nih\.gov)/|pmid:?\s*)(\d+)/?",
     re.IGNORECASE,
 )
+_PMCID = re.compile(
+    r"(?:(?:https?://)?(?:www\.ncbi\.nlm\.nih\.gov/pmc|pmc\.ncbi\.nlm\.nih\.gov)/articles/)?(?:PMC)?(\d+)/?",
+    re.IGNORECASE,
+)
 
 
 def find_doi(text: str | None) -> str:
@@ -22,8 +26,8 @@ def find_doi(text: str | None) -> str:
     return found[0] if found else ""
 
 
-def reference_key(*, doi: str = "", pmid: str = "", title: str = "", year: str = "") -> str:
-    """Return the DOI, else the PMID, else title and year, else empty.
+def reference_key(*, doi: str = "", pmid: str = "", pmcid: str = "", title: str = "", year: str = "") -> str:
+    """Return the DOI, else the PMID, else the PMCID, else title and year, else empty.
 
     >>> reference_key(doi="https://doi.org/10.1000/ABC", pmid="77")
     '10.1000/abc'
@@ -34,19 +38,23 @@ def reference_key(*, doi: str = "", pmid: str = "", title: str = "", year: str =
         return found
     if pmid.strip().isdigit():
         return f"pmid:{pmid.strip()}"
+    if number := _PMCID.fullmatch(pmcid.strip()):
+        return f"PMC{number[1]}"
     words = re.findall(r"\w+", title.casefold())
     return f"title:{' '.join(words)}|{year}" if words else ""
 
 
 def named_key(name: str) -> str:
-    """Normalize a DOI or PMID; other names are unchanged.
+    """Normalize a DOI, PMID or PMCID; other names are unchanged.
 
-    >>> [named_key(name) for name in ("doi:10.1000/ABC", "PMID: 77", "b17")]
-    ['10.1000/abc', 'pmid:77', 'b17']
+    >>> [named_key(name) for name in ("doi:10.1000/ABC", "PMID: 77", "pmc42", "b17")]
+    ['10.1000/abc', 'pmid:77', 'PMC42', 'b17']
     """
     name = name.strip()
     begins = _RESOLVER.match(name)
     if begins and _DOI.fullmatch(doi := name[begins.end() :].lower()):
         return doi
-    pmid = _PMID.fullmatch(name)
-    return f"pmid:{pmid[1]}" if pmid else name
+    if pmid := _PMID.fullmatch(name):
+        return f"pmid:{pmid[1]}"
+    pmcid = _PMCID.fullmatch(name)
+    return f"PMC{pmcid[1]}" if pmcid and not name.isdigit() else name

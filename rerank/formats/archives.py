@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import gzip
 import lzma
 import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator
+from contextlib import ExitStack
 from io import BytesIO
 from pathlib import Path
 from typing import IO
 
 from rerank.errors import InputError
+from rerank.formats.opening import unpack
 
 _ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2")
+_COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 _DAMAGE = (
     OSError, EOFError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile, RuntimeError,
     ValueError, LookupError,
@@ -27,22 +29,24 @@ File = tuple[str, bytes | None, str]
 def read_files(path: Path, wanted: tuple[str, ...], largest: int) -> Iterator[File]:
     """Yield (name, bytes, problem) of each file in a file, archive or folder, by name.
 
-    wanted: name endings; ``.gz`` is unpacked. largest: limit of unpacked bytes.
+    wanted: name endings in lower case; such files may be compressed (``.gz`` and others).
+    largest: limit of unpacked bytes.
 
     Raises InputError for a missing path.
     """
     if path.is_dir():
-        for one in sorted(path.rglob("*")):
-            if one.name.endswith(wanted) and one.is_file():
-                yield from read_files(one, wanted, largest)
+        for file_path in sorted(path.rglob("*")):
+            if has_ending(file_path.name, wanted) and file_path.is_file():
+                yield from read_files(file_path, wanted, largest)
         return
     name = str(path)
+    ending = name.lower()
     try:
-        if name.endswith(".zip"):
+        if ending.endswith(".zip"):
             with zipfile.ZipFile(path) as archive:
                 for info in archive.infolist():
                     yield from _zipped(archive, info, f"{name}: {info.filename}", wanted, largest)
-        elif name.endswith(_ARCHIVES):
+        elif ending.endswith(_ARCHIVES):
             with tarfile.open(path) as tar:
                 for member in tar:
                     if file := tar.extractfile(member):
@@ -71,22 +75,37 @@ def _reason(error: Exception) -> str:
     return next(iter(str(error).splitlines()), "no reason").rstrip(":")
 
 
+def has_ending(name: str, endings: tuple[str, ...]) -> bool:
+    """Whether a file has one of the endings, in any case, plain or compressed.
+
+    >>> has_ending("A.XML.bz2", (".xml",))
+    True
+    """
+    name = name.lower()
+    for suffix in _COMPRESSED:
+        name = name.removesuffix(suffix)
+    return name.endswith(endings)
+
+
 def file_name(name: str) -> str:
     """Return the last part of a name."""
     return Path(name.rpartition(": ")[2]).name
 
 
 def _member(name: str, file: IO[bytes], wanted: tuple[str, ...], largest: int) -> Iterator[File]:
-    if name.endswith(_ARCHIVES):
+    if name.lower().endswith(_ARCHIVES):
         yield name, None, "an archive inside an archive; unpack it first"
-    elif name.endswith(wanted) and not file_name(name).startswith("._"):  # metadata of macOS
+    elif has_ending(name, wanted) and not file_name(name).startswith("._"):  # metadata of macOS
         data = file.read(largest + 1)
-        if name.endswith(".gz"):
+        if name.lower().endswith(_COMPRESSED):
             try:
-                with gzip.open(BytesIO(data)) as inner:
-                    data = inner.read(largest + 1)
+                with ExitStack() as stack:
+                    data = unpack(BytesIO(data), name, stack).read(largest + 1)
+            except InputError as error:
+                yield name, None, str(error).removeprefix(f"{name}: ")
+                return
             except _DAMAGE as error:
-                yield name, None, f"truncated or corrupt gzip ({_reason(error)})"
+                yield name, None, f"truncated or corrupt file ({_reason(error)})"
                 return
         if len(data) > largest:
             yield name, None, f"more than {largest // 1_000_000} MB, too large for an article"

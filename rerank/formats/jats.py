@@ -6,8 +6,9 @@ import os
 import re
 import unicodedata
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, field
+from html.entities import html5
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,17 +23,64 @@ if TYPE_CHECKING:
 LARGEST = 50_000_000
 """Largest size of an article in bytes."""
 
-ENDINGS = (".xml", ".nxml", ".xml.gz", ".nxml.gz")
-"""File names of articles."""
+ENDINGS = (".xml", ".nxml")
+"""File names of articles, in any case, plain or compressed."""
+
+MAX_RANGE = 100
+"""Largest range of references, such as "3–7", that is expanded; of longer ranges only the ends count."""
 
 _HREF = "{http://www.w3.org/1999/xlink}href"
 _LANG = "{http://www.w3.org/XML/1998/namespace}lang"
-_TEXTS = ("p", "disp-quote", "verse-group")
-_BLOCKS = {*_TEXTS, "title", "list-item", "def-item", "verse-line", "speech", "statement", "boxed-text"}
+_TEXTS = ("p", "disp-quote", "verse-group", "preformat", "def-item")
+_BLOCKS = {
+    *_TEXTS, "title", "subtitle", "term", "list", "list-item", "verse-line", "speech", "statement",
+    "boxed-text",
+}  # fmt: skip
 _NOT_TEXT = {
     "fig", "fig-group", "table-wrap", "table-wrap-group", "caption", "fn", "fn-group", "disp-formula",
     "disp-formula-group", "supplementary-material", "media", "graphic", "tex-math", "ref-list", "sub-article",
 }  # fmt: skip
+_NOT_TEXT_IN_TITLES = {*_NOT_TEXT, "xref"}
+_MATHML = "{http://www.w3.org/1998/Math/MathML}"
+_NOT_MATH = {f"{_MATHML}annotation", f"{_MATHML}annotation-xml"}  # formulas again, often as LaTeX
+_LAST_ABSTRACTS = ("graphical", "teaser", "toc", "video", "key-points", "web-summary")
+"""Types of abstracts that are used only if there is no other."""
+_NAMED_ENTITY = re.compile(rb"&([A-Za-z][A-Za-z0-9]*);")
+_DECLARED_ENTITY = re.compile(rb"""<!ENTITY\s+([A-Za-z]\w*)\s+["']""")
+_GREEK = dict(
+    zip(
+        [
+            "a",
+            "b",
+            "g",
+            "d",
+            "e",
+            "z",
+            "ee",
+            "th",
+            "i",
+            "k",
+            "l",
+            "m",
+            "n",
+            "x",
+            "o",
+            "p",
+            "r",
+            "sf",
+            "s",
+            "t",
+            "u",
+            "ph",
+            "kh",
+            "ps",
+            "oh",
+        ],
+        "αβγδεζηθικλμνξοπρςστυφχψω",
+    )
+)
+_GREEK |= {name.upper(): letter.upper() for name, letter in _GREEK.items()}
+"""Names of ISO entities such as ``&bgr;`` without ``gr``. HTML has the other sets."""
 _DASH = re.compile(r"\s*[-–—−‐‑]\s*")
 _NUMBER = re.compile(r"\D{0,2}(\d{1,4})\D{0,2}")
 _NUMBERS = re.compile(r"[\s\d,;–-]+")
@@ -52,8 +100,8 @@ class Sentence:
 class Article:
     """One article.
 
-    key: lowercase DOI, ``pmid:...``, or file name. related: keys. sentences: of the body. references: key ->
-    title, which may be empty.
+    key: lowercase DOI, ``pmid:...``, ``PMC...``, or the path of the file in its source.
+    related: keys. sentences: of the body. references: key -> title, which may be empty.
     """
 
     key: str
@@ -125,7 +173,7 @@ def read_jats(
         try:
             if problem or data is None:
                 raise InputError(f"{name}: {problem}")
-            article = read_article(data, name, sentences=sentences)
+            article = read_article(data, name, sentences=sentences, key=_relative_name(Path(path), name))
             if article.key in seen:
                 raise InputError(f"{name}: article {article.key} occurs twice; remove one of the files")
         except InputError as error:
@@ -139,8 +187,16 @@ def read_jats(
         raise InputError(f"{path}: no articles; they are .xml or .nxml files, plain or .gz")
 
 
-def read_article(data: bytes, name: str, *, sentences: bool = True) -> Article:
-    """Read an article. No DTD or entity is loaded. Raises InputError.
+def _relative_name(source: Path, name: str) -> str:
+    """Return the name of a file inside ``source``, a folder or an archive."""
+    inside = name.removeprefix(str(source)).removeprefix(": ").lstrip("/")
+    return inside.replace(": ", "/") or source.name
+
+
+def read_article(data: bytes, name: str, *, sentences: bool = True, key: str = "") -> Article:
+    """Read an article. No DTD or external entity is loaded. Raises InputError.
+
+    name: for errors. key: of an article without DOI, PMID and PMCID. Default: the file name.
 
     >>> xml = '''<article><front><article-meta><article-id pub-id-type="doi">10.1000/X</article-id>
     ... <title-group><article-title>Yeast</article-title></title-group></article-meta></front>
@@ -154,9 +210,8 @@ def read_article(data: bytes, name: str, *, sentences: bool = True) -> Article:
     root, meta = parse_article(data, name)
     references, by_id = _references(root)
     body = root.find("body")
-    abstract = next((one for one in meta.findall("abstract") if one.get("abstract-type") is None), None)
     ids = meta.findall("article-id")
-    own = _key(ids) or file_name(name)
+    own = _key(ids) or key or file_name(name)
     read = _sentences(body, own, by_id) if sentences and body is not None else ()
     subjects = [
         subject
@@ -167,12 +222,12 @@ def read_article(data: bytes, name: str, *, sentences: bool = True) -> Article:
     related = (find_doi(one.get(_HREF, "")) for one in meta.findall("related-article"))
     return Article(
         key=own,
-        title=plain(meta.find("title-group/article-title")),
-        abstract=" ".join(paragraphs_of(abstract)),
+        title=_title(meta),
+        abstract=_abstract(meta),
         lang=root.get(_LANG) or "en",
         pmid=_key([one for one in ids if one.get("pub-id-type") == "pmid"]).removeprefix("pmid:"),
         subjects=tuple(plain(one) for one in subjects),
-        keywords=tuple(filter(None, map(plain, meta.findall("kwd-group/kwd")))),
+        keywords=_keywords(meta),
         related=tuple(one for one in dict.fromkeys(related) if one and one != own),
         sentences=tuple(read),
         references={key: title for key, title in references.items() if key != own},
@@ -184,7 +239,7 @@ def parse_article(data: bytes, name: str) -> tuple[_Element, _Element]:
     from lxml import etree
 
     parser = etree.XMLParser(
-        resolve_entities=False,
+        resolve_entities="internal",  # libxml2 limits their expansion
         no_network=True,
         load_dtd=False,
         huge_tree=False,
@@ -192,7 +247,13 @@ def parse_article(data: bytes, name: str) -> tuple[_Element, _Element]:
         remove_pis=True,
     )
     try:
-        root = etree.fromstring(data, parser)
+        try:
+            root = etree.fromstring(data, parser)
+        except etree.XMLSyntaxError as error:
+            undeclared = (etree.ErrorTypes.ERR_UNDECLARED_ENTITY, etree.ErrorTypes.WAR_UNDECLARED_ENTITY)
+            if error.code not in undeclared:
+                raise
+            root = etree.fromstring(_replace_undeclared_entities(data), parser)
     except etree.XMLSyntaxError as error:
         line = f":{error.lineno}" if error.lineno else ""
         raise InputError(f"{name}{line}: invalid XML ({error.msg})") from None
@@ -203,7 +264,6 @@ def parse_article(data: bytes, name: str) -> tuple[_Element, _Element]:
         raise InputError(f"{name}: {len(found)} articles in one file; split the file")
     if not found:
         raise InputError(f"{name}: not a JATS article (the root is {etree.QName(root).localname})")
-    etree.strip_elements(found[0], etree.Entity, with_tail=False)
     if space := etree.QName(found[0]).namespace:
         for element in found[0].iter(f"{{{space}}}*"):
             element.tag = etree.QName(element).localname
@@ -213,28 +273,111 @@ def parse_article(data: bytes, name: str) -> tuple[_Element, _Element]:
     return found[0], meta
 
 
-def paragraphs_of(abstract: _Element | None) -> tuple[str, ...]:
+def _entity_text(name: str) -> str:
+    """Return the character of a named entity of HTML or ISO; the entity itself if the name is unknown."""
+    greek = _GREEK.get(name[:-2]) if name.endswith("gr") else None
+    return html5.get(f"{name};") or greek or f"&{name};"
+
+
+def _replace_undeclared_entities(data: bytes) -> bytes:
+    """Replace named entities, which an external DTD would declare, by characters."""
+    declared = {b"amp", b"lt", b"gt", b"quot", b"apos", *_DECLARED_ENTITY.findall(data)}
+
+    def replacement(entity: re.Match[bytes]) -> bytes:
+        if entity[1] in declared:
+            return entity[0]
+        return "".join(f"&#{ord(character)};" for character in _entity_text(entity[1].decode())).encode()
+
+    return _NAMED_ENTITY.sub(replacement, data)
+
+
+def _title(meta: _Element) -> str:
+    """Return title and subtitle, without marks of footnotes."""
+    group = meta.find("title-group")
+    if group is None:
+        return ""
+    parts = [
+        plain(part, _NOT_TEXT_IN_TITLES) for part in (group.find("article-title"), group.find("subtitle"))
+    ]
+    return ": ".join(part for part in parts if part)
+
+
+def _abstract(meta: _Element) -> str:
+    """Return the first abstract with a text: without a type, else of any type, else one for readers."""
+
+    def order(abstract: _Element) -> int:
+        kind = abstract.get("abstract-type")
+        return 0 if kind is None else 2 if kind in _LAST_ABSTRACTS else 1
+
+    for abstract in sorted(meta.findall("abstract"), key=order):
+        if text := " ".join(paragraphs_of(abstract)):
+            return text
+    return ""
+
+
+def _keywords(meta: _Element) -> tuple[str, ...]:
+    """Return the keywords; a compound keyword is one, without its codes."""
+    keywords: dict[str, None] = {}
+    for group in meta.findall("kwd-group"):
+        for keyword in group.iter("kwd", "compound-kwd"):
+            text = plain(keyword)
+            if keyword.tag == "compound-kwd":
+                parts = keyword.findall("compound-kwd-part")
+                text = ", ".join(plain(part) for part in parts if part.get("content-type") != "code")
+            keywords[text] = None
+    keywords.pop("", None)
+    return tuple(keywords)
+
+
+def paragraphs_of(abstract: _Element) -> tuple[str, ...]:
     """Return the paragraphs of an abstract, without its DOI."""
-    texts = (plain(one) for one in abstract.iter("p")) if abstract is not None else ()
-    return tuple(one for one in texts if one and not one.startswith("DOI:"))
+    texts = []
+    for paragraph in abstract.iter(*_TEXTS):
+        above = {element.tag for element in paragraph.iterancestors()}
+        if not above & {*_TEXTS, *_NOT_TEXT}:  # neither a part of another paragraph nor a note
+            texts.append(plain(paragraph))
+    return tuple(text for text in texts if text and not text.startswith("DOI:"))
 
 
-def plain(element: _Element | None) -> str:
-    """Return text without markup, in NFC: ``Ca<sup>2+</sup>`` gives ``Ca2+``."""
-    text = "".join(map(str, element.itertext())) if element is not None else ""
-    return " ".join(unicodedata.normalize("NFC", text).split())
+def plain(element: _Element | None, without: Set[str] = frozenset(_NOT_TEXT)) -> str:
+    """Return text without markup, formulas in LaTeX and notes, in NFC: ``Ca<sup>2+</sup>`` gives ``Ca2+``.
+
+    A line break or a block, such as an item of a list, is a space. without: elements to leave out.
+    """
+    if element is None:
+        return ""
+    parts: list[str] = []
+    _collect_text(element, without, parts)
+    return " ".join(unicodedata.normalize("NFC", "".join(parts)).split())
+
+
+def _collect_text(element: _Element, without: Set[str], parts: list[str]) -> None:
+    parts.append(element.text or "")
+    for child in element:
+        gap = " " if child.tag in _BLOCKS or child.tag == "break" else ""
+        parts.append(gap)
+        if child.tag not in without and child.tag not in _NOT_MATH:
+            _collect_text(child, without, parts)
+        parts.append(gap)
+        parts.append(child.tail or "")
 
 
 def _key(ids: list[_Element], title: str = "", year: str = "") -> str:
     named = {str(one.get("pub-id-type")): (one.text or "").strip() for one in reversed(ids)}
-    return reference_key(doi=named.get("doi", ""), pmid=named.get("pmid", ""), title=title, year=year)
+    pmcid = named.get("pmcid") or named.get("pmc", "")
+    return reference_key(
+        doi=named.get("doi", ""), pmid=named.get("pmid", ""), pmcid=pmcid, title=title, year=year
+    )
 
 
 def _references(root: _Element) -> tuple[dict[str, str], dict[str, str]]:
     """Key -> title, and entry id -> key, in order."""
     references: dict[str, str] = {}
     by_id: dict[str, str] = {}
-    for entry in root.iterfind("back//ref-list//ref"):
+    entries = (entry for back in root.findall("back") for entry in back.iter("ref"))
+    for entry in entries:
+        if any(above.tag == "ref" for above in entry.iterancestors()):
+            continue
         named = entry.find(".//article-title")
         if named is None:
             named = entry.find(".//source")
@@ -253,13 +396,15 @@ def _sentences(body: _Element, own: str, by_id: dict[str, str]) -> Iterator[Sent
     from lxml import etree
     from nupunkt import sent_spans
 
-    etree.strip_elements(body, *_NOT_TEXT, with_tail=False)
+    etree.strip_elements(body, *_NOT_TEXT, *_NOT_MATH, with_tail=False)
+    entries = list(by_id)
+    positions = {entry: position for position, entry in enumerate(entries)}
     sections: list[_Element] = []
     number = 0
     for paragraph in body.iter(*_TEXTS):
         if any(above.tag in _TEXTS for above in paragraph.iterancestors()):
             continue  # a part of the outer paragraph
-        text, marks, breaks = _Paragraph(by_id).read(paragraph)
+        text, marks, breaks = _Paragraph(by_id, entries, positions).read(paragraph)
         if not text:
             continue
         section = _section(paragraph, body)
@@ -295,8 +440,10 @@ def _section(paragraph: _Element, body: _Element) -> _Element:
 class _Paragraph:
     """Reads the text of a paragraph and its citations."""
 
-    def __init__(self, by_id: dict[str, str]) -> None:
-        self._by_id, self._order = by_id, list(by_id)
+    def __init__(self, by_id: dict[str, str], entries: list[str], positions: dict[str, int]) -> None:
+        self._by_id = by_id
+        self._entries = entries
+        self._positions = positions
         self._text = ""
         self._range: str | None = None  # the citation that may start a range
         self._behind = False  # a number after a sentence was skipped
@@ -347,8 +494,10 @@ class _Paragraph:
         is_number = _NUMBER.fullmatch(text) is not None
         if self._range is not None and len(ids) == 1 and is_number and ids[0] in self._by_id:
             # "3–7": only the ends have marks
-            first, last = self._order.index(self._range), self._order.index(ids[0])
-            ids = self._order[first + 1 : last] + ids if first < last else ids
+            first = self._positions[self._range]
+            last = self._positions[ids[0]]
+            if first < last <= first + MAX_RANGE:
+                ids = self._entries[first + 1 : last] + ids
         # "as known.<sup>3</sup> Next": the number would hide the end of the sentence
         ended = self._behind or self._text.endswith((".", "?", "!", ",", ";"))
         self._behind = ended and _NUMBERS.fullmatch(text) is not None

@@ -49,7 +49,7 @@ BROKEN = {
     "latin.xml": (article("<p>caf\xe9</p>").decode().encode("latin-1"), "latin.xml:1: invalid XML"),
     "encoding.xml": (article(prolog="<?xml version='1.0' encoding='klingon'?>"), "invalid XML"),
     "deep.xml": (article("<sec>" * 3000 + "</sec>" * 3000), "deep.xml:1: invalid XML"),
-    "cut.xml.gz": (gzip.compress(article("<p>Text.</p>"))[:-9], "cut.xml.gz: truncated or corrupt gzip"),
+    "cut.xml.gz": (gzip.compress(article("<p>Text.</p>"))[:-9], "cut.xml.gz: truncated or corrupt"),
     "inner.tar.gz": (
         tar(("in.zip", zip_archive(TWO[0])), mode="w:gz"),
         "in.zip: an archive inside an archive",

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import lzma
 import tarfile
+import time
+import tracemalloc
 import zipfile
 
 import pytest
 
+from rerank.errors import InputError
 from rerank.formats.jats import read_article, read_jats
 
 
@@ -179,7 +184,140 @@ def test_articles_inside_answers_of_archives_are_read():
         assert read_article(data, "x.xml") == read_article(plain, "x.xml")
 
 
-@pytest.mark.parametrize("prolog", [BOMB, SECRET])
-def test_entities_are_not_resolved(prolog):
-    read = read_article(article("<p>Here &a; there.</p>", prolog=prolog), "x.xml")
-    assert read.body == "Here there."
+@pytest.mark.parametrize(
+    ("prolog", "text"),
+    [
+        (BOMB, "Here aaaaaaaaaa there."),
+        (SECRET, "Here &a; there."),
+        ('<!DOCTYPE a [<!ENTITY a "β">]>', "Here β there."),
+        ('<!DOCTYPE a PUBLIC "-//NLM//DTD JATS v1.1//EN" "JATS.dtd">', "Here &a; there."),
+        ("", "Here &a; there."),
+    ],
+)
+def test_no_external_entity_is_loaded(prolog, text):
+    assert read_article(article("<p>Here &a; there.</p>", prolog=prolog), "x.xml").body == text
+
+
+def test_entities_do_not_expand_without_a_limit():
+    declared = [f'<!ENTITY e{n} "{f"&e{n - 1};" * 50}">' for n in range(1, 9)]
+    prolog = f'<!DOCTYPE a [<!ENTITY e0 "{"a" * 50}">{"".join(declared)}]>'
+    with pytest.raises(InputError, match="invalid XML"):
+        read_article(article("<p>&e8;</p>", prolog=prolog), "x.xml")
+
+
+@pytest.mark.parametrize("prolog", ["", '<!DOCTYPE a PUBLIC "x" "y.dtd">', '<!DOCTYPE a [<!ENTITY m "é">]>'])
+def test_entities_of_html_and_iso_are_read(prolog):
+    body = "<p>&beta;-catenin in M&uuml;ller cells, 5&nbsp;&mu;m &lt; 6, &bgr;&OHgr;&hellip;</p>"
+    assert read_article(article(body, prolog=prolog), "x.xml").body == (
+        "β-catenin in Müller cells, 5 μm < 6, βΩ…"
+    )
+
+
+TEX = (
+    "<inline-formula><alternatives><tex-math>\\usepackage{amsmath} $\\beta$</tex-math><mml:math "
+    'xmlns:mml="http://www.w3.org/1998/Math/MathML"><mml:semantics><mml:mi>β</mml:mi><mml:annotation>'
+    "\\beta</mml:annotation></mml:semantics></mml:math></alternatives></inline-formula>"
+)
+
+
+def abstract(*abstracts, title="On yeast"):
+    """Return the title and the text of an article with these abstracts."""
+    data = article(more="".join(abstracts)).replace(b"On <i>E. coli</i>", title.encode())
+    document = read_article(data, "x.xml").document()
+    return document.title, document.text
+
+
+def test_titles_have_no_latex_notes_or_joined_words():
+    assert abstract(title=f"Role of {TEX}2 in mice")[0] == "Role of β2 in mice"
+    assert abstract(title="First line<break/>second line")[0] == "First line second line"
+    assert (
+        abstract(title='Yeast<xref ref-type="fn" rid="f">*</xref><fn id="f"><p>Note.</p></fn>')[0] == "Yeast"
+    )
+    assert abstract(title="Ca<sup>2+</sup> and H<sub>2</sub>O")[0] == "Ca2+ and H2O"
+
+
+def test_abstracts_have_no_latex_notes_or_joined_words():
+    items = "<list><list-item><p>one</p></list-item><list-item><p>two</p></list-item></list>"
+    texts = {
+        f"<p>The {TEX} binds.</p>": "The β binds.",
+        f"<p>We show:{items}</p><p>End.</p>": "We show: one two End.",
+        f"<p>We show:</p>{items}": "We show: one two",
+        "<p>A line<break/>break.<fn><p>A note.</p></fn></p>": "A line break.",
+        "<def-list><def-item><term>TB</term><def><p>tuberculosis</p></def></def-item></def-list>": (
+            "TB tuberculosis"
+        ),
+        "<sec><title>Why</title><p>We asked.</p><sec><p>Again.</p></sec></sec>": "We asked. Again.",
+    }
+    for content, text in texts.items():
+        assert abstract(f"<abstract>{content}</abstract>")[1] == text
+
+
+def test_the_best_abstract_is_read():
+    graphical = '<abstract abstract-type="graphical"><p>Picture.</p></abstract>'
+    summary = '<abstract abstract-type="summary"><p>Summary.</p></abstract>'
+    plain = "<abstract><p>Plain.</p></abstract>"
+    assert abstract(graphical, summary, plain)[1] == "Plain."
+    assert abstract(graphical, summary)[1] == "Summary."
+    assert abstract(graphical, "<abstract/>")[1] == "Picture."
+
+
+def test_compound_and_nested_keywords_are_read():
+    more = (
+        "<kwd-group><compound-kwd><compound-kwd-part content-type='code'>D01</compound-kwd-part>"
+        "<compound-kwd-part>yeast</compound-kwd-part><compound-kwd-part>Candida</compound-kwd-part>"
+        "</compound-kwd><kwd>cell</kwd><nested-kwd><kwd>outer</kwd><nested-kwd><kwd>inner</kwd></nested-kwd>"
+        "</nested-kwd></kwd-group>"
+    )
+    keywords = read_article(article(more=more), "x.xml").keywords
+    assert keywords == ("yeast, Candida", "cell", "outer", "inner")
+
+
+def test_scanned_pages_and_definitions_are_text():
+    body = (
+        "<preformat>SCANNED\nPAGE</preformat><sec><def-list><def-item><term>TB</term><def><p>tuberculosis</p>"
+        "</def></def-item></def-list></sec>"
+    )
+    assert read_article(article(body), "x.xml").body == "SCANNED PAGE\nTB tuberculosis"
+
+
+def test_articles_without_doi_have_their_own_ids(tmp_path):
+    for folder, pmc in (("a", '<article-id pub-id-type="pmc">7</article-id>'), ("b", ""), ("c/d", "")):
+        (tmp_path / folder).mkdir(parents=True)
+        data = article().replace(b'<article-id pub-id-type="doi">10.1000/own</article-id>', pmc.encode())
+        (tmp_path / folder / "main.NXML").write_bytes(data)
+    assert [read.key for read in read_jats(tmp_path)] == ["PMC7", "b/main.NXML", "c/d/main.NXML"]
+    assert [read.key for read in read_jats(tmp_path / "b")] == ["main.NXML"]
+    assert [read.key for read in read_jats(tmp_path / "b" / "main.NXML")] == ["main.NXML"]
+    with tarfile.open(tmp_path / "all.TAR", "w") as archive:
+        archive.add(tmp_path / "b" / "main.NXML", "PMC9/main.NXML")
+    assert [read.key for read in read_jats(tmp_path / "all.TAR")] == ["PMC9/main.NXML"]
+
+
+def test_compressed_articles_are_read(tmp_path):
+    for name, compress in (
+        ("a.xml.GZ", gzip.compress),
+        ("b.xml.bz2", bz2.compress),
+        ("c.xml.xz", lzma.compress),
+    ):
+        (tmp_path / name).write_bytes(compress(article(doi=f"10.1000/{name[0]}")))
+    assert [read.key for read in read_jats(tmp_path)] == ["10.1000/a", "10.1000/b", "10.1000/c"]
+
+
+def test_long_ranges_and_nested_reference_lists_take_bounded_memory_and_time():
+    references = [reference(n, doi=f"10.1000/{n}") for n in range(1, 2001)]
+    body = f"<p>{''.join(f'{cite(1)}–{cite(n)} ' for n in range(2, 2001))}</p>"
+    nested = "<ref-list>" * 200 + "".join(references) + "</ref-list>" * 200
+    data = article(body, [nested])
+    tracemalloc.start()
+    begin = time.process_time()
+    read = read_article(data, "x.xml")
+    seconds = time.process_time() - begin
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(read.references) == 2000
+    assert peak < 60_000_000  # 2,000 ranges of 1,000 references need more than 200 MB
+    assert seconds < 10
+    cites = read_article(
+        article(f"<p>As {cite(1)}–{cite(101)} and {cite(1)}–{cite(102)}.</p>", references), "x"
+    )
+    assert len(cites.sentences[0].cites) == 102
