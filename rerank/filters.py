@@ -5,6 +5,7 @@ One index field has all *terms*: field, kind and value. Numbers and dates sort b
 
 from __future__ import annotations
 
+import calendar
 import math
 import re
 import struct
@@ -15,6 +16,7 @@ from typing import NamedTuple
 
 from rerank.errors import UsageError
 from rerank.records import Document
+from rerank.text import compose, normalize
 
 FIELD = "filters"
 """The index field with the terms."""
@@ -22,17 +24,27 @@ FIELD = "filters"
 LONGEST = 256
 """Maximum characters of a value and of a field name; longer values cannot be filtered by."""
 
-WORD, NUMBER, TIME, TRUTH = "k", "n", "t", "y"  # not hexadecimal digits, which the names have
-KINDS = {WORD: "words", NUMBER: "numbers", TIME: "dates", TRUTH: "true or false"}
+# Not hexadecimal digits, which the names have.
+WORD = "k"
+NUMBER = "n"
+TIME = "t"
+YEAR = "w"
+TRUTH = "y"
+KINDS = {WORD: "words", NUMBER: "numbers", TIME: "dates", YEAR: "years", TRUTH: "true or false"}
 
-_FILTER = re.compile(r"([^<>=]*)(>=|<=|=|>|<)(.*)", re.DOTALL)
+SIGNS = ("=", "<", "<=", ">", ">=")
+_OTHER_SIGNS = {"==": "=", "===": "=", "=>": ">=", "=<": "<=", "≥": ">=", "≤": "<="}
+_FILTER = re.compile(r"([^<>=!≤≥≠]*)([<>=!≤≥≠]+)(.*)", re.DOTALL)
+_YEAR = re.compile(r"\d{4}")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _TIME = re.compile(
     r"(\d{4})(?:-(\d\d)(?:-(\d\d)(?:[T ](\d\d):(\d\d)(?::(\d\d)(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?)?)?)?"
 )
 _LOWEST = (1, 1, 1, 0, 0, 0)  # parts of a date
-_LENGTHS = {3: 86_400_000, 5: 60_000, 6: 1000}  # milliseconds of a date with so many parts
+_DAY = 86_400.0
+_SECONDS = {3: _DAY, 5: 60.0, 6: 1.0}  # of a date with so many parts
+_MILLISECOND = 0.001
 _AFTER = "!"  # sorts after a number, and before a longer number with the same start
 _HOW = "write it as year>=2020, tags=a or published<2024-06"
 
@@ -48,7 +60,7 @@ class Span(NamedTuple):
 class Filter:
     """A condition on a field.
 
-    op: one of = < <= > >=. value: text.
+    op: one of SIGNS. value: text. Field names, words and dates are compared in their normalized form.
 
     >>> Filter.parse("year >= 2020")
     Filter(field='year', op='>=', value='2020')
@@ -61,63 +73,81 @@ class Filter:
     @classmethod
     def parse(cls, text: str) -> Filter:
         """Parse, for example, ``FIELD>=VALUE``. Raises UsageError."""
-        found = _FILTER.fullmatch(text)
-        parts = [part.strip() for part in found.groups()] if found else [""]
+        match = _FILTER.fullmatch(text)
+        parts = [part.strip() for part in match.groups()] if match else [""]
         if not all(parts):
             raise UsageError(f"filter {text!r}: no field, sign and value; {_HOW}")
-        one = cls(*parts)
-        if one.op != "=" and number(one.value) is None and period(one.value) is None:
+        return cls(*parts)
+
+    def __post_init__(self) -> None:
+        if self.op not in SIGNS:
+            raise UsageError(f"filter {str(self)!r}: {self.op!r} is not a sign; {_remedy(self.op)}")
+        if self.op != "=" and number(self.value) is None and period(self.value) is None:
             raise UsageError(
-                f"filter {text!r}: {one.value!r} is neither a number nor a date; use =, or {_HOW}"
+                f"filter {str(self)!r}: {self.value!r} is neither a number nor a date; use =, or {_HOW}"
             )
-        return one
 
     def __str__(self) -> str:
         return f"{self.field}{self.op}{self.value}"
 
     def kinds(self) -> str:
-        """Kinds of comparable values."""
-        fits = {
+        """Return the kinds of values that can be compared with this one."""
+        is_date = period(self.value) is not None
+        comparable = {
             WORD: self.op == "=",
             NUMBER: number(self.value) is not None,
-            TIME: period(self.value) is not None,
+            TIME: is_date,
+            YEAR: is_date,
             TRUTH: self.op == "=" and self.value in ("true", "false"),
         }
-        return "".join(kind for kind, can in fits.items() if can)
+        return "".join(kind for kind, fits in comparable.items() if fits)
 
     def terms(self) -> list[str | Span]:
         """Return terms and spans that match."""
-        found: list[str | Span] = []
+        terms: list[str | Span] = []
         for kind in self.kinds():
-            begin = _begin(self.field, kind)
             if kind in (WORD, TRUTH):
-                found.append(begin + self.value)
-                continue
-            if kind == TIME and (when := period(self.value)):
-                low, high = (begin + _ordered(moment) for moment in when)
-            elif (value := exact(self.value)) is not None:
-                low = begin + _ordered(value)
-                high = low + _AFTER
-            all_of_them = every(self.field, kind)
-            found.append(
-                {
-                    "=": Span(low, high),
-                    ">=": Span(low, all_of_them.high),
-                    ">": Span(high, all_of_them.high),
-                    "<": Span(all_of_them.low, low),
-                    "<=": Span(all_of_them.low, high),
-                }[self.op]
-            )
-        return found
+                terms.append(_begin(self.field, kind) + normalize(self.value))
+            else:
+                terms.append(self._span(kind))
+        return terms
+
+    def _span(self, kind: str) -> Span:
+        """Return the span of numbers, dates or years that match."""
+        begin = _begin(self.field, kind)
+        moments = period(self.value) if kind in (TIME, YEAR) else None
+        value = exact(self.value)
+        if moments is not None:
+            low = begin + _ordered(moments[0])
+            high = begin + _ordered(moments[1])
+        else:
+            assert value is not None
+            low = begin + _ordered(value)
+            high = low + _AFTER
+        whole = every(self.field, kind)
+        spans = {
+            "=": Span(low, high),
+            ">=": Span(low, whole.high),
+            ">": Span(high, whole.high),
+            "<": Span(whole.low, low),
+            "<=": Span(whole.low, high),
+        }
+        return spans[self.op]
 
     def check(self, kinds: str) -> None:
-        """Raise UsageError for incomparable kinds."""
+        """Raise UsageError for incomparable kinds.
+
+        Strings of four digits are years if all are, or if others are dates. Otherwise they may be codes.
+        """
+        comparable = set(kinds) & set(self.kinds())
+        if self.op != "=" and comparable == {YEAR} and WORD in kinds:
+            comparable = set()
         if not kinds:
             raise UsageError(
                 f"filter {self}: no document has a field {self.field!r} to filter by; use categories, lang or"
                 " a field with words, numbers, dates or truth values"
             )
-        if not set(kinds) & set(self.kinds()):
+        if not comparable:
             values = " and ".join(KINDS[kind] for kind in kinds)
             wrong = f"{self.value!r} is none of them" if self.op == "=" else f"{self.op} compares others"
             raise UsageError(f"filter {self}: field {self.field!r} holds {values}, and {wrong}; correct it")
@@ -146,26 +176,40 @@ def terms_of(document: Document) -> list[str]:
     ['63617465676f72696573ka b', '6e6577ytrue']
     """
     fields = {**document.extra, "categories": document.categories, "lang": document.lang}
-    found = [term for name in sorted(fields) for term in _terms(name, fields[name])]
-    return list(dict.fromkeys(found))
+    terms = [term for name in sorted(fields) for term in _terms(name, fields[name])]
+    return list(dict.fromkeys(terms))
 
 
-def _terms(field: str, value: object) -> Iterator[str]:
+def _terms(field: str, values: object) -> Iterator[str]:
     if len(field) > LONGEST:
         return
-    for one in value if isinstance(value, (list, tuple)) else (value,):
-        if isinstance(one, bool):
-            yield f"{_begin(field, TRUTH)}{str(one).lower()}"
-        elif isinstance(one, (int, float)):
-            if math.isfinite(_float(one)):
-                yield _begin(field, NUMBER) + _ordered(one)
-        elif isinstance(one, str) and one and len(one) <= LONGEST:
-            when = period(one) if "-" in one else None  # four digits are a word
-            yield _begin(field, TIME) + _ordered(when[0]) if when else _begin(field, WORD) + one
+    for value in values if isinstance(values, (list, tuple)) else (values,):
+        if isinstance(value, bool):
+            yield f"{_begin(field, TRUTH)}{str(value).lower()}"
+        elif isinstance(value, (int, float)):
+            if math.isfinite(_float(value)):
+                yield _begin(field, NUMBER) + _ordered(value)
+        elif isinstance(value, str) and value and len(value) <= LONGEST:
+            yield _term_of_text(field, normalize(value))
+
+
+def _term_of_text(field: str, text: str) -> str:
+    moments = period(text)
+    if moments is None:
+        return _begin(field, WORD) + text
+    return _begin(field, YEAR if _YEAR.fullmatch(text) else TIME) + _ordered(moments[0])
+
+
+def _remedy(sign: str) -> str:
+    if sign in _OTHER_SIGNS:
+        return f"write {_OTHER_SIGNS[sign]}"
+    if sign in ("!=", "≠", "<>", "=!", "!=="):
+        return "filters cannot exclude a value; give the values to keep with ="
+    return f"use one of {' '.join(SIGNS)}, with a space before a value that starts with such a character"
 
 
 def _begin(field: str, kind: str) -> str:
-    return field.encode(errors="replace").hex() + kind
+    return compose(field).encode(errors="replace").hex() + kind
 
 
 def _ordered(value: float) -> str:
@@ -209,22 +253,31 @@ def period(text: str) -> tuple[float, float] | None:
     >>> period("1970-01-02"), period("1970-01-01T01:00:00+01:00")
     ((86400.0, 172800.0), (0.0, 1.0))
     """
-    found = _TIME.fullmatch(text)
-    if found is None:
+    match = _TIME.fullmatch(normalize(text))
+    if match is None:
         return None
-    *parts, fraction, zone = found.groups()
+    *parts, fraction, zone = match.groups()
     count = sum(part is not None for part in parts)
     year, month, day, hour, minute, second = (int(part or lowest) for part, lowest in zip(parts, _LOWEST))
-    microsecond = round(float(fraction or 0) * 1e6) % 1_000_000
+    beyond = 0.0  # end of a day, leap second
+    if (hour, minute, second) == (24, 0, 0):
+        hour = 0
+        beyond = _DAY
+    elif second == 60:
+        second = 59
+        beyond = 1.0
     try:
-        begin = datetime(year, month, day, hour, minute, second, microsecond, _zone(zone))
-        if count < 3:  # a year or a month
-            end = begin.replace(year=year + 1) if count == 1 else (begin + timedelta(days=31)).replace(day=1)
-        else:
-            end = begin + timedelta(milliseconds=1 if fraction else _LENGTHS[count])
-        return begin.timestamp(), end.timestamp()
-    except (ValueError, OverflowError):  # the 13th month, the year 0
+        moment = datetime(year, month, day, hour, minute, second, 0, _zone(zone))
+    except ValueError:  # the 13th month, the year 0
         return None
+    begin = moment.timestamp() + beyond + float(fraction or 0)
+    if count == 1:
+        length = _DAY * (366 if calendar.isleap(year) else 365)
+    elif count == 2:
+        length = _DAY * calendar.monthrange(year, month)[1]
+    else:
+        length = _MILLISECOND if fraction else _SECONDS[count]
+    return begin, begin + length
 
 
 def _zone(text: str | None) -> timezone:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rerank.errors import UsageError
-from rerank.text import plural, query_language, without_stop_words
+from rerank.text import compose, normalize, plural, query_language, without_stop_words
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,7 +27,8 @@ class Document:
     """One document; ``extra`` has the other fields of the input.
 
     The fields are normalized as in files: an integer id becomes text, None an empty text, and one category or
-    link without a list becomes a list of one. Raises UsageError, with the field's name, for other types.
+    link without a list becomes a list of one. Titles and texts are composed (NFC), categories are normalized
+    (:func:`rerank.text.normalize`). Raises UsageError, with the field's name, for other types.
 
     >>> Document("1", title="Sorting", text="A faster quicksort").content
     'Sorting\\nA faster quicksort'
@@ -262,14 +263,16 @@ def record_id(value: Any, label: str) -> str:
 
 
 def category_names(values: Any, label: str) -> tuple[str, ...]:
-    """Return distinct names without surrounding white space; one text is one name. Raises UsageError.
+    """Return distinct names, normalized and without white space around them; one text is one name.
+
+    Raises UsageError.
 
     >>> category_names(["wolves ", "wolves", ""], "categories"), category_names("wolves", "categories")
     (('wolves',), ('wolves',))
     """
     if type(values) is tuple and not values:
         return values
-    names = dict.fromkeys(name.strip() for name in _names(values, label))
+    names = dict.fromkeys(normalize(name).strip() for name in _names(values, label))
     names.pop("", None)
     return tuple(names)
 
@@ -300,12 +303,13 @@ def _set_fields(record: Document | Query, **values: object) -> None:
 
 
 def _text(value: Any, name: str, record_id: Any) -> str:
+    """Return a text with composed accents. Raises UsageError for other types."""
     if type(value) is str:
-        return value
+        return compose(value)
     if value is None:
         return ""
     if isinstance(value, str):  # a subclass, such as those of NumPy
-        return str(value)
+        return compose(str(value))
     raise UsageError(f"the {name} of {record_id!r} is {shorten(value)}, not a text")
 
 

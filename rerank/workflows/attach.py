@@ -66,6 +66,7 @@ def attach(
     named = fields_of(fields, "the command")
     engine = OpenSearchEngine.open(opensearch, Path(), None, named)
     engine.index.check()
+    engine.index.check_values()
     found, documents = engine.index.indices(), len(engine)
     indices, settings = sorted(found), opensearch.table() | ({"fields": named} if named else {})
     engine.close()

@@ -49,8 +49,75 @@ def test_a_date_is_a_period():
     assert period("2024-12") == (at(2024, 12, 1), at(2025, 1, 1))
     assert period("2024-02-29") == (at(2024, 2, 29), at(2024, 3, 1))
     assert period("2024-02-29T23:59+02:00") == (at(2024, 2, 29, 21, 59), at(2024, 2, 29, 22, 0))
-    for text in ("2024-13", "2023-02-29", "0000", "24", "2024-1-1", "2024-02-29T25:00", "9999-12-31"):
+    for text in ("2024-13", "2023-02-29", "0000", "24", "2024-1-1", "2024-02-29T25:00"):
         assert period(text) is None
+
+
+def test_the_last_dates_of_the_calendar_are_dates():
+    """Open ends are often written in this way. By hand: 253402300800 seconds after 1970, the year 10000 begins."""
+    end = 253402300800.0
+    assert period("9999") == (end - 365 * 86400, end)
+    assert period("9999-12") == (end - 31 * 86400, end)
+    assert period("9999-12-31") == (end - 86400, end)
+    assert period("9999-12-31T23:59:59Z") == period("9999-12-31 23:59:59") == (end - 1, end)
+    assert period("9999-12-31T23:59:59-05:00") == (end - 1 + 5 * 3600, end + 5 * 3600)
+    assert period("9999-12-31T24:00:00") == (end, end + 1)
+    assert period("2016-12-31T23:59:60Z") == period("2017-01-01T00:00:00Z")
+
+
+@pytest.mark.parametrize("stage", ["bm25", "tfidf"])
+def test_open_ends_and_years_are_compared_with_dates(tmp_path, stage):
+    engine = Workspace.create(tmp_path / "ws", lang="en").engine
+    ends = ["9999", "9999-12-31", "9999-12-31T23:59:59.999Z", "2031-01-01", "2020-05-01", "2019", "none"]
+    engine.write(Document(end, text="contract", extra={"until": end, "code": end[:5]}) for end in ends)
+
+    def matches(text: str) -> list[str]:
+        return engine.find(SearchRequest("contract", stage, 10, filters_of(text))).ids
+
+    assert matches("until>2025-01-01") == sorted(ends[:4])
+    assert matches("until<=2019-12") == ["2019"]
+    assert matches("until=2019") == ["2019"]
+    assert matches("code=9999") == ["9999"]
+    with pytest.raises(UsageError, match="holds words and years"):
+        matches("code>2025")  # "none" and other codes are not years
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("until==2031-01-01", "write ="),
+        ("until!=2031-01-01", "cannot exclude"),
+        ("until<>2031", "cannot exclude"),
+        ("until=>2031", "write >="),
+        ("until=<2031", "write <="),
+        ("until≥2031", "write >="),
+        ("until≠2031", "cannot exclude"),
+        ("until>>2031", "use one of"),
+    ],
+)
+def test_other_signs_are_refused_with_the_right_one(text, remedy):
+    with pytest.raises(UsageError, match=remedy):
+        filters_of(text)
+
+
+def test_spellings_of_the_same_value_match():
+    document = Document(
+        "1",
+        extra={"ville": "Orle\u0301ans", "nom\u00e9": "\uff21\uff22\u00ad\uff23"},
+        categories=("Caf\u00e9",),
+    )
+    for text in (
+        "ville=Orl\u00e9ans",
+        "ville=Orle\u0301ans",
+        "nome\u0301=ABC",
+        "nom\u00e9=A\u200bBC",
+        "categories=Cafe\u0301",
+    ):
+        assert holds(Filter.parse(text), document)
+    assert not holds(Filter.parse("ville=Orleans"), document)
+    assert clause(Filter.parse("ville=Orl\u00e9ans"), "keyword", "shop") == {
+        "terms": {"ville": ["Orl\u00e9ans", "Orle\u0301ans"]}
+    }
 
 
 def test_terms_of_a_field_keep_numbers_words_and_dates():

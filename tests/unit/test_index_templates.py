@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import sys
+import unicodedata
 from importlib import resources
 
 import pytest
 from rerank.index_templates import analysis, component, index_body
 
-from rerank.text import STEMMERS
+from rerank.text import CJK, SPACELESS, STEMMERS, normalize, pairs_pattern
 
 FILES = sorted(
     file.name.removesuffix(".json")
@@ -30,6 +33,29 @@ def test_every_stemmed_language_has_an_analysis_and_a_template():
     assert {analysis(code) for code in STEMMERS} | {"cjk", "neutral"} == set(LANGUAGES)
     composed = {name for lang in LANGUAGES for name in component(f"rerank-index-{lang}")["composed_of"]}
     assert composed | {f"rerank-index-{lang}" for lang in LANGUAGES} == set(FILES)
+
+
+def test_the_char_filters_have_the_rules_of_the_local_engine():
+    filters = component("rerank-normalization")["template"]["settings"]["index"]["analysis"]["char_filter"]
+    rules = {}
+    for rule in filters["rerank_forms"]["mappings"]:
+        before, _, after = rule.partition("=>")
+        rules[unescape(before)] = unescape(after)
+    assert {before: normalize(before) for before in rules} == rules
+    old = unicodedata.ucd_3_2_0
+    for code in range(sys.maxunicode):
+        character = chr(code)
+        if old.category(character) in ("Cn", "Co", "Cs") or 0xAC00 <= code <= 0xD7A3:
+            continue
+        assert rules.get(character, character) == normalize(character)
+        decomposed = unicodedata.normalize("NFD", character)
+        assert rules.get(decomposed, decomposed) in (normalize(character), character)
+    assert filters["rerank_pairs"]["pattern"] == pairs_pattern(SPACELESS)
+    assert filters["rerank_cjk_pairs"]["pattern"] == pairs_pattern(SPACELESS + CJK)
+
+
+def unescape(text: str) -> str:
+    return re.sub(r"\\u(\w{4})", lambda match: chr(int(match[1], 16)), text)
 
 
 def test_bodies_are_independent():

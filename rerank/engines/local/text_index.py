@@ -21,7 +21,7 @@ from rerank.errors import WorkspaceError
 from rerank.files import check_relative_path, parse_json
 from rerank.filters import FIELD, KINDS, Filter, Span, every, terms_of
 from rerank.records import Document
-from rerank.text import Terms, analyzer, normalize
+from rerank.text import Terms, analyzer
 
 _HEAP = 64_000_000  # bytes that tantivy collects before it writes a segment
 _THREADS = 1  # more threads make more, slower segments
@@ -133,7 +133,7 @@ class TextIndex:
             for batch in batches:
                 with _io():
                     for row, document in zip(*batch):
-                        writer.add_document(_fields(row, document))
+                        writer.add_document(self._fields(row, document))
             with _io():
                 for i in range(0, len(dead), 1000):
                     # delete_documents_by_term reads numbers as signed and finds nothing.
@@ -153,6 +153,14 @@ class TextIndex:
         with suppress(ValueError):  # a failed merge loses nothing
             writer.wait_merging_threads()
         return stamp
+
+    def _fields(self, row: int, document: Document) -> tantivy.Document:
+        fields = tantivy.Document()
+        fields.add_unsigned("row", row)
+        fields.add_text("content", self.analyze.searchable(document.content))
+        for term in terms_of(document):
+            fields.add_text(FIELD, term)
+        return fields
 
     def filter(self, searcher: tantivy.Searcher, filters: Sequence[Filter]) -> tantivy.Query:
         """Return the query for all filters; it scores 0. Raises UsageError."""
@@ -219,15 +227,6 @@ class TextIndex:
         by_row = np.zeros(len(wanted), np.float64)
         by_row[np.searchsorted(wanted, matches)] = scores
         return by_row[np.searchsorted(wanted, rows)]
-
-
-def _fields(row: int, document: Document) -> tantivy.Document:
-    fields = tantivy.Document()
-    fields.add_unsigned("row", row)
-    fields.add_text("content", normalize(document.content))
-    for term in terms_of(document):
-        fields.add_text(FIELD, term)
-    return fields
 
 
 def _rows(searcher: tantivy.Searcher, hits: Sequence[tuple[float, tantivy.DocAddress]]) -> NDArray[np.int64]:

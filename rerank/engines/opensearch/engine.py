@@ -84,7 +84,7 @@ class OpenSearchEngine(Writer, Engine):
         fields: Mapping[str, Sequence[str]] = {},
     ) -> OpenSearchEngine:
         """Open an index. folder: of the engine. fields: of an attached index (:func:`fields_of`)."""
-        return cls(Index(settings, folder, Layout(fields), lang))
+        return cls(Index(settings, folder, Layout(fields, lang), lang))
 
     @classmethod
     def in_workspace(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from rerank.engines.opensearch.reading import Reader
 from rerank.errors import UsageError
 from rerank.filters import FIELD, KINDS, Filter, Span, every, exact, period
+from rerank.text import compose, normalize
 
 NUMERIC = frozenset(
     ("byte", "short", "integer", "long", "unsigned_long", "half_float", "float", "double", "scaled_float")
@@ -20,6 +22,7 @@ NUMERIC = frozenset(
 TIMES = frozenset(("date", "date_nanos"))
 _WORDS = frozenset(("keyword", "constant_keyword", "wildcard", "ip"))
 _REMEMBERED = 1000
+_SPELLINGS = (compose, partial(unicodedata.normalize, "NFD"), normalize)
 _BOUNDS = {">=": "gte", ">": "gt", "<=": "lte", "<": "lt"}
 
 
@@ -35,17 +38,31 @@ class Fields:
         uuids = frozenset(self._index.shape().uuids.values()) if filters else frozenset()
         return [self._cached(uuids, one) for one in filters]
 
-    def _clause(self, uuids: frozenset[str], one: Filter) -> dict[str, Any]:
+    def _clause(self, uuids: frozenset[str], condition: Filter) -> dict[str, Any]:
         """uuids: of the indices, which can change."""
         if self._index.layout.attached:
-            caps = self._caps(f"{one.field},*.keyword")
-            kinds = ", ".join(sorted(caps.get(one.field, ())))
-            return clause(one, kinds, self._index.settings.index, caps)
-        counts = {kind: {"filter": _span(every(one.field, kind))} for kind in KINDS}
-        found = self._index.search("looking for fields", {"size": 0, "aggs": counts})["aggregations"]
-        one.check("".join(kind for kind in KINDS if found[kind]["doc_count"]))
-        some = [_span(t) if isinstance(t, Span) else {"term": {FIELD: t}} for t in one.terms()]
-        return {"bool": {"should": some}} if len(some) > 1 else some[0]
+            return self._clause_of_field(condition)
+        counts = {kind: {"filter": _span(every(condition.field, kind))} for kind in KINDS}
+        answer = self._index.search("looking for fields", {"size": 0, "aggs": counts})["aggregations"]
+        condition.check("".join(kind for kind in KINDS if answer[kind]["doc_count"]))
+        terms = condition.terms()
+        clauses = [_span(term) if isinstance(term, Span) else {"term": {FIELD: term}} for term in terms]
+        return {"bool": {"should": clauses}} if len(clauses) > 1 else clauses[0]
+
+    def _clause_of_field(self, condition: Filter) -> dict[str, Any]:
+        """Return the clause for a field of an attached index."""
+        field = condition.field
+        index = self._index.settings.index
+        fields = self._caps(",".join([field, *_parents(field), "*.keyword"]))
+        types = fields.get(field, {})
+        if not all(about.get("searchable", True) for about in types.values()):
+            raise UsageError(
+                f"filter {condition}: field {field!r} of index {index!r} has `index: false`, so no search can"
+                " use it; name another field"
+            )
+        result = clause(condition, ", ".join(sorted(types)), index, fields)
+        nested = _nested(field, fields)
+        return {"nested": {"path": nested, "query": result}} if nested else result
 
     def _caps(self, names: str) -> dict[str, dict[str, Any]]:
         """Field -> type -> capabilities."""
@@ -55,21 +72,28 @@ class Fields:
         fields: dict[str, dict[str, Any]] = answer["fields"]
         return fields
 
-    def number_fields(self, names: str = "*") -> dict[str, str]:
-        """Return field -> ``number`` or ``date``."""
-        kinds = {name: set(about) for name, about in self._caps(names).items() if not name.startswith("_")}
-        return {
-            name: "date" if kind <= TIMES else "number"
-            for name, kind in kinds.items()
-            if kind <= NUMERIC | TIMES
-        }
+    def number_fields(self, names: Sequence[str] = ("*",)) -> dict[str, str]:
+        """Return field -> ``number`` or ``date``, without fields that have no doc values."""
+        parents = {parent for name in names for parent in _parents(name)}
+        fields = self._caps(",".join([*names, *sorted(parents)]))
+        numbers: dict[str, str] = {}
+        for name, types in fields.items():
+            readable = all(about.get("aggregatable", True) for about in types.values())
+            if name.startswith("_") or not readable or _nested(name, fields):
+                continue
+            if types.keys() <= NUMERIC | TIMES:
+                numbers[name] = "date" if types.keys() <= TIMES else "number"
+        return numbers
 
     def field_values(self, ids: Sequence[str], fields: Sequence[str]) -> list[NDArray[np.float64]]:
         """Return numbers and dates; see :meth:`Engine.field_values`."""
-        known = self.number_fields(",".join(fields))
+        known = self.number_fields(fields)
         for field in fields:
             if field not in known:
-                kinds = ", ".join(sorted(self._caps(field).get(field, ())))
+                types = self._caps(field).get(field, {})
+                kinds = ", ".join(sorted(types))
+                if types and types.keys() <= NUMERIC | TIMES:
+                    kinds += " in a nested field or without doc values"
                 raise UsageError(
                     f"field {field!r} of index {self._index.settings.index!r} is not a number: it is"
                     f" {f'of type {kinds}' if kinds else 'missing'}; fields of numbers:"
@@ -81,6 +105,17 @@ class Fields:
         values = [[float(found.get(id, {}).get(f, [np.nan])[0]) for id in ids] for f in fields]
         scale = {"date": 1000.0, "number": 1.0}
         return [np.array(some, np.float64) / scale[known[f]] for f, some in zip(fields, values)]
+
+
+def _parents(field: str) -> list[str]:
+    """Return the paths above a field, the longest first."""
+    parts = field.split(".")
+    return [".".join(parts[:end]) for end in range(len(parts) - 1, 0, -1)]
+
+
+def _nested(field: str, fields: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """Return the path of the nested field around a field."""
+    return next((parent for parent in _parents(field) if "nested" in fields.get(parent, {})), None)
 
 
 def clause(one: Filter, kind: str, index: str, known: Mapping[str, Any] = {}) -> dict[str, Any]:
@@ -123,7 +158,9 @@ def clause(one: Filter, kind: str, index: str, known: Mapping[str, Any] = {}) ->
     if kind not in _WORDS:
         beside = f"{one.field}.keyword"
         raise UsageError(f"{where}; filter by one of type keyword" + f", {beside}" * (beside in known))
-    return {"term": {one.field: one.value}}
+    spellings = [form(one.value) for form in _SPELLINGS]
+    values = list(dict.fromkeys([one.value, *spellings]))
+    return {"terms": {one.field: values}} if len(values) > 1 else {"term": {one.field: one.value}}
 
 
 def _span(span: Span) -> dict[str, Any]:

@@ -17,8 +17,9 @@ from rerank.engines.opensearch.errors import CREATE_AGAIN, asking
 from rerank.engines.opensearch.layout import Layout, check_fields, field_types
 from rerank.errors import EngineError, UsageError
 from rerank.index_templates import index_body
+from rerank.text import plural
 
-FORMAT = 2
+FORMAT = 3
 """Version of index_templates/; an index of another version is not opened."""
 
 _WINDOW = 10_000  # default of index.max_result_window: the hits that an index returns at once
@@ -31,6 +32,7 @@ pipeline; the hook does not change them, because they have no words."""
 DEFAULTS: Mapping[str, Any] = {"search_pipeline": NO_PIPELINE, "track_total_hits": False}
 """Parts of the body of every search."""
 
+_SAMPLE = 20  # documents that show whether a field can be read
 _ALL: Mapping[str, Any] = {"match_all": {}}
 FRESH = 2.0  # seconds until indices and pipelines are read again
 
@@ -50,7 +52,7 @@ class Index:
         self, settings: Settings, folder: Path, layout: Layout | None = None, lang: str | None = None
     ) -> None:
         self.settings = settings
-        self.layout = layout or Layout()
+        self.layout = layout or Layout(lang=lang)
         self.lang = lang
         self.folder = folder
         self._shape: tuple[float, Shape] | None = None
@@ -79,6 +81,22 @@ class Index:
                 )
             if made != FORMAT:
                 raise EngineError(f"index {name!r} has another format, {made}; ingest again with --replace")
+
+    def check_values(self) -> None:
+        """Raise UsageError for a field of an attached index that has values, but not in ``_source``.
+
+        Such a field is filled from others (``copy_to``), so its texts cannot be read.
+        """
+        for name, paths in self.layout.fields.items():
+            for path in paths:
+                body = {"size": _SAMPLE, "query": {"exists": {"field": path}}, "_source": [path]}
+                hits = self.search("reading documents", body)["hits"]["hits"]
+                if hits and not any(self.layout.has_value(path, hit["_source"]) for hit in hits):
+                    raise UsageError(
+                        f"field {path!r} of index {self.settings.index!r} is empty in the _source of"
+                        f" {plural(len(hits), 'document[|s]')} that have it, so {name} cannot be read;"
+                        " another field fills it (copy_to): name that one"
+                    )
 
     def indices(self, name: str = "") -> dict[str, dict[str, Any]]:
         """Return the indices of a name (default: of the settings), with mappings, settings and aliases."""
