@@ -81,6 +81,6 @@ def _read(scorer: Scorer, ids: list[str]) -> tuple[dict[str, Document], NDArray[
         (signal,) = scorer.signals
         if isinstance(signal, Ranker):
             unscored = ScoringInput(block, {scorer.first_stage: np.zeros(len(block))})
-            known = scorer.load_missing_scores_and_features(Query("", ""), unscored)
+            known = scorer.load_missing_scores_and_features(Query("query", ""), unscored)
             blocks.append(fill_missing_features(signal, known, dict(enumerate(read))))
     return documents, np.concatenate(blocks) if blocks else None

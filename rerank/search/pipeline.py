@@ -42,7 +42,7 @@ class SearchResult(ScoringResult):
     without_features: numbers of candidates without stored features, ``encoded`` or ``unscored``. Unscored
         candidates keep their first-stage position.
 
-    >>> answer = workspace.pipeline(["bm25"]).answer(Query("", "wolf"), workspace.stack("bm25"))
+    >>> answer = workspace.pipeline(["bm25"]).answer(Query("query", "wolf"), workspace.stack("bm25"))
     >>> answer.ranking.ids, answer.found, answer.inferred
     (['wolf'], {'bm25': 1}, False)
     """
@@ -137,7 +137,7 @@ class Pipeline:
     vectors: query vector cache.
 
     >>> pipeline = workspace.pipeline(["tfidf", "bm25"])
-    >>> answer = pipeline.answer(Query("", "night"), workspace.stack("tfidf*0.5 + bm25*0.5"))
+    >>> answer = pipeline.answer(Query("query", "night"), workspace.stack("tfidf*0.5 + bm25*0.5"))
     >>> answer.ranking.ids
     ['wolf', 'owl']
     """
@@ -189,7 +189,7 @@ class Pipeline:
         """
         if min_score is not None:
             check_min_score(min_score, stack.relevance)
-        query = Query("", query) if isinstance(query, str) else query
+        query = Query("query", query) if isinstance(query, str) else query
         timer = timer or StageTimer()
         scorer = self.scorer(stack.signals, stack.first_stage)
         query, unknown_categories = scorer.with_known_categories(query)

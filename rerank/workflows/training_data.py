@@ -147,7 +147,7 @@ def _of_pairs(workspace: Workspace, inputs: Inputs, report: TrainReport, progres
 
 def _corpora(pairs: Sequence[tuple[str, str]]) -> tuple[Corpus, Corpus]:
     left, right = zip(*pairs)
-    return tuple(Corpus.read(Query("", text) for text in side) for side in (left, right))  # type: ignore[return-value]
+    return tuple(Corpus.read(Query("query", text) for text in side) for side in (left, right))  # type: ignore[return-value]
 
 
 def _of_judgments(

@@ -176,7 +176,7 @@ def test_sentence_transformers_and_the_ranker_read_each_others_files(tiny, tmp_p
     expected = theirs.encode(texts)
     assert expected.shape == (3, dimensions or 32)
     again = load_ranker(tmp_path / "ranker")
-    np.testing.assert_allclose([again.encode_query(Query("", one)) for one in texts], expected, atol=1e-5)
+    np.testing.assert_allclose([again.encode_query(Query("q", one)) for one in texts], expected, atol=1e-5)
     features = again.encode_documents([Document("d", text=one) for one in texts])
     cosines = np.diag([passage_cosines(vector, features, 1)[:, 0] for vector in expected])
     np.testing.assert_allclose(cosines, 1, atol=1e-3)
@@ -204,7 +204,7 @@ def test_sentence_transformers_prompts_precede_queries_and_passages(tiny, tmp_pa
     ranker.save(tmp_path / "ranker")
     text = "w4 w5"
     for one in (ranker, load_ranker(tmp_path / "ranker")):
-        vector = one.encode_query(Query("", text))
+        vector = one.encode_query(Query("q", text))
         np.testing.assert_allclose(vector, theirs.encode(text, prompt=query), atol=1e-2)  # or bfloat16
         features = one.encode_documents([Document("d", text=text), Document("e", text="w1 " * 40)])
         cosines = passage_cosines(theirs.encode(text, prompt=document), features, 3)

@@ -55,7 +55,7 @@ def test_bge_loads_as_it_is_published(tiny, tmp_path):
     expected = theirs.encode("W1 w2 W3", prompt=prompt)
     ranker.save(tmp_path / "ranker")
     for one in (ranker, load_ranker(tmp_path / "ranker")):
-        np.testing.assert_allclose(one.encode_query(Query("", "W1 w2 W3")), expected, atol=1e-5)
+        np.testing.assert_allclose(one.encode_query(Query("q", "W1 w2 W3")), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(

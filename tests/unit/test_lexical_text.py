@@ -84,7 +84,7 @@ def test_stop_words_of_the_query_are_not_searched(tmp_path: Path) -> None:
 
     def found(text: str, lang: str | None = None) -> list[str]:
         stack = workspace.stack("bm25*0.5 + tfidf*0.5")
-        answer = workspace.pipeline(stack.signals).answer(Query("", text, lang=lang), stack)
+        answer = workspace.pipeline(stack.signals).answer(Query("q", text, lang=lang), stack)
         return [hit.id for hit in answer.ranking.top(9)]
 
     assert found("what is the cost of it") == ["b"]

@@ -163,7 +163,7 @@ def test_term_matrix_equals_the_vectors_of_the_ranker():
     ],
 )
 def test_terms_are_selected_by_frequency(texts, letters, most, names):
-    found = fit_terms([Corpus.read([Query("", text) for text in texts])], letters, most)
+    found = fit_terms([Corpus.read([Query("q", text) for text in texts])], letters, most)
     assert found.names == names
     if names == ["b"]:
         assert found.idf == pytest.approx([np.log(4 / 2)])

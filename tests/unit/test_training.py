@@ -370,7 +370,7 @@ def test_a_resumed_training_equals_an_uninterrupted_one(tmp_path):
         ("meta", Document("", text="w"), "no document has categories; train `text` only"),
         ("joint", Document("", text="w"), "no document has categories; train `text` only"),
         ("text", Document("", categories=("c",)), "the documents have no words"),
-        ("joint", Query("", "?!", ("k",)), "the queries have no words"),
+        ("joint", Query("q", "?!", ("k",)), "the queries have no words"),
     ],
 )
 def test_missing_texts_or_categories_are_refused(name, record, message):

@@ -59,7 +59,7 @@ def answer(workspace: Workspace, stack: Stack, collection: Collection, costs: Co
     lang = LANGUAGES[collection.languages[1]]
 
     def search(text: str) -> dict[str, float]:
-        ranking = pipeline.answer(Query("", text, lang=lang), stack).ranking
+        ranking = pipeline.answer(Query("q", text, lang=lang), stack).ranking
         return {hit.id: hit.score for hit in ranking.top(DEPTH)}
 
     return costs.answer(collection.of("test"), search)
@@ -71,7 +71,9 @@ def export(workspace: Workspace, stack: Stack, collection: Collection) -> None:
     found: dict[str, dict[str, tuple[list[str], list[list[float]]]]] = {"dev": {}, "test": {}}
     for split, answers in found.items():
         for query, text in collection.of(split).items():
-            ranking = pipeline.answer(Query("", text, lang=LANGUAGES[collection.languages[1]]), stack).ranking
+            ranking = pipeline.answer(
+                Query("q", text, lang=LANGUAGES[collection.languages[1]]), stack
+            ).ranking
             rows = ranking.order[:TOP]
             columns = (ranking.raw[rows], ranking.normalized[rows], ranking.scores[:TOP, None], rows[:, None])
             answers[query] = list(ranking.ids[:TOP]), np.hstack(columns).tolist()
@@ -122,7 +124,7 @@ def latencies(collection: Collection) -> None:
         time_queries(
             collection,
             peer,
-            lambda text, pipeline=pipeline, stack=stack: pipeline.answer(Query("", text, lang=lang), stack),
+            lambda text, pipeline=pipeline, stack=stack: pipeline.answer(Query("q", text, lang=lang), stack),
         )
 
 

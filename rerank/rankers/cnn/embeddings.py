@@ -105,7 +105,7 @@ class Inputs:
 def tokens_of(vocabulary: Vocabulary, corpus: Corpus) -> Ragged:
     """Rows of known words or categories, as :meth:`Vocabulary.tokens`."""
     if vocabulary.part == "meta":
-        known = {one: vocabulary.tokens(Query("", "", one)) for one in set(corpus.categories)}
+        known = {one: vocabulary.tokens(Query("query", "", one)) for one in set(corpus.categories)}
         return Ragged.of([known[one] for one in corpus.categories])
     rows = np.array([vocabulary.index.get(word, 0) for word in corpus.words] or [0], dtype=np.int32)
     flat = rows[corpus.tokens.flat]
