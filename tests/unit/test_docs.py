@@ -14,7 +14,7 @@ from tools.site import commands_of, on_page_content
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = [
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
     *sorted((ROOT / "benchmarks").rglob("*.md")),
     *sorted(DOCS.rglob("*.md")),
 ]

@@ -1,11 +1,11 @@
 """Measure the cost of full texts and their networks: reading time, memory, triplets.
 
-    python benchmarks/speed/cocitation.py read DATA/elife-jats.tar.xz       # articles with sentences
-    python benchmarks/speed/cocitation.py flat DATA/elife-jats.tar.xz --times 50 [--articles 200]
-    python benchmarks/speed/cocitation.py pairs DATA/elife-jats.tar.xz      # of references with a DOI
-    python benchmarks/speed/cocitation.py triplets DATA/elife-jats.tar.xz   # a million of each strategy
-    python benchmarks/speed/cocitation.py key DATA/cacm                     # compare with its own counts
-    python benchmarks/speed/cocitation.py growth                            # up to 30 million mentions
+    python benchmarks/speed/full_texts.py read DATA/elife-jats.tar.xz       # articles with sentences
+    python benchmarks/speed/full_texts.py flat DATA/elife-jats.tar.xz --times 50 [--articles 200]
+    python benchmarks/speed/full_texts.py pairs DATA/elife-jats.tar.xz      # of references with a DOI
+    python benchmarks/speed/full_texts.py triplets DATA/elife-jats.tar.xz   # a million of each strategy
+    python benchmarks/speed/full_texts.py key DATA/cacm                     # compare with its own counts
+    python benchmarks/speed/full_texts.py growth                            # up to 30 million mentions
 
 ``flat`` reads the articles repeatedly with changed ids. It prints the memory after each round. The memory
 must not grow.

@@ -1,8 +1,8 @@
 """Measure the time, memory and storage of the ranker `concept`.
 
-    python benchmarks/speed/concept_speed.py                          1,000 candidates
-    python benchmarks/speed/concept_speed.py DATA/ecbplus --training  time of a step and memory, by objective
-    python benchmarks/speed/concept_speed.py DATA/ecbplus --storage   AUC on dev: vector lengths, fp16, int8
+    python benchmarks/speed/relatedness.py                          1,000 candidates
+    python benchmarks/speed/relatedness.py DATA/ecbplus --training  time of a step and memory, by objective
+    python benchmarks/speed/relatedness.py DATA/ecbplus --storage   AUC on dev: vector lengths, fp16, int8
 
 Times are CPU seconds of one thread, the minimum of ``--repeats`` repetitions.
 
