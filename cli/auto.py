@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +12,9 @@ import rerank
 
 from . import cluster, evaluate, options
 from .options import Output, option
+
+if TYPE_CHECKING:
+    from rerank.workflows.auto import AutoReport
 
 
 @options.command(
@@ -22,7 +25,7 @@ from .options import Output, option
     "Training",
     option("--model NAME", "Encoder of dense: folder or model. Default: MiniLM for English texts."),
     options.measure,
-    option("--minutes X", "Approximate time on two idle cores.", type=float, default=10.0),
+    option("--minutes X", "Time for all steps. Trainings end when it is over.", type=float, default=10.0),
     "Connection",
     *cluster.connection,
     options.GENERAL,
@@ -46,16 +49,34 @@ def command(folder: str, source: str, **settings: Any) -> Iterator[Output]:
     else:
         relation = "is" if report.better else "is NOT"
         click.echo(f"\nThe stack {relation} significantly better than {first_stage}. The stack is active.")
+    if report.without_categories is not None:
+        _show_without_categories(report)
+    if report.halves is not None:
+        click.echo(f"Few queries are judged, so one split can mislead. Random halves: {report.halves}.")
     for choice in report.choices:
-        if choice.minutes is not None:
+        if choice.cut:
             click.echo(f"A larger --minutes may help: {choice}")
     click.echo(f"Query by query: {report.page}\n\nNext:")
-    where = f"-w {shlex.quote(folder)}"
+    workspace = f"-w {shlex.quote(folder)}"
     test = f"--queries {shlex.quote(str(report.queries))} --qrels {shlex.quote(str(report.splits['test']))}"
     stack = f"--stack {','.join(report.stack.tuned_for)} --baseline {first_stage}"
     for line in (
-        f'rerank query "..." --explain {where}',
-        *([] if same else [f"rerank evaluate {stack} {test} {where}"]),
-        f"rerank serve {where}",
+        f'rerank query "..." --explain {workspace}',
+        *([] if same else [f"rerank evaluate {stack} {test} {workspace}"]),
+        f"rerank serve {workspace}",
     ):
         click.echo(f"  {line}")
+
+
+def _show_without_categories(report: AutoReport) -> None:
+    """Print the gain with and without the categories of the queries."""
+    assert report.without_categories is not None
+    gains = []
+    for evaluated in (report.evaluated, report.without_categories):
+        baseline = evaluated.results[0].measures[evaluated.compared[0]]
+        gains.append(evaluated.results[-1].measures[evaluated.compared[0]] - baseline)
+    measure = report.evaluated.compared[0]
+    click.echo(
+        f"Gain of the stack in {measure}: {gains[0]:+.4f} with the categories of the queries,"
+        f" {gains[1]:+.4f} without them."
+    )

@@ -223,10 +223,14 @@ def _show_stack(answer: rerank.SearchResult, stack: rerank.Stack) -> None:
 def _show_signals(hit: dict[str, Any], stack: rerank.Stack, *, several: bool) -> None:
     moved = hit["first_stage_rank"] - hit["rank"]
     way = f"up {moved}" if moved > 0 else f"down {-moved}" if moved else "unmoved"
+    way += f" from rank {hit['first_stage_rank']} of {stack.first_stage}"
+    if hit["found_by"] and stack.first_stage not in hit["found_by"]:
+        way = f"not retrieved by {stack.first_stage}"
     found_by = f", found by {', '.join(hit['found_by'])}" if several else ""
-    click.echo(f"       {way} from rank {hit['first_stage_rank']} of {stack.first_stage}{found_by}")
+    click.echo(f"       {way}{found_by}")
     width = max(8, *map(len, hit["signals"]))
+    click.echo(f"       {'signal':<{width}} {'raw':>8} -> normalized -> weighted")
     for name, s in hit["signals"].items():
         click.echo(
-            f"       {name:<{width}} {s['raw']:>8.4f} -> {s['normalized']:>7.4f} -> {s['weighted']:>7.4f}"
+            f"       {name:<{width}} {s['raw']:>8.4f} -> {s['normalized']:>10.4f} -> {s['weighted']:>8.4f}"
         )

@@ -1,84 +1,138 @@
-"""Compare the best setting with an average of good settings if few queries are judged.
+"""Compare ways to choose weights if few queries are judged.
 
-    python benchmarks/quality/few_queries.py WORKSPACE QUERIES DEV TEST --stack bm25,s2net
+    python benchmarks/quality/few_queries.py DATA/cf WORKSPACE [--stack SIGNALS] [--retrieve RETRIEVERS]
 
-Draws samples of the dev queries, chooses weights on each, and prints the mean value of the test queries.
+A new workspace gets the documents and an encoder without training (``dense``). Random halves of all judged
+queries choose the weights by each method. The other halves measure them, in both directions. All methods get
+the same halves. Prints one JSON line.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from rerank import Qrels, Workspace
-from rerank.combiners import tune as tuning
-from rerank.combiners.measure import judge, values_by_query
+from rerank import Qrels, Workspace, ingest, train
+from rerank.combiners.grid import SAME, Grid
+from rerank.combiners.linear import Linear
+from rerank.combiners.measure import judge, query_values
+from rerank.combiners.normalize import TRIED
 from rerank.combiners.score_table import ScoreTable
+from rerank.combiners.tune import NOISE, candidate_grid
 from rerank.evaluation.protocols import Protocol
 from rerank.evaluation.ranks import RankMeasure
 from rerank.formats import read_qrels, read_queries
 from rerank.search.build_table import TableRequest, score_table
 
-SIZES = (25, 50, 100, 199)
+HALVES = 60
 SAMPLES = 100
 MEASURE = "nDCG@10"
+Array = NDArray[np.float64]
+Choose = Callable[[Grid, Array, int], int]
 
-Judged = tuple[ScoreTable, Qrels]
+
+def best_setting(grid: Grid, values: Array, seed: int) -> int:
+    """Return the best setting. values: (queries, settings)."""
+    return grid.choose(values.mean(axis=0), 0)
 
 
-def compare(dev: Judged, test: Judged, first_stage: str) -> None:
-    """Print one line per number of dev queries."""
-    table, qrels = dev
-    few, measure = tuning.FEW, RankMeasure.parse(MEASURE)
-    judged, _ = judge(test[0], test[1], measure)
-    queries = [query.query for query in judge(table, qrels, measure)[0]]
-    random, known = np.random.default_rng(0), dict[tuple[str, str], float]()
-    for size in (size for size in SIZES if size <= len(queries)):
-        reached: dict[int, list[float]] = {0: [], few: []}
-        for _ in range(SAMPLES):
-            some = random.choice(queries, size, replace=False).tolist()
-            for tuning.FEW, found in reached.items():
-                sample = Qrels({query: qrels[query] for query in some})
-                options = {"first_stage": first_stage, "measure": MEASURE}
-                chosen = tuning.tune(table, sample, **options).combiner
-                key = str(chosen), chosen.normalization
-                if key not in known:
-                    values = values_by_query(judged, chosen, measure)
-                    known[key] = float(np.mean([*values.values()]))
-                found.append(known[key])
-        best, average = (np.mean(found) for found in reached.values())
-        print(
-            f"{size} dev queries: best setting {best:.4f}, average of good settings {average:.4f}", flush=True
-        )
+def mean_of_good_settings(grid: Grid, values: Array, seed: int) -> int:
+    """Return the setting closest to the mean of all settings close to the best one."""
+    return grid.middle(values.mean(axis=0), NOISE / math.sqrt(len(values)))
+
+
+def mean_of_bootstrap_winners(grid: Grid, values: Array, seed: int) -> int:
+    """Return the setting closest to the mean of the winners of samples with replacement."""
+    n = len(values)
+    counts = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=SAMPLES)
+    means = counts @ values / n
+    winners = [grid.choose(row, 0) for row in means]
+    return grid.closest(grid.effects()[winners].mean(axis=0))
+
+
+METHODS: dict[str, Choose] = {
+    "best": best_setting,
+    "good settings": mean_of_good_settings,
+    "bootstrap winners": mean_of_bootstrap_winners,
+}
+
+
+def compare(grids: list[Grid], values: list[Array], first_stage: Array) -> dict[str, float]:
+    """Return method -> mean value of the halves that did not choose the weights."""
+    n = len(first_stage)
+    measured: dict[str, list[float]] = {name: [] for name in METHODS}
+    for half in range(HALVES):
+        order = np.random.default_rng(half).permutation(n)
+        for chosen, other in ((order[: n // 2], order[n // 2 :]), (order[n // 2 :], order[: n // 2])):
+            highest = [part[chosen].mean(axis=0).max() for part in values]
+            # The first of equal normalizations, as `rerank tune`.
+            best = next(i for i, value in enumerate(highest) if value >= max(highest) - SAME)
+            lowest = max(first_stage[chosen].mean(), *_single_signals(grids[0], values[0][chosen]))
+            for name, method in METHODS.items():
+                setting = method(grids[best], values[best][chosen], half)
+                if values[best][chosen, setting].mean() < lowest:  # as `rerank tune`
+                    setting = best_setting(grids[best], values[best][chosen], half)
+                measured[name].append(float(values[best][other, setting].mean()))
+    return {name: round(float(np.mean(found)), 4) for name, found in measured.items()}
+
+
+def _single_signals(grid: Grid, values: Array) -> list[float]:
+    single = (grid.weights > 0).sum(axis=1) == 1
+    return [float(value) for value in values[:, single].mean(axis=0)]
+
+
+def score(
+    workspace: Workspace, data: Path, signals: list[str], retrieve: list[str]
+) -> tuple[ScoreTable, Qrels]:
+    """Score the candidates of all judged queries."""
+    rows = [row for file in sorted((data / "qrels").glob("*.tsv")) for row in _rows(read_qrels(file))]
+    qrels = Qrels(rows)
+    request = TableRequest(
+        queries=[query for query in read_queries(data / "queries.jsonl.gz") if query.id in qrels],
+        qrels=qrels,
+        signals=signals,
+        first_stage=signals[0],
+        protocol=Protocol(1000),
+        retrieve=retrieve,
+    )
+    return score_table(workspace.pipeline(signals, retrieve=retrieve), request)[0], qrels
+
+
+def _rows(qrels: Qrels) -> list[tuple[str, str, int]]:
+    return [(query, document, grade) for query in qrels for document, grade in qrels[query].items()]
 
 
 def main() -> None:
-    """Score the dev and test queries and compare the settings."""
+    """Score the queries, and compare the methods."""
     options = argparse.ArgumentParser(description=__doc__)
-    for name in ("workspace", "queries", "dev", "test"):
-        options.add_argument(name)
-    options.add_argument("--stack", required=True)
-    options.add_argument("--retrieve", default="")
+    options.add_argument("data", type=Path)
+    options.add_argument("workspace")
+    options.add_argument("--stack", default="bm25,tfidf,dense")
+    options.add_argument("--retrieve", default="bm25,dense:200")
     given = options.parse_args()
-    signals: Sequence[str] = given.stack.split(",")
-    retrieve = given.retrieve.split(",") if given.retrieve else ()
-    pipeline = Workspace.open(given.workspace).pipeline(signals, retrieve=retrieve)
-
-    def judged(path: str) -> Judged:
-        qrels = read_qrels(path)
-        request = TableRequest(
-            queries=[query for query in read_queries(given.queries) if query.id in qrels],
-            qrels=qrels,
-            signals=signals,
-            first_stage=signals[0],
-            protocol=Protocol(1000),
-            retrieve=retrieve,
-        )
-        return score_table(pipeline, request)[0], qrels
-
-    compare(judged(given.dev), judged(given.test), signals[0])
+    signals = given.stack.split(",")
+    if Workspace.exists(given.workspace):
+        workspace = Workspace.open(given.workspace)
+    else:
+        workspace = ingest(given.workspace, [given.data / "corpus.jsonl.gz"], lang="en").workspace
+        train(workspace, "dense", config={"untrained": True})
+    table, qrels = score(workspace, given.data, signals, given.retrieve.split(","))
+    measure = RankMeasure.parse(MEASURE, 1000)
+    judged, _ = judge(table, qrels, measure)
+    grids = [candidate_grid(table, judged, method, measure) for method in TRIED]
+    values = [np.array([query_values(query, grid, measure) for query in judged]) for grid in grids]
+    alone = Grid("none", np.array([Linear(tuple(signals), (1.0,) + (0.0,) * (len(signals) - 1)).weights]))
+    first_stage = np.array([query_values(query, alone, measure)[0] for query in judged])
+    limit = max(float(part.mean(axis=0).max()) for part in values)
+    row = {"collection": given.data.name, "queries": len(judged), "signals": signals}
+    row |= {signals[0]: round(float(first_stage.mean()), 4), **compare(grids, values, first_stage)}
+    print(json.dumps({**row, "limit": round(limit, 4)}), flush=True)
 
 
 if __name__ == "__main__":

@@ -91,10 +91,16 @@ class Grid:
 
     def middle(self, values: Array, within: float) -> int:
         """Return the setting closest to the mean of all settings at most ``within`` below the best."""
+        return self.closest(self.effects()[values >= values.max() - within].mean(axis=0))
+
+    def effects(self) -> Array:
+        """Return the weights of comparable scores, (G, S); rows sum to 1."""
         effects = self.weights * self.spread
-        effects /= effects.sum(axis=1, keepdims=True)
-        mean = effects[values >= values.max() - within].mean(axis=0)
-        return int(np.abs(effects - mean).sum(axis=1).round(DECIMALS).argmin())
+        return np.asarray(effects / effects.sum(axis=1, keepdims=True))
+
+    def closest(self, effects: Array) -> int:
+        """Return the setting with the closest effects, (S,)."""
+        return int(np.abs(self.effects() - effects).sum(axis=1).round(DECIMALS).argmin())
 
     def choose(self, values: Array, first: int | None) -> int:
         """Return the best setting. first: column of the first stage, or None.

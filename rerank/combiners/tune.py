@@ -126,7 +126,7 @@ def tune(
     by, chosen = RankMeasure.parse(measure, cut), table.only(signals or table.signals)
     judged, none_relevant = judge(chosen, qrels, by)
     methods = list(dict.fromkeys((*normalizations, FITTED)))
-    grids = [_grid(chosen, judged, method, by, parts) for method in methods]
+    grids = [candidate_grid(chosen, judged, method, by, parts) for method in methods]
     first = 0.0
     if first_stage not in chosen.signals:
         first = _single_value(table.only([first_stage]), qrels, by)
@@ -202,8 +202,12 @@ def _choose(
     return best, grid.linear(setting, signals), float(means[setting])
 
 
-def _grid(
-    table: ScoreTable, judged: Sequence[Judged], normalization: str, measure: RankMeasure, parts: int
+def candidate_grid(
+    table: ScoreTable,
+    judged: Sequence[Judged],
+    normalization: str,
+    measure: RankMeasure,
+    parts: int = PARTS,
 ) -> Grid:
     """Return all settings, or a shortlist from some queries."""
     count = len(table.signals)

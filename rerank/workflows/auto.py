@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module, util
@@ -27,6 +28,7 @@ from rerank.workflows.auto_training import Record, Run, Trainings
 from rerank.workflows.collection_folder import read_folder
 from rerank.workflows.encode import encode
 from rerank.workflows.evaluate import evaluate
+from rerank.workflows.halves import Halves, tune_on_halves
 from rerank.workflows.ingest import ingest
 from rerank.workflows.ranker_choice import RankerChoice
 from rerank.workflows.splits import split
@@ -47,6 +49,14 @@ KEPT = 10
 PAGE = "report.html"
 MOST_QUERIES = 500
 """Largest number of queries to compare first stages."""
+FEW_JUDGED = 100
+"""With fewer judged queries, one split misleads, so random halves are also measured."""
+SLOWER = 3
+"""Time to score a query with all rankers, in times with two first stages."""
+LEAST_RESERVE, MOST_RESERVE = 0.1, 0.4
+"""Shares of the time that are kept to tune and evaluate."""
+RETRIEVAL = 2.5
+"""Time to tune with more retrievers and to evaluate, in times of the first tuning."""
 
 
 @dataclass
@@ -54,7 +64,8 @@ class AutoReport(Report):
     """Choices and measurements.
 
     choices: trained and skipped rankers. stack: active. page: the report. splits: name -> file.
-    queries: file. messages: remarks of the steps.
+    queries: file. messages: remarks of the steps. without_categories: the test queries without their
+    categories, if they have any. halves: tuning on random halves, if few queries are judged.
     """
 
     workspace: Workspace
@@ -67,6 +78,8 @@ class AutoReport(Report):
     splits: dict[str, Path]
     queries: Path
     messages: list[str]
+    without_categories: EvaluationReport | None = None
+    halves: Halves | None = None
 
     @property
     def better(self) -> bool:
@@ -105,8 +118,8 @@ def auto(
     opensearch: cluster of a new workspace. Default: store documents in the folder.
     model: encoder of ``dense`` and ``adapter``. Default: MiniLM, English only.
     measure: to maximize, as for :func:`rerank.tune`.
-    minutes: approximate time on two idle cores; rankers that need more are trained for fewer steps, or
-        skipped.
+    minutes: time for all steps. A training ends when its time is over; the best step is kept. Rankers
+        without time are skipped.
 
     Raises InputError for missing files or too few judged queries, WorkspaceError for a workspace with other
     documents.
@@ -118,7 +131,7 @@ def auto(
     ...     _ = (folder / f"{name}.jsonl").write_text("\\n".join(lines))
     >>> _ = (folder / "qrels.tsv").write_text("".join(f"{i}\\t{i}\\t1\\n" for i in range(10)))
     >>> report = auto(folder, folder / "workspace")
-    >>> print(report.choices[0])
+    >>> print(report.choices[1])
     meta is skipped: fewer than 50 train queries
     >>> report.evaluated.queries
     5
@@ -133,7 +146,8 @@ def auto(
         from rerank.rankers.encoder.folder import check_encoder
 
         check_encoder(model)
-    run = _Auto(read_folder(Path(folder)), measure, minutes, seed, model, progress or Progress())
+    end = time.monotonic() + 60 * minutes
+    run = _Auto(read_folder(Path(folder)), measure, minutes, seed, model, progress or Progress(), end)
     try:
         return run.all_steps(Path(workspace), opensearch, lang)
     except KeyboardInterrupt as stop:
@@ -141,6 +155,8 @@ def auto(
 
 
 class _Auto(Run):
+    """The steps, one after the other."""
+
     def all_steps(self, folder: Path, opensearch: Settings | None, lang: str | None) -> AutoReport:
         judged = {name: read_qrels(path) for name, path in self.files.qrels.items()}
         self.queries = read_queries(self.files.queries)
@@ -152,8 +168,9 @@ class _Auto(Run):
         paths = splits.save(self.workspace.folder / "splits")
         parts = f"train {len(splits.train):,}, dev {len(splits.dev):,}, test {len(splits.test):,}"
         self.say("queries", parts, *splits.notes)
+        begin = time.monotonic()
         first, others = self._first_stage()
-        choices = Trainings(self, record, first).run_all()
+        choices = Trainings(self, record, first, self._training_end(begin)).run_all()
         # Without a gain on dev, the encoder trained on links equals the untrained one.
         trained = [one.ranker for one in reversed(choices) if one.trained]
         different = {self.workspace.ranker(name).version: name for name in trained}
@@ -167,6 +184,17 @@ class _Auto(Run):
             keep=KEPT,
             **self._common(),
         )
+        without_categories = None
+        if any(query.categories for query in self.queries if query.id in splits.test):
+            without_categories = evaluate(
+                self.workspace,
+                [",".join(tuned.stack.tuned_for)],
+                qrels=splits.test,
+                measures=list(dict.fromkeys([self.measure, *MEASURES])),
+                baseline=first,
+                ignore_categories=True,
+                **self._common(),
+            )
         page = self.workspace.folder / PAGE
         write_text(page, evaluation_page(self.workspace, evaluated, self.queries))
         self.say("report", str(page))
@@ -181,7 +209,31 @@ class _Auto(Run):
             paths,
             self.files.queries,
             self.messages,
+            without_categories,
+            self._halves(tuned),
         )
+
+    def _training_end(self, begin: float) -> float:
+        """Return the moment that leaves time to tune and evaluate. begin: of comparing first stages."""
+        queries = min(MOST_QUERIES, len(self.splits.dev) + len(self.splits.train))
+        scorings = 2 * 3 * len(self.splits.dev) + 2 * len(self.splits.test)  # with and without retrieval
+        seconds = SLOWER * (time.monotonic() - begin) / max(queries, 1) * scorings
+        left = self.end - time.monotonic()
+        return time.monotonic() + left - min(max(seconds, LEAST_RESERVE * left), MOST_RESERVE * left)
+
+    def _halves(self, tuned: TuneReport) -> Halves | None:
+        """Tune on random halves of dev and test, if few queries are judged."""
+        splits = self.splits
+        if len(splits.dev) + len(splits.test) + len(splits.train) >= FEW_JUDGED or self._is_late(1.0):
+            return None
+        judged = Qrels({**splits.dev, **splits.test})
+        halves = tune_on_halves(self.workspace, tuned.stack, self.measure, judged, **self._common())
+        self.say("halves", str(halves))
+        return halves
+
+    def _is_late(self, seconds: float) -> bool:
+        """Whether work of so many seconds would not end in time."""
+        return time.monotonic() + seconds > self.end
 
     def _common(self) -> dict[str, Any]:
         return {"queries": self.queries, "seed": self.seed, "progress": self.progress}
@@ -253,7 +305,13 @@ class _Auto(Run):
             "measure": self.measure,
             "out": self.workspace.stack_path(signals),
         }
-        tuned = self._retrieving(",".join(signals), asked, tune(self.workspace, ",".join(signals), **asked))
+        begin = time.monotonic()
+        plain = tune(self.workspace, ",".join(signals), **asked)
+        tuned = plain
+        if self._is_late(RETRIEVAL * (time.monotonic() - begin)):
+            self.say("retrieval", "no time is left to measure if vector rankers should also retrieve")
+        else:
+            tuned = self._retrieving(",".join(signals), asked, plain)
         stack, of = self.workspace.use_stack(tuned.stack), tuned.tuned
         self.say(
             "tune",

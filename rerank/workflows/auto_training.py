@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
+import math
+import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from importlib import util
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +23,27 @@ from rerank.rankers.training.job import TrainingResult
 from rerank.records import Query
 from rerank.workflows import ranker_choice
 from rerank.workflows.collection_folder import Folder
-from rerank.workflows.ranker_choice import Budget, CollectionFacts, RankerChoice, Rule
+from rerank.workflows.encode import encode
+from rerank.workflows.ranker_choice import CollectionFacts, RankerChoice, Rule
 from rerank.workflows.splits import Splits
 from rerank.workflows.train import train
 from rerank.workspace import Workspace
 
 MODEL, READS = "minilm", "en"
 """Default encoder, and its language."""
+MEASURED = 48
+"""Documents that measure the speed of the encoder."""
+LONGEST_PASS = 0.6
+"""Share of the time that is left in which an encoder can read a part of each document."""
+PASSAGE_PARTS = 4
+"""Parts of 64 tokens in a passage of most models."""
 
 
 @dataclass
 class Run:
     """An auto run: options (see :func:`rerank.auto`), and the results of its first steps.
 
-    messages: remarks of the steps.
+    end: moment of ``time.monotonic`` at which the time is over. messages: remarks of the steps.
     """
 
     files: Folder
@@ -42,6 +52,7 @@ class Run:
     seed: int
     model: str | None
     progress: Progress
+    end: float
     messages: list[str] = field(default_factory=list)
     workspace: Workspace = field(init=False)
     queries: list[Query] = field(init=False)
@@ -55,11 +66,12 @@ class Run:
 
 
 class _Training(msgspec.Struct):
-    """planned: steps of the plan. version: of the ranker, if complete. steps: of its training."""
+    """minutes: of the run. parts: of a document that are encoded. version: of the ranker, if installed."""
 
-    planned: int
+    minutes: float
+    parts: int = 0
     version: str = ""
-    steps: int = 0
+    complete: bool = False
 
 
 class _File(msgspec.Struct):
@@ -96,13 +108,44 @@ class Record:
         write_bytes(self._path, msgspec.json.format(msgspec.json.encode(self._file), indent=1) + b"\n")
 
 
-class Trainings:
-    """Trains one ranker after the other within a budget. first: first stage."""
+class Deadline(Progress):
+    """Passes progress on, and interrupts the work like Ctrl-C at a moment of ``time.monotonic``."""
 
-    def __init__(self, run: Run, record: Record, first: str) -> None:
-        self.run, self.record, self.first = run, record, first
+    def __init__(self, progress: Progress, moment: float) -> None:
+        self.progress, self.moment = progress, moment
+        self.passed = False
+
+    def start(self, title: str, total: int | None = None, unit: str = "") -> None:
+        """Open a step."""
+        self.progress.start(title, total, unit)
+
+    def advance(self, count: int = 1) -> None:
+        """Count more units as done. Raises KeyboardInterrupt after the moment."""
+        self.progress.advance(count)
+        if time.monotonic() > self.moment:
+            self.passed = True
+            raise KeyboardInterrupt
+
+    def show(self, **values: str) -> None:
+        """Show the latest values."""
+        self.progress.show(**values)
+
+    def finish(self) -> None:
+        """Close the step."""
+        self.progress.finish()
+
+    def say(self, line: str) -> None:
+        """Print a line."""
+        self.progress.say(line)
+
+
+class Trainings:
+    """Trains one ranker after the other. first_stage: retrieves candidates. end: of ``time.monotonic``."""
+
+    def __init__(self, run: Run, record: Record, first_stage: str, end: float) -> None:
+        self.run, self.record, self.first_stage, self.end = run, record, first_stage, end
         engine, model = run.workspace.engine, run.model
-        facts = CollectionFacts.of(
+        self.facts = CollectionFacts.of(
             run.progress.over(engine.documents(), "look at documents", len(engine), "doc"),
             run.queries,
             run.splits,
@@ -110,46 +153,85 @@ class Trainings:
             model=model is not None or util.find_spec(PACKAGED[MODEL]) is not None,
             reads=READS if model in (None, MODEL) else None,
         )
-        self.budget = Budget(facts, run.minutes)
 
     def run_all(self) -> list[RankerChoice]:
         """Apply the rules."""
-        chosen = {rule.ranker: self._run(rule) for rule in ranker_choice.RULES}
+        reasons = ranker_choice.unmet(self.facts)
+        shares = 0.0
         for rule in ranker_choice.RULES:
-            if chosen[rule.ranker].too_long and rule.share < 1:  # the others have left time
-                chosen[rule.ranker] = self._run(replace(rule, share=1.0))
-        return [*chosen.values()]
+            if reasons.keys().isdisjoint(rule.needs):
+                shares += rule.share
+        choices = []
+        for rule in ranker_choice.RULES:
+            unmet = [reasons[need] for need in rule.needs if need in reasons]
+            if unmet:
+                choice = RankerChoice(rule.ranker, False, unmet[0])
+            else:
+                choice = self._train(rule, rule.share / shares)
+                shares -= rule.share
+            self.run.say("rankers", str(choice))
+            choices.append(choice)
+        return choices
 
-    def _run(self, rule: Rule) -> RankerChoice:
-        choice, name, run = self.budget.choose(rule), rule.ranker, self.run
-        if not choice.trained:
-            return choice if choice.too_long and rule.share < 1 else self._report(choice)
-        before = self.record.rankers.get(name)
-        same = before is not None and before.planned == choice.steps
-        if before is not None and same and self._is_installed(name, before.version):
-            run.say("rankers", f"{choice} (done before)")
-            self.budget.spend(rule, before.steps)
-            return choice
-        self._report(choice)
-        if before is not None and not same:  # its interrupted training has another plan
-            shutil.rmtree(run.workspace.folder / "training" / name, ignore_errors=True)
-        training = self.record.rankers[name] = _Training(choice.steps)
+    @cached_property
+    def part_seconds(self) -> float:
+        """Seconds to encode 64 tokens of a document, measured on some documents."""
+        from rerank.rankers.dense.config import DenseConfig
+        from rerank.rankers.dense.ranker import DenseRanker
+
+        config = DenseConfig(model=self.run.model or MODEL, untrained=True, passage_tokens=64, passages=1)
+        ranker = DenseRanker(name="", source=config.load(), passages=1)
+        sample = [*islice(self.run.workspace.engine.documents(), MEASURED)]
+        ranker.encode_documents(sample[:1])  # the first call is slower
+        begin = time.monotonic()
+        ranker.encode_documents(sample)
+        return (time.monotonic() - begin) / max(len(sample), 1)
+
+    def _train(self, rule: Rule, share: float) -> RankerChoice:
+        """Train a ranker within a share of the time, or use the one of an earlier run."""
+        name = rule.ranker
+        choice = RankerChoice(name, True, rule.worth)
+        earlier = self.record.rankers.get(name)
+        longer = earlier is not None and not earlier.complete and self.run.minutes > earlier.minutes
+        if earlier is not None and not longer and self._is_installed(name, earlier.version):
+            return replace(choice, reason=f"{rule.worth} (done before)", cut=not earlier.complete)
+        allowed = share * (self.end - time.monotonic())
+        training = _Training(self.run.minutes, complete=True)
+        if rule.passes:  # the time to encode all documents
+            pass_seconds = rule.passes * self.part_seconds * self.facts.documents
+            parts = ranker_choice.all_parts(self.facts)
+            if not rule.only_encodes:
+                allowed -= pass_seconds * rule.config.get("passages", parts)
+            else:
+                # A stack has an encoder, also if reading the documents takes the time of other rankers.
+                left = LONGEST_PASS * (self.run.end - time.monotonic())
+                least = int(rule.passes == 1 and pass_seconds < left)
+                training.parts = min(parts, max(int(allowed / pass_seconds), least))
+                if earlier is not None and not longer:
+                    training.parts = earlier.parts
+                training.complete = training.parts == parts
+                if 0 < training.parts < parts:
+                    read = f"; time to read {training.parts} of {parts} parts of a document"
+                    choice = replace(choice, reason=rule.worth + read, cut=True)
+        if not training.parts if rule.only_encodes else allowed <= 0:
+            return RankerChoice(name, False, "no time is left for it", cut=True)
+        self.record.rankers[name] = training
         self.record.save()
         try:
-            result = self._fit(rule, choice)
+            result = self._fit(rule, training, time.monotonic() + allowed)
         except TrainingError as error:
-            return self._report(replace(choice, trained=False, reason=str(error)))
-        if result.interrupted:
-            raise KeyboardInterrupt(
-                f"interrupted: {name} is kept at its best step; call again to finish its training"
-            )
-        training.version = run.workspace.ranker(name).version
-        training.steps = choice.steps if rule.steps == ranker_choice.PARTS else result.epochs
+            return replace(choice, trained=False, reason=str(error))
+        if result is None:
+            return RankerChoice(name, False, "its time was over before its first measurement", cut=True)
+        training.version = self.run.workspace.ranker(name).version
+        training.complete &= not result.interrupted
         self.record.save()
-        self.budget.spend(rule, training.steps)
+        if result.interrupted:
+            over = f"; its time was over, {result.unit} {result.epoch} of {result.epochs} is kept"
+            choice = replace(choice, reason=choice.reason + over, cut=True)
         if result.dev is not None:
-            measured = f"{result.measure} {result.dev:.4f}, {result.baseline:.4f} {result.without}"
-            run.say("rankers", f"{name}: {measured}")
+            values = f"{result.measure} {result.dev:.4f}, {result.baseline:.4f} {result.without}"
+            self.run.say("rankers", f"{name}: {values}")
         return choice
 
     def _is_installed(self, name: str, version: str) -> bool:
@@ -158,25 +240,43 @@ class Trainings:
         except RerankError:
             return False
 
-    def _fit(self, rule: Rule, choice: RankerChoice) -> TrainingResult:
+    def _fit(self, rule: Rule, training: _Training, moment: float) -> TrainingResult | None:
+        """Train until the moment, and encode the documents. None: nothing was trained before it."""
         variant, run = rule.variant or rule.ranker, self.run
-        config: dict[str, Any] = {"seed": run.seed} if rule.steps == "epochs" else {}
-        config |= rule.config
+        options: dict[str, Any] = {**rule.config}
+        if not rule.only_encodes:
+            options["seed"] = run.seed
+        if epochs := rule.steps(self.facts):
+            options["epochs"] = epochs
         if variant in ("dense", "adapter"):
-            config["model"] = run.model or MODEL
-        if rule.steps == ranker_choice.PARTS:
-            parts = choice.steps  # of 64 tokens; four are a passage of most models
-            config |= {"passage_tokens": 64 * parts if parts < 4 else None, "passages": max(1, parts // 4)}
-        elif choice.minutes is not None:
-            config[rule.steps] = choice.steps
-        learns: dict[str, Any] = {}
+            options["model"] = run.model or MODEL
+        if parts := training.parts:
+            short = parts < PASSAGE_PARTS
+            options |= {"passage_tokens": 64 * parts if short else None}
+            options["passages"] = max(1, parts // PASSAGE_PARTS)
+        judged: dict[str, Any] = {}
         if rule.judged:
-            learns = {"queries": run.queries, "qrels": run.splits.train, "dev_qrels": run.splits.dev}
-            learns["first_stage"] = self.first
-        learns |= {"config": config, "progress": run.progress}
-        (result,) = train(run.workspace, [variant], as_name=rule.ranker, **learns).rankers
+            judged = {"queries": run.queries, "qrels": run.splits.train, "dev_qrels": run.splits.dev}
+            judged["first_stage"] = self.first_stage
+        deadline = Deadline(run.progress, math.inf if rule.only_encodes else moment)
+        try:
+            report = train(
+                run.workspace,
+                [variant],
+                as_name=rule.ranker,
+                config=options,
+                encode_features=False,
+                progress=deadline,
+                **judged,
+            )
+        except KeyboardInterrupt:
+            if not deadline.passed:
+                raise
+            return None
+        (result,) = report.rankers
+        if result.interrupted and not deadline.passed:
+            raise KeyboardInterrupt(
+                f"interrupted: {rule.ranker} is kept at its best step; call again to finish its training"
+            )
+        encode(run.workspace, [rule.ranker], progress=run.progress)
         return result
-
-    def _report(self, choice: RankerChoice) -> RankerChoice:
-        self.run.say("rankers", str(choice))
-        return choice

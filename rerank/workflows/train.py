@@ -37,11 +37,12 @@ def train(
     query_text: Iterable[Document | Query] | File | None = None,
     ignore_categories: bool = False,
     infer: bool = True,
+    encode_features: bool = True,
     progress: Progress | None = None,
 ) -> TrainReport:
     """Fit rankers of one family, activate each, and encode the documents.
 
-    names: for example ``text`` and ``meta``, ``s2net`` or ``dense``.
+    names: for example ``text`` and ``meta``, ``s2net`` or ``dense``. encode_features: encode the documents.
     queries, qrels, dev_qrels: judged queries. Default for dev: 10 % of them.
     pairs: (query, document) texts for projections, or a file of them.
     labeled, dev_labeled: document pairs for ``concept``. Dev pairs choose the step; default: the last one.
@@ -50,7 +51,6 @@ def train(
     restart: discard interrupted trainings instead of resuming. infer: infer missing categories of queries.
     first_stage: retrieves candidates, also ``template:FILE``. Default: the workspace's first stage.
     query_text: texts for word vectors of queries, also a file of documents. Default: the train queries.
-    Ctrl-C keeps the best epoch and skips other rankers; call ``encode`` later.
 
     >>> train(workspace, ["lsi"], queries=queries, qrels=qrels, config={"dim": 2}).encoded
     {'lsi': 3}
@@ -77,7 +77,7 @@ def train(
     folder = workspace.folder / "training"
     job = TrainingJob(workspace.engine, data, folder, restart, progress, inputs.labeled)
     _fit(workspace, family.make_fitter(job, options), called, job, report)
-    _encode(workspace, report, progress)
+    _encode(workspace, report, progress, skip=not encode_features)
     return report
 
 
@@ -93,9 +93,9 @@ def _called(
     return called
 
 
-def _encode(workspace: Workspace, report: TrainReport, progress: Progress) -> None:
+def _encode(workspace: Workspace, report: TrainReport, progress: Progress, *, skip: bool) -> None:
     """Encode the documents, except after an interruption."""
-    if report.rankers and not report.rankers[-1].interrupted:
+    if report.rankers and not report.rankers[-1].interrupted and not skip:
         try:
             report.encoded = encode(workspace, progress=progress).encoded
         except BusyError as error:

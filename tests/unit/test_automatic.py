@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
-from dataclasses import replace
+import time
 from pathlib import Path
 
 import pytest
@@ -14,8 +14,9 @@ import rerank
 from rerank import Qrels, Query
 from rerank.errors import InputError, WorkspaceError
 from rerank.workflows import ranker_choice
+from rerank.workflows.auto_training import Deadline
 from rerank.workflows.collection_folder import read_folder
-from rerank.workflows.ranker_choice import Budget, CollectionFacts, Rule
+from rerank.workflows.ranker_choice import CollectionFacts, Rule, unmet
 from rerank.workflows.splits import split
 from tests.rankers import cnn
 from tests.watch import Watch
@@ -128,54 +129,26 @@ def test_queries_of_a_given_test_set_are_never_used_for_training():
     assert found.notes[1] == "1 train query is also in test or dev: not used for train"
 
 
-def plan_for(minutes, **facts):
-    """Return the planned steps by ranker. Every training uses all of its steps."""
-    budget, plan = Budget(CollectionFacts(**facts), minutes), {}
-    for rule in ranker_choice.RULES:
-        choice = budget.choose(rule)
-        if choice.trained:
-            plan[rule.ranker] = choice.steps
-            budget.spend(rule, plan[rule.ranker])
-    return plan, budget.left
-
-
-def test_a_short_budget_trains_the_best_rankers_with_fewer_steps():
-    facts = {"documents": 20_000, "train_queries": 5000, "train_pairs": 20_000, "dev_queries": 500}
-    facts |= {"with_categories": 1.0, "links": 1.0, "model": True, "words": 2_000_000}
-    plan, _ = plan_for(1e9, **facts)
-    assert plan == {
-        "meta": 12,
-        "s2net": 120,
-        "adapter": 4,
-        "text": 12,
-        "dense_judged": 2,
-        "dense_links": 8,
-    }
-    for minutes in (0.1, 1, 3, 10, 30, 100):
-        less, left = plan_for(minutes, **facts)
-        assert left >= 0
-        assert all(steps <= plan[name] for name, steps in less.items())
-    assert plan_for(0.1, **facts)[0] == {}
-    assert next(iter(plan_for(10, **facts)[0])) == "meta"
-    choice = Budget(CollectionFacts(**facts), 10).choose(ranker_choice.RULES[-1])
-    assert choice.minutes is not None
-    assert plan_for(choice.minutes * 10, **facts)[0] == plan
+def test_large_collections_get_fewer_epochs():
+    (rule,) = [rule for rule in ranker_choice.RULES if rule.ranker == "meta"]
+    steps = [
+        rule.steps(CollectionFacts(documents=documents, train_queries=100, train_pairs=pairs))
+        for documents, pairs in ((20_000, 20_000), (20_001, 5), (5, 20_001), (5, 200_001))
+    ]
+    assert steps == [12, 6, 6, 3]
 
 
 def test_rules_choose_rankers_by_the_facts_of_the_collection():
-    def choices(**facts):
-        budget = Budget(CollectionFacts(documents=2000, **facts))
-        return [budget.choose(rule) for rule in ranker_choice.RULES]
-
     def trained(**facts):
-        return [one.ranker for one in choices(**facts) if one.trained]
+        reasons = unmet(CollectionFacts(documents=2000, **facts))
+        return [rule.ranker for rule in ranker_choice.RULES if reasons.keys().isdisjoint(rule.needs)]
 
     assert trained(train_queries=500) == ["s2net", "text"]
     assert trained(train_queries=500, with_categories=0.5) == ["meta", "s2net", "text"]
     assert trained(train_queries=0, with_categories=0.5) == []
     rich = {"train_queries": 500, "links": 3.0, "model": True}
-    assert trained(**rich) == ["s2net", "adapter", "text", "dense_judged", "dense_links"]
-    assert trained(**{**rich, "links": 0.1}) == ["s2net", "adapter", "text", "dense_judged"]
+    assert trained(**rich) == ["dense", "s2net", "adapter", "text", "dense_judged", "dense_links"]
+    assert trained(**{**rich, "links": 0.1}) == ["dense", "s2net", "adapter", "text", "dense_judged"]
     assert trained(**{**rich, "model": False}) == ["s2net", "text"]
     assert trained(train_queries=20, model=True) == ["dense"]
     # An encoder of one language needs judgments for another. A model that the user named reads any
@@ -194,8 +167,8 @@ def test_rules_choose_rankers_by_the_facts_of_the_collection():
         assert ("dense" in trained(**{**of, "train_queries": 20}, reads="en")) == reads, languages
         assert "adapter" in trained(**of, reads="en"), languages
         assert "dense_links" in trained(**of), languages
-    unread = choices(**rich, languages=("it", "en"), reads="en")[-1].reason
-    assert "reads 'en', but there are texts in 'it'; --model" in unread
+    facts = CollectionFacts(documents=2000, **rich, languages=("it", "en"), reads="en")
+    assert "reads 'en', but there are texts in 'it'; --model" in unmet(facts)["language"]
 
 
 QUICK = {"dim": 20, "letters": 0}
@@ -273,22 +246,30 @@ def test_equal_files_give_an_equal_stack(folder, tmp_path, monkeypatch):
     assert guessed.stack.to_json() == first.stack.to_json()
 
 
-def test_time_left_is_used_for_rankers_that_were_too_long(folder, tmp_path, monkeypatch):
-    rules = (
-        replace(LSI, cost=lambda facts: (900.0, 0.0, 0), share=0.2),
-        replace(CLLSI, cost=lambda facts: (300.0, 0.0, 0)),
-        Rule("opca", (), "it is slow", cost=lambda facts: (9000.0, 0.0, 0)),
-    )
-    monkeypatch.setattr(ranker_choice, "RULES", rules)
-    said = Watch()
-    found = rerank.auto(folder, tmp_path / "ws", minutes=30.0, progress=said)
-    assert [(one.ranker, one.trained, one.too_long) for one in found.choices] == [
-        ("lsi", True, False),
-        ("cllsi", True, False),
-        ("opca", False, True),
-    ]
-    assert found.choices[-1].minutes is not None
-    assert {line.split()[1] for line in said.said if "too long" in line} == {"opca"}
+def test_work_is_interrupted_when_its_time_is_over():
+    watch = Watch()
+    early = Deadline(watch, time.monotonic() + 3600)
+    assert list(early.over("ab", "letters")) == ["a", "b"]
+    assert not early.passed
+    late = Deadline(watch, time.monotonic() - 1)
+    with pytest.raises(KeyboardInterrupt):
+        list(late.over("ab", "letters"))
+    assert late.passed
+
+
+def test_without_time_the_first_stages_are_tuned(folder, tmp_path):
+    found = rerank.auto(folder, tmp_path / "ws", minutes=1e-6)
+    assert [one.ranker for one in found.choices if one.trained] == []
+    assert {one.reason for one in found.choices if one.cut} <= {
+        "no time is left for it",
+        "its time was over before its first measurement",
+    }
+    assert {*found.stack.signals} <= {"bm25", "tfidf"}
+    # With more time, the same command trains the rankers.
+    rules = (LSI,)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ranker_choice, "RULES", rules)
+        assert [one.trained for one in rerank.auto(folder, tmp_path / "ws").choices] == [True]
 
 
 def test_bad_input_of_auto_is_refused(run, write_lines, folder, tmp_path, monkeypatch):
