@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -11,11 +11,15 @@ from functools import cached_property
 from itertools import combinations, pairwise
 from typing import TYPE_CHECKING
 
+from rerank.text import normalize, plural
+
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
 _SEPARATOR = re.compile(r"::|[/>|]|\.(?!\s)")
 """A point before a space belongs to an abbreviation (``E. coli``)."""
+SHARED_PREFIXES = 0.5
+"""Smallest share of the names with a separator that share their first part, if it separates levels."""
 MAX_CO_OCCURRING = 30
 """Only so many categories of a document are linked: the number of pairs grows with the square."""
 
@@ -28,6 +32,37 @@ def parents_of_path(category: str) -> list[str]:
     """
     cuts = [match.start() for match in _SEPARATOR.finditer(category)]
     return [prefix for cut in reversed(cuts) if (prefix := category[:cut].rstrip())]
+
+
+def path_names(categories: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Return the categories that are paths, and remarks on separators that do not make paths.
+
+    A separator makes paths if most names with it share their first part with another name, or have several
+    levels. ``HIV/AIDS`` among flat names is no path.
+
+    >>> path_names(["C.2.4", "C.1", "x"])[0], path_names(["HIV/AIDS", "Immunology", "Na/K"])
+    (['C.2.4', 'C.1'], ([], ["2 categories with '/' are not paths: few share a prefix"]))
+    """
+    names = list(dict.fromkeys(categories))
+    roots = Counter((parents_of_path(name) or [name])[-1] for name in names)
+    names_by_separator: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        if parents_of_path(name):
+            for separator in {match[0] for match in _SEPARATOR.finditer(name)}:
+                names_by_separator[separator].append(name)
+    separators = set()
+    remarks = []
+    for separator, members in sorted(names_by_separator.items()):
+        shared = [
+            name for name in members if roots[parents_of_path(name)[-1]] > 1 or name.count(separator) > 1
+        ]
+        if len(shared) >= SHARED_PREFIXES * len(members):
+            separators.add(separator)
+        else:
+            count = plural(len(members), f"categor[y|ies] with {separator!r}")
+            remarks.append(f"{count} are not paths: few share a prefix")
+    paths = [name for separator in separators for name in names_by_separator[separator]]
+    return [name for name in names if name in set(paths)], remarks
 
 
 def path_edges(categories: Iterable[str]) -> list[tuple[str, str]]:
@@ -56,10 +91,12 @@ class CategoryGraph:
 
     names:     n categories, ascending.
     adjacency: (n, n) symmetric 0/1 matrix.
+    remarks:   lines on categories that look like paths.
     """
 
     names: list[str]
     adjacency: csr_matrix
+    remarks: tuple[str, ...] = ()
 
     @classmethod
     def build(
@@ -67,8 +104,8 @@ class CategoryGraph:
     ) -> CategoryGraph:
         """Build the graph of the categories in ``sets`` (one per document or query).
 
-        Default edges: from paths, else from co-occurrences. Unconnected paths are linked to their nearest
-        known prefix.
+        Default edges: from paths (:func:`path_names`), and from co-occurrences of categories of which at
+        least one is no path. Unconnected paths are linked to their nearest known prefix.
 
         >>> graph = CategoryGraph.build([("C.2.4",), ("C.2",)])
         >>> graph.names, graph.adjacency.nnz
@@ -77,13 +114,19 @@ class CategoryGraph:
         import numpy as np
         from scipy.sparse import csr_matrix
 
-        sets = list(dict.fromkeys(tuple(s) for s in sets))
-        seen = dict.fromkeys(category for s in sets for category in s)
+        sets = list(dict.fromkeys(tuple(map(normalize, categories)) for categories in sets))
+        seen = dict.fromkeys(category for categories in sets for category in categories)
+        remarks: list[str] = []
         if edges:
+            edges = [(normalize(child), normalize(parent)) for child, parent in edges]
             nodes = {name for edge in edges for name in edge}
-            edges = [*edges, *((c, p) for c in seen if (p := nearest_known(c, nodes)) is not None)]
+            prefixes = {category: nearest_known(category, nodes) for category in seen}
+            edges += [(category, prefix) for category, prefix in prefixes.items() if prefix is not None]
         else:
-            edges = path_edges(seen) or co_occurrence_edges(sets)
+            paths, remarks = path_names(seen)
+            edges = path_edges(paths)
+            in_paths = {name for edge in edges for name in edge}
+            edges += [edge for edge in co_occurrence_edges(sets) if not in_paths.issuperset(edge)]
         names = sorted(set(seen) | {name for edge in edges for name in edge})
         index = {name: i for i, name in enumerate(names)}
         pairs = np.array([(index[a], index[b]) for a, b in edges if a != b], dtype=np.int64).reshape(-1, 2)
@@ -91,7 +134,7 @@ class CategoryGraph:
         both = np.concatenate([pairs, pairs[:, ::-1]])
         adjacency = csr_matrix((ones, (both[:, 0], both[:, 1])), shape=(len(names), len(names)))
         adjacency.data[:] = 1.0
-        return cls(names, adjacency)
+        return cls(names, adjacency, tuple(remarks))
 
 
 def infer_categories(ranked: Iterable[tuple[float, Sequence[str]]]) -> tuple[str, ...]:
@@ -138,7 +181,9 @@ class CategoryNames:
 
     def find(self, category: str) -> str | None:
         """Return the category as spelled in training; None: unknown. Paths below known paths are known."""
-        exact, folded = nearest_known(category, self._names), nearest_known(category.casefold(), self._folded)
+        category = normalize(category)
+        exact = nearest_known(category, self._names)
+        folded = nearest_known(category.casefold(), self._folded)
         if exact is not None and exact.casefold() == folded:
             return category
         return None if folded is None else self._folded[folded]

@@ -54,7 +54,7 @@ def test_a_date_is_a_period():
 
 
 def test_the_last_dates_of_the_calendar_are_dates():
-    """Open ends are often written in this way. By hand: 253402300800 seconds after 1970, the year 10000 begins."""
+    """Open ends are often written in this way. The year 10000 begins 253402300800 seconds after 1970."""
     end = 253402300800.0
     assert period("9999") == (end - 365 * 86400, end)
     assert period("9999-12") == (end - 31 * 86400, end)

@@ -66,7 +66,16 @@ GIVEN = [("b", "a"), ("a", "b"), ("b", "a"), ("c", "c"), ("b", "d"), ("d", "a")]
     [
         ([("a", "lonely"), ("c",)], GIVEN, "a b c d lonely", "a-b b-d a-d"),
         ([("C.2.4", "D.1")], [("C.2", "C")], "C C.2 C.2.4 D.1", "C-C.2 C.2-C.2.4"),
-        ([("C.2.4", "x"), ("C.1",)], None, "C C.1 C.2 C.2.4 x", "C-C.1 C-C.2 C.2-C.2.4"),
+        ([("C.2.4", "C.1", "x")], None, "C C.1 C.2 C.2.4 x", "C-C.1 C-C.2 C.2-C.2.4 C.2.4-x C.1-x"),
+        ([("HIV/AIDS", "b"), ("a", "b")], None, "HIV/AIDS a b", "HIV/AIDS-b a-b"),
+        ([("a/b",), ("a/c", "TCP/IP")], None, "TCP TCP/IP a a/b a/c", "TCP-TCP/IP a-a/b a-a/c"),
+        (
+            [("a", "Node.js"), ("x/b", "x/c", "a")],
+            None,
+            "Node.js a x x/b x/c",
+            "Node.js-a x-x/b x-x/c a-x/b a-x/c",
+        ),
+        ([("cafe\u0301", "b")], [("caf\u00e9", "food")], "b caf\u00e9 food", "caf\u00e9-food"),
         ([("C.2.4",)], [], "C C.2 C.2.4", "C-C.2 C.2-C.2.4"),
         ([("sorting", "coli"), ("trees",)], None, "coli sorting trees", "coli-sorting"),
         ([("sorting",), ("trees",), ()], None, "sorting trees", ""),

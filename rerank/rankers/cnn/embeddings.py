@@ -78,6 +78,12 @@ class Inputs:
         return self._sides(query, document)
 
     @cached_property
+    def category_graph(self) -> CategoryGraph:
+        """The graph of all categories."""
+        names = [*self.data.documents.categories, *self.data.queries.categories]
+        return CategoryGraph.build(names, self.data.category_edges)
+
+    @cached_property
     def meta(self) -> dict[str, tuple[Embedding, Ragged]]:
         """Categories. Raises TrainingError if no document has any."""
         data, config = self.data, self.config
@@ -85,9 +91,8 @@ class Inputs:
             raise TrainingError(
                 "no document has categories; train `text` only, or ingest documents with a `categories` field"
             )
-        names = [*data.documents.categories, *data.queries.categories]
         shared = deepwalk(
-            CategoryGraph.build(names, data.category_edges),
+            self.category_graph,
             size=config.category_size,
             seed=config.seed + 2,
             per_node=config.walks,

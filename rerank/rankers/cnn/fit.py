@@ -172,6 +172,7 @@ class CnnTrainer:
             run.interrupted,
             measure={**MEASURES, "weighted": TrainingResult.measure}[config.epoch_by],
             curve=[(one.step // each, one.loss, one.value) for one in run.history],
+            remarks=() if variant == "text" else self.inputs.category_graph.remarks,
             cleanup=dict if run.interrupted else checkpoint.discard,
         )
 
