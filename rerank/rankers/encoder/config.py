@@ -7,7 +7,8 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import Meta
 
 from rerank.config import Count, Natural, Options, Positive, option
-from rerank.rankers.encoder.folder import check_encoder
+from rerank.errors import UsageError
+from rerank.rankers.encoder.folder import check_encoder, runs_in_onnx
 from rerank.rankers.encoder.published import Pooling
 from rerank.rankers.encoder.transformer import TextEncoder
 
@@ -73,6 +74,14 @@ class EncoderConfig(ModelConfig, frozen=True):
     def unread(self) -> dict[str, str]:
         """Return options without effect, and why."""
         return {"epochs": f"--steps {self.steps}"} if self.steps else {}
+
+    def check(self) -> None:
+        """Raise UsageError for a model that cannot be used, or cannot learn."""
+        folder = check_encoder(self.model)
+        if runs_in_onnx(folder) and not getattr(self, "untrained", False):
+            raise UsageError(
+                f"{self.model} is a file of ONNX, which cannot learn; give --untrained or train `adapter`"
+            )
 
     def learning_layers(self, layers: int) -> int:
         """Return trained layers; 0: all and embeddings."""

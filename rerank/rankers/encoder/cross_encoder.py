@@ -1,18 +1,22 @@
-"""Cross-encoders in NumPy: scores of a query and a document in one sequence (Nogueira and Cho 2019)."""
+"""Cross-encoders: scores of a query and a document in one sequence (Nogueira and Cho 2019); without torch."""
 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from rerank.errors import UsageError
+from rerank.errors import RerankError, UsageError
 from rerank.files import parse_json, trouble
-from rerank.rankers.encoder.bert import Bert, readable
-from rerank.rankers.encoder.folder import model_folder
+from rerank.rankers.encoder.bert import Array, Bert, readable
+from rerank.rankers.encoder.folder import model_folder, onnx_file, weight_files
+from rerank.rankers.encoder.modules import Tokens
+from rerank.rankers.encoder.onnx import OnnxModel, fastest
 
 TOKENS = 128
 """Longest sequence; the longer of query and text is cut first, as transformers does."""
@@ -25,12 +29,55 @@ _HEADS = {"Bert": _BERT, "Roberta": _ROBERTA, "XLMRoberta": _ROBERTA, "Camembert
 
 
 @dataclass(frozen=True)
-class CrossEncoder:
-    """A sequence classifier with one output, or two classes. head: its two linear layers."""
+class _BertClassifier:
+    """BERT with the two linear layers of its head."""
 
-    folder: Path
     bert: Bert
     head: tuple[str, str]
+
+    @property
+    def tokenizer(self) -> Any:
+        """Tokenizer of the model."""
+        return self.bert.tokens.tokenizer
+
+    @property
+    def longest(self) -> int:
+        """Largest number of tokens."""
+        return len(self.bert.weights["embeddings.position_embeddings.weight"]) - self.bert.first
+
+    def logits(self, ids: Sequence[int], types: Sequence[int]) -> Array:
+        """Return the outputs of a pair, (classes,)."""
+        first = self.bert.states(ids, types)[:1]
+        dense, out = self.head
+        logits: Array = self.bert.linear(np.tanh(self.bert.linear(first, dense)), out)[0]
+        return logits
+
+
+@dataclass(frozen=True)
+class _OnnxClassifier:
+    """A classifier in a file of ONNX."""
+
+    model: OnnxModel
+    tokenizer: Any
+    longest: int
+
+    def logits(self, ids: Sequence[int], types: Sequence[int]) -> Array:
+        """Return the outputs of a pair, (classes,)."""
+        tokens, kinds = np.array([ids], dtype=np.int64), np.array([types], dtype=np.int64)
+        output = self.model.run(tokens, np.ones_like(tokens), kinds)
+        if output.ndim != 2:
+            raise ValueError("its first output is not one number for each class")
+        logits: Array = output[0]
+        return logits
+
+
+@dataclass(frozen=True)
+class CrossEncoder:
+    """A sequence classifier with one output, or two classes. files: those that decide a score."""
+
+    folder: Path
+    classifier: _BertClassifier | _OnnxClassifier
+    files: tuple[Path, ...]
 
     @classmethod
     def load(cls, name: str) -> CrossEncoder:
@@ -40,21 +87,12 @@ class CrossEncoder:
         """
         folder = model_folder(name)
         try:
-            config = parse_json((folder / "config.json").read_text("utf-8"))
-            kind = str((config.get("architectures") or [""])[0])
-            head = _HEADS.get(kind.removesuffix(_KIND)) if kind.endswith(_KIND) else None
-            if head is None or not readable(folder):
-                known = ", ".join(f"{one}{_KIND}" for one in _HEADS)
-                raise UsageError(
-                    f"{name}: {kind or 'the model'} cannot be a cross-encoder; give one of {known} with"
-                    " model.safetensors, tokenizer.json and the activation gelu"
-                )
-            made = cls(folder, Bert.load(folder), head)
-            longest = len(made.bert.weights["embeddings.position_embeddings.weight"]) - made.bert.first
-            made.bert.tokens.tokenizer.enable_truncation(min(TOKENS, longest))
-            outputs = len(made.bert.weights[f"{head[1]}.weight"])
-            made.score("a", "a")  # every weight is there and has the right shape
-        except UsageError:
+            made = cls._read(name, folder)
+            tokenizer = made.classifier.tokenizer
+            tokenizer.enable_truncation(min(TOKENS, made.classifier.longest))
+            pair = tokenizer.encode("a", "a")  # every weight is there and has the right shape
+            outputs = len(made.classifier.logits(pair.ids, pair.type_ids))
+        except RerankError:
             raise
         except Exception as error:  # tokenizers raises nothing narrower
             raise trouble(error, folder) or UsageError(
@@ -64,19 +102,37 @@ class CrossEncoder:
             raise UsageError(f"{name}: has {outputs} classes; give a model with one output or two classes")
         return made
 
+    @classmethod
+    def _read(cls, name: str, folder: Path) -> CrossEncoder:
+        config = parse_json((folder / "config.json").read_text("utf-8"))
+        kind = str((config.get("architectures") or [""])[0])
+        head = _HEADS.get(kind.removesuffix(_KIND)) if kind.endswith(_KIND) else None
+        texts = (folder / "config.json", folder / "tokenizer.json")
+        if head is not None and readable(folder):
+            weights = weight_files(folder)
+            return cls(folder, _BertClassifier(fastest(Bert.load(folder)), head), (*texts, *weights))
+        path = onnx_file(folder)
+        if kind.endswith(_KIND) and path is not None:
+            longest = int(config.get("max_position_embeddings") or TOKENS)
+            tokenizer = Tokens.read(folder, longest).tokenizer
+            return cls(folder, _OnnxClassifier(OnnxModel(path), tokenizer, longest), (*texts, path))
+        known = ", ".join(f"{one}{_KIND}" for one in _HEADS)
+        raise UsageError(
+            f"{name}: {kind or 'the model'} cannot be a cross-encoder; give one of {known} with"
+            " model.safetensors, tokenizer.json and the activation gelu, or a classifier with onnx/model.onnx"
+        )
+
     @cached_property
     def version(self) -> str:
         """Checksum of the files that decide a score."""
-        files = [self.folder / name for name in ("config.json", "tokenizer.json", "model.safetensors")]
         crc = 0
-        for path in files:
+        for path in self.files:
             crc = zlib.crc32(np.memmap(path, np.uint8, "r"), crc)
         return f"{crc:08x}"
 
     def score(self, query: str, text: str) -> float:
         """Return the output, or the log-odds of the second class."""
-        pair = self.bert.tokens.tokenizer.encode(query[:_CHARACTERS], text[:_CHARACTERS])
-        first = self.bert.states(pair.ids, pair.type_ids)[:1]
-        dense, out = self.head
-        logits = self.bert.linear(np.tanh(self.bert.linear(first, dense)), out)[0]
+        tokenizer = self.classifier.tokenizer
+        pair = tokenizer.encode(query[:_CHARACTERS], text[:_CHARACTERS])
+        logits = self.classifier.logits(pair.ids, pair.type_ids)
         return float(logits[-1] - (logits[0] if len(logits) > 1 else 0))

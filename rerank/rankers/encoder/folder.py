@@ -126,22 +126,41 @@ def _downloaded(name: str, encoder: Published) -> Path:
     )
 
 
+def weight_files(folder: Path) -> list[Path]:
+    """Return the files of weights in safetensors: one, or those that an index lists."""
+    if (folder / WEIGHTS).is_file() or not (folder / SHARDS).is_file():
+        return [folder / WEIGHTS]
+    index = parse_json((folder / SHARDS).read_text("utf-8"))
+    return [folder / file for file in sorted({*index["weight_map"].values()})]
+
+
 def map_weights(folder: Path) -> dict[str, NDArray[Any]]:
     """Map the weights of a model, in one file or in several, without the prefix of its type.
 
     Raises OSError for a missing file, ValueError for a damaged one.
     """
-    files = [WEIGHTS]
-    if not (folder / WEIGHTS).is_file() and (folder / SHARDS).is_file():
-        index = parse_json((folder / SHARDS).read_text("utf-8"))
-        files = sorted({*index["weight_map"].values()})
     weights: dict[str, NDArray[Any]] = {}
-    for file in files:
-        for name, array in map_arrays(folder / file).items():
+    for file in weight_files(folder):
+        for name, array in map_arrays(file).items():
             for prefix in PREFIXES:
                 name = name.removeprefix(prefix)
             weights[name] = array
     return weights
+
+
+def onnx_file(folder: Path) -> Path | None:
+    """Return the file of ONNX, ``onnx/model.onnx`` or ``model.onnx``, or None.
+
+    Files with other names, such as ``model_quantized.onnx``, have weights of 8 bits. They are not used unless
+    they are renamed.
+    """
+    files = (folder / "onnx" / "model.onnx", folder / "model.onnx")
+    return next((file for file in files if file.is_file()), None)
+
+
+def runs_in_onnx(folder: Path) -> bool:
+    """Return whether a model has only a file of ONNX."""
+    return not has_weights(folder) and onnx_file(folder) is not None
 
 
 def has_weights(folder: Path) -> bool:
@@ -189,6 +208,10 @@ def _check_kind(name: str, config: Mapping[str, Any]) -> None:
 
 
 def _check_weights(name: str, folder: Path, config: Mapping[str, Any]) -> None:
+    if runs_in_onnx(folder):
+        if find_spec("onnxruntime") is None:
+            raise NotInstalledError("onnxruntime", "a model of ONNX")
+        return
     if not has_weights(folder):
         raise UsageError(
             f"{name}: has no weights in safetensors, and pickled weights can run code; convert them"

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from rerank.files import parse_json
 from rerank.rankers.base import Ranker, write_record
 from rerank.rankers.encoder.bert import Bert, readable
+from rerank.rankers.encoder.onnx import fastest
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.records import Query
 
@@ -55,10 +56,10 @@ class EncoderRanker(Ranker):
     def _bert(self) -> Bert | None:
         if isinstance(self.source, TextEncoder) or not readable(self.source / "model"):
             return None
-        return Bert.load(self.source / "model")
+        return fastest(Bert.load(self.source / "model"))
 
     def encode_query(self, query: Query) -> NDArray[np.float32]:
-        """Return a query vector, (E,), by NumPy for stored BERT."""
+        """Return a query vector, (E,), for stored BERT by NumPy, or by ONNX Runtime if it is installed."""
         if self._bert is not None:
             return self._bert.encode(query.text)
         vector: NDArray[np.float32] = self.vectors([query.text], queries=True)[0]

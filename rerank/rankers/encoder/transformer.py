@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from rerank.errors import NotInstalledError, UsageError
 from rerank.rankers.encoder.bert import first_position
-from rerank.rankers.encoder.folder import check_encoder
+from rerank.rankers.encoder.folder import check_encoder, runs_in_onnx
 from rerank.rankers.encoder.modules import Modules, Tokens, lowercase_texts
 from rerank.rankers.encoder.published import Pooling
 
@@ -68,6 +68,12 @@ class TextEncoder:
         Raises UsageError for unusable models.
         """
         folder = check_encoder(name)
+        if runs_in_onnx(folder):
+            from rerank.rankers.encoder.onnx import OnnxEncoder
+
+            if layers is not None:
+                raise UsageError(f"{name} is a file of ONNX, which has all layers; leave out --layers")
+            return OnnxEncoder.read(name, folder, pooling, longest)
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         torch, transformers = _libraries()
         options = {"local_files_only": True, "trust_remote_code": False}
