@@ -373,7 +373,7 @@ def fill_missing_features(
     if not len(positions):
         return features
     encoded: list[NDArray[Any]] = []
-    for chunk in _chunks([documents[i] or Document("") for i in positions.tolist()]):
+    for chunk in _chunks([documents[i] or Document("unknown") for i in positions.tolist()]):
         timer.check()
         begin = time.perf_counter()
         encoded.append(ranker.encode_documents(chunk))

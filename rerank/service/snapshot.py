@@ -54,7 +54,7 @@ class Snapshot:
                 self.versions[name, version] = workspace.ranker(name, version)
         self.pipeline = Pipeline(workspace.engine, self.rankers, settings.infer_categories, VectorCache())
         self.columns = {
-            feature_key(*key): column(key[0], ranker.encode_documents([Document("")]), 1, None)
+            feature_key(*key): column(key[0], ranker.encode_documents([Document("empty")]), 1, None)
             for key, ranker in self.versions.items()
         }
         self.analyze, self.words = Terms(workspace.lang), workspace.words

@@ -367,9 +367,9 @@ def test_a_resumed_training_equals_an_uninterrupted_one(tmp_path):
 @pytest.mark.parametrize(
     ("name", "record", "message"),
     [
-        ("meta", Document("", text="w"), "no document has categories; train `text` only"),
-        ("joint", Document("", text="w"), "no document has categories; train `text` only"),
-        ("text", Document("", categories=("c",)), "the documents have no words"),
+        ("meta", Document("d", text="w"), "no document has categories; train `text` only"),
+        ("joint", Document("d", text="w"), "no document has categories; train `text` only"),
+        ("text", Document("d", categories=("c",)), "the documents have no words"),
         ("joint", Query("q", "?!", ("k",)), "the queries have no words"),
     ],
 )
