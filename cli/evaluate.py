@@ -19,12 +19,20 @@ if TYPE_CHECKING:
     from rerank.report_page.tables import EvaluationReport
 
 
+def _measure_names(
+    context: click.Context, option: click.Parameter, texts: tuple[str, ...]
+) -> tuple[str, ...]:
+    from rerank.evaluation.measures import split_measures
+
+    return tuple(split_measures(" ".join(texts)))
+
+
 measures = option(
     "--measure NAME,... ...",
     "Measures of ir_measures, for example nDCG@10 or RR. Stacks are compared by each."
     " Default: nDCG, nDCG@10, RR and R@1000, compared by nDCG.",
     dest="measures",
-    callback=lambda _, __, texts: tuple(" ".join(texts).replace(",", " ").split()),
+    callback=_measure_names,
 )
 
 

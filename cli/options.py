@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -35,6 +34,18 @@ class Option(click.Option):
 
 class Command(click.Command):
     """A command whose help groups options."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Name ``--`` if an argument that begins with a dash may be meant."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if not any(isinstance(parameter, click.Argument) for parameter in self.params):
+                raise
+            problem = error.format_message().rstrip(".?")
+            raise click.UsageError(
+                f"{problem}; if it is not an option, write it after --: {ctx.command_path} -- TEXT", ctx
+            ) from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write a section per group."""
@@ -187,7 +198,7 @@ def command(
             if as_json:
                 from rerank.results import plain
 
-                click.echo(json.dumps(plain(done.report), ensure_ascii=False, indent=2))
+                output.print_json(plain(done.report))
             else:
                 next(steps, None)
             if done.code:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import re
 import shlex
 import shutil
@@ -66,9 +68,18 @@ class Terminal:
 
 
 def protect() -> None:
-    """Protect stdout if it is a terminal."""
+    """Write characters that stdout cannot encode as escapes, and no control characters to a terminal."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     if sys.stdout is not None and sys.stdout.isatty():
         sys.stdout = Terminal(sys.stdout)
+
+
+def print_json(value: Any) -> None:
+    """Print a JSON value on stdout: in UTF-8, otherwise in ASCII, so that it is valid in every encoding."""
+    encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "")
+    click.echo(json.dumps(value, ensure_ascii=encoding != "utf8", indent=2))
 
 
 def remark(line: str) -> None:

@@ -88,13 +88,17 @@ class NotInstalledError(RerankError):
     """A package of an extra is missing.
 
     >>> str(NotInstalledError("torch", "a transformer"))
-    "a transformer needs torch: install it with `pip install 'rerank-stack[train]'`"
+    "a transformer needs torch: run `pip install '.[train]'` in the clone of the repository"
     """
 
     def __init__(self, package: str, what: str = "this") -> None:
         extra = EXTRAS.get(package)
-        wanted = f"'rerank-stack[{extra}]'" if extra else package
-        super().__init__(f"{what} needs {package}: install it with `pip install {wanted}`")
+        command = (
+            f"`pip install '.[{extra}]'` in the clone of the repository"
+            if extra
+            else f"`pip install {package}`"
+        )
+        super().__init__(f"{what} needs {package}: run {command}")
 
     @classmethod
     def of(cls, error: ModuleNotFoundError, what: str = "this") -> NotInstalledError | None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rerank.errors import InputError, UsageError
-from rerank.records import Qrels
+from rerank.records import LARGEST_GRADE, Qrels
 
 Array = NDArray[np.float64]
 
@@ -69,20 +71,19 @@ def evaluate_runs(
     >>> round(evaluation.mean("bm25", "nDCG"), 4), evaluation.mean("bm25", "RR")
     (0.8597, 1.0)
     """
-    import ir_measures
-
     parsed = _parse(measures)
     names = tuple(str(measure) for measure in parsed)
     query_ids = tuple(query for query in sorted(qrels) if qrels.relevant(query))
     if not query_ids:
         raise InputError("none of the judged queries has a relevant document; check the qrels")
     at = {query: index for index, query in enumerate(query_ids)}
-    evaluator = ir_measures.evaluator(parsed, {query: dict(qrels[query]) for query in query_ids})
+    judged = {query: dict(qrels[query]) for query in query_ids}
+    evaluator = _provider().evaluator(parsed, judged)
     values = {name: {measure: np.zeros(len(query_ids)) for measure in names} for name in runs}
     for name, run in runs.items():
         scored = {query: _rank_scores(query, run[query]) for query in query_ids if run.get(query)}
-        for metric in evaluator.iter_calc(scored) if scored else ():
-            values[name][str(metric.measure)][at[metric.query_id]] = metric.value
+        for measure, query, value in _compute(evaluator, names, scored) if scored else ():
+            values[name][measure][at[query]] = value
     return Evaluation(
         measures=names,
         query_ids=query_ids,
@@ -92,18 +93,63 @@ def evaluate_runs(
     )
 
 
+def split_measures(text: str) -> list[str]:
+    """Split names at commas and white space outside of parentheses.
+
+    >>> split_measures("nDCG@10, RBP(p=0.8,rel=1) RR")
+    ['nDCG@10', 'RBP(p=0.8,rel=1)', 'RR']
+    """
+    return re.findall(r"(?:\([^)]*\)|[^\s,(])+|\(", text)
+
+
+@cache
+def _provider() -> Any:
+    """Return the measures of ir_measures, without the provider that starts a Perl script."""
+    import ir_measures
+
+    default: Any = ir_measures.DefaultPipeline
+    others = [provider for provider in default.providers if provider.NAME != "gdeval"]
+    return ir_measures.providers.FallbackProvider(others)
+
+
+def _compute(evaluator: Any, names: Sequence[str], scored: Mapping[str, Any]) -> list[tuple[str, str, float]]:
+    """Return measure, query id and value. Raises UsageError for a measure that fails on these queries."""
+    try:
+        return [
+            (str(metric.measure), metric.query_id, float(metric.value))
+            for metric in evaluator.iter_calc(scored)
+        ]
+    except Exception as error:  # of any provider
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UsageError(
+            f"ir_measures cannot compute {', '.join(names)} here ({reason}); leave the failing measure out"
+        ) from error
+
+
+def _check_parameters(measure: Any) -> None:
+    """Raise ValueError for parameters that abort trec_eval or raise its internal errors."""
+    cutoff = measure.params.get("cutoff")
+    if isinstance(cutoff, int) and cutoff < 1:
+        raise ValueError("the cutoff must be 1 or more")
+    least = measure.params.get("rel")
+    if isinstance(least, int) and not 1 <= least <= LARGEST_GRADE:
+        raise ValueError(f"rel must be from 1 to {LARGEST_GRADE:,}")
+
+
 def _parse(names: Sequence[str]) -> list[Any]:
     import ir_measures
 
-    pipeline: Any = ir_measures.DefaultPipeline
+    provider = _provider()
     examples = f"for example {', '.join(MEASURES)}"
     parsed: list[Any] = []
     for name in names:
         try:
             measure = ir_measures.parse_measure(name)
-            supported = pipeline.supports(measure)
+            _check_parameters(measure)
+            supported = provider.supports(measure)
         except Exception as error:  # its parser raises NameError, ValueError, SyntaxError, ...
-            raise UsageError(f"unknown measure {name!r} ({error}); {examples}") from error
+            reason = " ".join(str(error).split())
+            raise UsageError(f"unknown measure {name!r} ({reason}); {examples}") from error
         if not supported:
             raise UsageError(f"measure {name!r} cannot be computed here; {examples}")
         if measure not in parsed:

@@ -64,7 +64,7 @@ def test_encoding_with_dense_without_torch_is_refused_in_one_line(
 ):
     folder, _ = learned
     more = write_lines(tmp_path / "more.jsonl", [{"_id": "new", "text": TOPIC}])
-    needs = "a transformer needs torch: install it with `pip install 'rerank-stack[train]'`"
+    needs = "a transformer needs torch: run `pip install '.[train]'` in the clone"
     folder = shutil.copytree(folder, tmp_path / "ws")
     spawn("ingest", more, "-w", folder, env=base).fails(1, needs)
     assert spawn("ingest", more, "--no-encode", "-w", folder, env=base).code == 0
@@ -85,7 +85,7 @@ def test_the_service_needs_only_its_extra(learned, script, run, tmp_path, tmp_pa
         given = {"query": TOPIC, "documents": [TOPIC, "w1"]}
         assert server.post("/v1/rerank", {**given, "stack": "tfidf*1 + lsi*1"}).status == 200
         answer = server.post("/v1/rerank", {**given, "stack": "tfidf*1 + dense*1"})
-        answer.fails(503, "pip install 'rerank-stack[train]'")
+        answer.fails(503, "pip install '.[train]'")
 
 
 @pytest.mark.slow
@@ -100,12 +100,10 @@ def test_commands_that_work_without_the_extras(base, workspace, small, spawn, tm
     ]:
         spawn(*args, env=base).ok()
     for name in ("text", "s2net"):
-        spawn("train", name, *judged, *where, env=base).fails(
-            1, "install it with `pip install 'rerank-stack[train]'`"
-        )
+        spawn("train", name, *judged, *where, env=base).fails(1, "run `pip install '.[train]'` in the clone")
     done = spawn("evaluate", "--stack", "tfidf,text", *judged, *where, env=base)
-    done.fails(1, "needs ir_measures", "rerank-stack[train]")
-    spawn("serve", *where, env=base).fails(1, "the service needs ", "`pip install 'rerank-stack[service]'`")
+    done.fails(1, "needs ir_measures", ".[train]")
+    spawn("serve", *where, env=base).fails(1, "the service needs ", "`pip install '.[service]'`")
     nobody = ("--url", "http://127.0.0.1:9", "--index", "x", "-w", tmp_path / "none")
     spawn("attach", *nobody, "text=t", env=base).fails(1, "http://127.0.0.1:9")
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rerank.errors import InputError, UsageError
-from rerank.evaluation.measures import Evaluation, check_measures, evaluate_runs
+from rerank.evaluation.measures import Evaluation, check_measures, evaluate_runs, split_measures
 from rerank.evaluation.protocols import parse_protocol
 from rerank.evaluation.significance import compare, holm, randomization_test
 from rerank.records import Qrels
@@ -153,3 +153,32 @@ def test_compare_corrects_over_all_comparisons():
 def test_invalid_protocols_are_refused(text):
     with pytest.raises(UsageError, match="use judged, or retrieved:N"):
         parse_protocol(text)
+
+
+REFUSED = (
+    "P@0", "nDCG@0", "P@-1", "P@1.5", "P(rel=0)@5", "AP(rel=99999999999)", "RBP(p=1.5)", "nDCG(dcg='x')@10",
+    "SDCG@10", "nope", "nDCG(", "__import__('os')", "ERR@10", "nDCG(dcg='exp-log2')@10", "RBP(p=0.8,rel=1)",
+)  # fmt: skip
+COMPUTED = (
+    "infAP", "IPrec@0.1", "Compat(p=0.8)", "Accuracy@10", "SetF(beta=0.5)", "Bpref", "Judged@10",
+    "R(rel=2)@10", "P@99999999999",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*REFUSED, *COMPUTED])
+def test_every_measure_is_computed_or_refused_without_another_program(name, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    qrels = Qrels([("q:a", "d 1", 2), ("q:a", "d2", 0), ("b", "x", 1)])
+    run = {"q:a": ["d2", "d 1"], "b": ["y", "x"]}
+    if name in COMPUTED:
+        evaluation = evaluate_runs({"run": run}, qrels, [name])
+        assert 0 <= evaluation.mean("run", evaluation.measures[0]) <= 1
+        return
+    with pytest.raises(UsageError, match=r"\Ameasure|\Aunknown measure") as caught:
+        evaluate_runs({"run": run}, qrels, [name])
+    assert "\n" not in str(caught.value)
+
+
+def test_names_of_measures_are_split_outside_of_parentheses():
+    assert split_measures("nDCG@10,RBP(p=0.8,rel=1) RR") == ["nDCG@10", "RBP(p=0.8,rel=1)", "RR"]
+    assert split_measures("nDCG(") == ["nDCG", "("]

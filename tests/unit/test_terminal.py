@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+import os
 import re
 import signal
 import subprocess
@@ -13,6 +15,7 @@ import pytest
 from rerank.cli import output
 from rerank.cli.program import show_once
 
+import rerank
 from rerank.engines.opensearch.auth import SecretWarning
 
 IMPORTS = """
@@ -81,3 +84,36 @@ def test_a_log_reports_the_progress_of_a_step(monkeypatch, capsys):
     quiet.finish()
     quiet.say("a remark")
     assert capsys.readouterr().err == ""
+
+
+@pytest.fixture(scope="module")
+def accents(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("accents") / "ws"
+    rerank.ingest(folder, [{"_id": "café", "title": "café 😀 title", "text": "-5 degrees"}], lang="en")
+    return folder
+
+
+def run(*arguments, encoding):
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    command = [sys.executable, "-m", "rerank.cli", *map(str, arguments)]
+    return subprocess.run(command, env=environment, capture_output=True, check=False)
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "ascii", "utf-8"])
+def test_every_encoding_of_the_terminal_can_be_written(accents, encoding):
+    shown = run("query", "degrees", "--stack", "bm25", "-w", accents, encoding=encoding)
+    assert (shown.returncode, shown.stderr) == (0, b"")
+    assert b"title" in shown.stdout
+    done = run("query", "degrees", "--stack", "bm25", "-w", accents, "--json", encoding=encoding)
+    assert done.returncode == 0
+    (hit,) = json.loads(done.stdout)["hits"]
+    assert (hit["id"], hit["title"]) == ("café", "café 😀 title")
+
+
+def test_a_query_that_begins_with_a_dash_is_searched_or_the_separator_is_named(accents):
+    refused = run("query", "-5 degrees", "-w", accents, encoding="utf-8")
+    assert refused.returncode == 2
+    assert b"query -- TEXT" in refused.stderr
+    assert refused.stderr.count(b"\n") == 1
+    found = run("query", "--stack", "bm25", "-w", accents, "--json", "--", "-5 degrees", encoding="utf-8")
+    assert len(json.loads(found.stdout)["hits"]) == 1
