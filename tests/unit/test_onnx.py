@@ -80,11 +80,11 @@ def test_an_encoder_of_onnx_gives_the_vectors_of_transformers(tiny, tmp_path):
     with torch.no_grad():
         states = oracle(input_ids=torch.tensor([[2, 7, 8, 9, 3]])).last_hidden_state[0]
     expected = torch.nn.functional.normalize(states.mean(dim=0), dim=0).numpy()
-    np.testing.assert_allclose(ranker.encode_query(Query("", "w1 w2 w3")), expected, atol=1e-5)
+    np.testing.assert_allclose(ranker.encode_query(Query("q", "w1 w2 w3")), expected, atol=1e-5)
     features = ranker.encode_documents(documents)
     assert passage_cosines(expected, features, ranker.passages)[0, 0] > 0.999
     assert features[:, -1].tolist() == [1, 5, 0]  # 40 tokens, windows of 14, each 7 tokens later
-    assert not ranker.encode_query(Query("", "")).any()
+    assert not ranker.encode_query(Query("q", "")).any()
 
 
 @pytest.mark.parametrize("labels", [1, 2])
