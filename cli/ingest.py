@@ -97,6 +97,10 @@ def _remarks(report: IngestReport, format: str) -> Iterator[str]:
         (report.without_text, "document[ has|s have] neither title nor text and cannot be found by words"),
         (report.without_categories if have_categories else 0, "document[ has|s have] no categories"),
         *(
+            (count, f"document[ has|s have] no number in the field {name!r}: it counts as missing")
+            for name, count in report.not_numbers.items()
+        ),
+        *(
             (count, f"document[ has|s have] another language and [is|are] indexed as {report.lang}", lang)
             for lang, count in report.languages.items()
             if report.lang and lang not in ("", report.lang)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -230,13 +231,14 @@ def union_with_search(
     )
 
 
-def _number(value: object) -> float:
-    """The number in a field; of a date: its first second. NaN: none."""
-    when = period(value) if isinstance(value, str) and "-" in value else None
-    try:
-        return when[0] if when else float(value) if isinstance(value, (int, float)) else math.nan
-    except OverflowError:
+def field_number(value: object) -> float:
+    """Return the finite number in a field, of a date its first second; NaN for other values."""
+    if isinstance(value, str):
+        seconds = period(value) if "-" in value else None
+        return seconds[0] if seconds else math.nan
+    if not isinstance(value, (int, float)) or abs(value) > sys.float_info.max:
         return math.nan
+    return float(value)
 
 
 @dataclass(frozen=True)
@@ -400,22 +402,12 @@ class Engine(ABC):
         return search
 
     def field_values(self, ids: Sequence[str], fields: Sequence[str]) -> list[NDArray[np.float64]]:
-        """(n,) numbers for each field; NaN: no value; dates in seconds since 1970.
+        """Return (n,) numbers for each field. Dates are in seconds since 1970.
 
-        Raises UsageError for other values.
+        NaN stands for no value, and for a value that is no number, such as a text.
         """
         extras = [document.extra if document is not None else {} for document in self.get(ids)]
-        found = []
-        for name in fields:
-            values = [extra.get(name) for extra in extras]
-            numbers = np.array([*map(_number, values)], np.float64)
-            wrong = next((v for v, n in zip(values, numbers) if v is not None and not math.isfinite(n)), None)
-            if wrong is not None:
-                raise UsageError(
-                    f"field {name!r} is not a number: a document has {str(wrong)[:40]!r} there; name another"
-                )
-            found.append(numbers)
-        return found
+        return [np.array([field_number(extra.get(name)) for extra in extras], np.float64) for name in fields]
 
     @property
     def features(self) -> FeatureStore | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -11,7 +12,7 @@ from itertools import chain, islice
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
-from rerank.engines.base import WriteResult
+from rerank.engines.base import WriteResult, field_number
 from rerank.errors import BusyError, InputError, UsageError
 from rerank.formats import read_categories, read_corpus
 from rerank.formats.beir import document_from_fields
@@ -45,6 +46,7 @@ class IngestReport(Report):
     """Result of an ingest.
 
     languages: language -> documents ("": unknown). invalid: skipped records. encoded: ranker -> documents.
+    not_numbers: field of numbers -> documents with another value there, which count as missing.
     """
 
     workspace: Workspace
@@ -58,6 +60,7 @@ class IngestReport(Report):
     languages: dict[str, int] = field(default_factory=dict)
     without_text: int = 0
     without_categories: int = 0
+    not_numbers: dict[str, int] = field(default_factory=dict)
     category_edges: int = 0
     invalid: list[str] = field(default_factory=list)
     encoded: dict[str, int] = field(default_factory=dict)
@@ -227,9 +230,16 @@ def _language(sample: Sequence[Document]) -> str | None:
 
 
 def _count(documents: Iterable[Document], report: IngestReport) -> Iterator[Document]:
+    numbers = Counter[str]()
+    texts = Counter[str]()
     for document in documents:
         code = language_or_none(document.lang) or ""
         report.languages[code] = report.languages.get(code, 0) + 1
         report.without_text += not document.content
         report.without_categories += not document.categories
+        for name, value in document.extra.items():
+            if value is not None:
+                counts = texts if math.isnan(field_number(value)) else numbers
+                counts[name] += 1
         yield document
+    report.not_numbers = {name: count for name, count in sorted(texts.items()) if count <= numbers[name]}

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rerank import Document, Qrels, Query, Stack, Workspace, evaluate, tune
+from rerank import Document, Qrels, Query, Stack, Workspace, evaluate, ingest, tune
 from rerank.errors import InputError, RerankError, UsageError
 from rerank.formats import read_template
 from rerank.formats.templates import check_values
@@ -156,13 +156,35 @@ def test_a_field_can_be_a_signal(tmp_path: Path) -> None:
     plain = workspace.stack("field:seen*0.5 + bm25*0.5")
     assert workspace.pipeline(["bm25"]).answer(queries[0], plain).ranking.ids[0] == "wolf"
     workspace.engine.write([Document("elk", text="night", extra={"large": 10**400})])
-    for field, value in (("kind", "'beast'"), ("large", "'10{39}'")):
-        with pytest.raises(
-            UsageError, match=f"field '{field}' is not a number: a document has {value} there"
-        ):
-            tune(workspace, f"bm25,field:{field}", queries=queries, qrels=qrels)
+    for name in ("kind", "large", "unknown"):
+        with pytest.raises(UsageError, match=f"field:{name}: no document has a number or a date"):
+            tune(workspace, f"bm25,field:{name}", queries=queries, qrels=qrels)
     with pytest.raises(UsageError, match="clause:recency is the score of a clause of a search"):
         tune(workspace, "bm25,clause:recency", queries=queries, qrels=qrels)
+
+
+@pytest.mark.parametrize("wrong", ["n/a", "12", [7], {"eur": 7}, 10**400, ""])
+def test_another_value_in_a_field_of_numbers_counts_as_missing(tmp_path: Path, wrong: object) -> None:
+    prices = {"a": 10.0, "b": wrong, "c": 30.0, "d": None}
+    workspace = ingest(
+        tmp_path / "ws",
+        [{"_id": id, "text": "wolf", "lang": "en", "price": price} for id, price in prices.items()],
+    ).workspace
+    stack = workspace.stack("field:price*1 + bm25*0")
+    ranking = workspace.pipeline(stack.signals).answer(Query("q", "wolf"), stack).ranking
+    assert dict(zip(sorted(prices), ranking.raw[:, 0].tolist())) == {"a": 10, "b": 0, "c": 30, "d": 0}
+    assert ranking.ids == ["c", "a", "b", "d"]
+
+
+def test_other_values_in_fields_of_numbers_are_counted(tmp_path: Path) -> None:
+    rows = [
+        {"price": 1, "day": "2024-05-01", "code": "x"},
+        {"price": "n/a", "day": "soon", "code": 7},
+        {"price": 2.5, "day": "2024-05-02", "code": "y"},
+        {"price": None, "day": "2024-05-03", "code": "z"},
+    ]
+    report = ingest(tmp_path / "ws", [{"_id": str(n), "text": "wolf", **row} for n, row in enumerate(rows)])
+    assert report.not_numbers == {"day": 1, "price": 1}
 
 
 def test_field_signals_decay_with_distance(tmp_path: Path) -> None:
