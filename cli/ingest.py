@@ -32,6 +32,7 @@ MOST_INVALID = 20
     option("--skip-invalid", "Skip invalid documents."),
     "Changes",
     option("--replace", "Remove all documents that are not in CORPUS."),
+    option("--yes", "With --replace, also remove more than half of the documents."),
     option("--delete ID,... ...", "Remove these documents. Repeatable."),
     option("--delete-from FILE", "Remove the documents with the ids in this file."),
     option("--encode/--no-encode", "Compute features.", dest="encode_features", default=True),
@@ -81,6 +82,8 @@ def _check(corpus: tuple[str, ...], ids: list[str], settings: dict[str, Any]) ->
         raise click.UsageError("--body is for --format jats: in JSON lines, `text` is the text")
     if settings["replace"] and not corpus:
         raise click.UsageError("--replace needs a CORPUS to replace the documents with")
+    if settings["yes"] and not settings["replace"]:
+        raise click.UsageError("--yes has an effect only with --replace")
 
 
 def _remarks(report: IngestReport, format: str) -> Iterator[str]:

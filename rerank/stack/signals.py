@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 
 from rerank.engines.base import FIRST_STAGES, Engine, SearchRequest, cannot_retrieve, check_signal
 from rerank.errors import UsageError
-from rerank.filters import Filter, number, period
+from rerank.filters import KINDS, TRUTH, Filter, number, period
 from rerank.rankers.base import Ranker
 
 DEFAULT_FIRST_STAGE = FIRST_STAGES[0]
@@ -104,17 +103,20 @@ class FieldSignal:
 
     def check(self, engine: Engine) -> None:
         """Raise UsageError if no document has the field with the right type."""
-        # Engines refuse these filters if no document has such a value.
-        what, filters = "a number or a date", [(">=", "1970"), ("=", "true")]
+        what = "a number or a date"
+        value = "1970"
         if self.name.split(":")[2:3] == ["decay"]:
             is_date = self.name.endswith("d")
-            what, filters = ("a date", [(">=", "1970-01-01")]) if is_date else ("a number", [(">=", "0")])
-        for op, value in filters:
-            one, stage = Filter(self.field, op, value), engine.first_stages[0]
-            with suppress(UsageError):
-                engine.find(SearchRequest("a", first_stage=stage, depth=1, filters=[one]))
-                return
-        raise UsageError(f"{self.name}: no document has {what} in the field {self.field!r}")
+            what = "a date" if is_date else "a number"
+            value = "1970-01-01" if is_date else "0"
+        condition = Filter(self.field, ">=", value)
+        stage = engine.first_stages[0]
+        try:
+            # Engines refuse this filter if no document has such a value.
+            engine.find(SearchRequest("a", first_stage=stage, depth=1, filters=[condition]))
+        except UsageError as error:
+            if KINDS[TRUTH] not in str(error):  # truth values are the numbers 0 and 1
+                raise UsageError(f"{self.name}: no document has {what} in the field {self.field!r}") from None
 
     def values(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return (n,) scores: unchanged, ln(1 + max(x, 0)), or decayed. NaN gives 0."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain, islice
@@ -13,7 +13,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
 from rerank.engines.base import WriteResult, field_number
-from rerank.errors import BusyError, InputError, UsageError
+from rerank.errors import BusyError, EngineError, InputError, UsageError
 from rerank.formats import read_categories, read_corpus
 from rerank.formats.beir import document_from_fields
 from rerank.formats.opening import Source, name_of
@@ -21,7 +21,7 @@ from rerank.inputs import as_list
 from rerank.progress import Progress
 from rerank.records import Document, shorten
 from rerank.results import Report
-from rerank.text import language, language_or_none, plural
+from rerank.text import join_names, language, language_or_none, plural
 from rerank.workflows.encode import encode, encoders_of
 from rerank.workspace import Workspace, WorkspaceOrPath
 
@@ -77,6 +77,7 @@ def ingest(
     lang: str | None = None,
     skip_invalid: bool = False,
     replace: bool = False,
+    yes: bool = False,
     encode_features: bool = True,
     opensearch: Settings | None = None,
     progress: Progress | None = None,
@@ -87,6 +88,7 @@ def ingest(
     format: ``jats`` reads XML articles, archives and folders. body: of articles as text, not the abstract.
     categories: category graph. delete: ids of documents.
     lang: Default: the language of 90 % of the first documents. replace: delete documents not in ``sources``.
+    yes: also if these are more than half of all documents.
     opensearch: cluster of a new workspace. Default: store documents in the folder.
 
     Raises InputError for invalid records before any change, unless ``skip_invalid``.
@@ -108,6 +110,8 @@ def ingest(
     made = existing or _create(workspace, lang or _language(sample), opensearch)
     report = IngestReport(made, lang=made.lang, category_edges=len(edges or ()))
     made.recreate_engine()
+    if replace and not yes:
+        documents = _keep_half(documents, sample, made)
     encoders = encoders_of(made, None, progress) if encode_features else []
     options = {"delete": delete, "replace": replace, "skip_refused": skip_invalid, "encoders": encoders}
     try:
@@ -120,9 +124,7 @@ def ingest(
         made.save_category_edges(edges)
     _report_changes(report, done, errors)
     if encode_features:
-        made.forget_rankers()
-        rest = encode(made, progress=progress).encoded
-        report.encoded = {name: done.encoded + count for name, count in rest.items()}
+        _encode_rest(report, done, progress)
     return report
 
 
@@ -227,6 +229,34 @@ def _language(sample: Sequence[Document]) -> str | None:
     languages = Counter(code for document in sample if (code := language_or_none(document.lang)))
     best, count = next(iter(languages.most_common(1)), (None, 0))
     return best if count >= 0.9 * len(sample) else None
+
+
+def _encode_rest(report: IngestReport, done: WriteResult, progress: Progress) -> None:
+    report.workspace.forget_rankers()
+    rest = encode(report.workspace, progress=progress).encoded
+    report.encoded = {name: done.encoded + count for name, count in rest.items()}
+
+
+def _keep_half(
+    documents: Iterable[Document], sample: Sequence[Document], workspace: Workspace
+) -> Iterator[Document]:
+    """Yield the documents that replace the stored ones.
+
+    At the end, before the engine changes anything, raises UsageError if more than half of the ids would go.
+    """
+    stored: list[str] = []
+    with suppress(EngineError):  # an index that was removed has nothing to lose
+        stored = workspace.engine.ids()
+    missing = set(stored) - {document.id for document in sample}
+    for document in documents:
+        missing.discard(document.id)
+        yield document
+    if 2 * len(missing) > len(stored):
+        examples = join_names(sorted(missing)[:3])
+        raise UsageError(
+            f"replacing would delete {len(missing):,} of {plural(len(stored), 'document[|s]')}, such as"
+            f" {examples}; add --yes to do it, or leave out --replace"
+        )
 
 
 def _count(documents: Iterable[Document], report: IngestReport) -> Iterator[Document]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from rerank.config import Options
 from rerank.errors import BusyError, UsageError, option_name
+from rerank.files import folder_lock
 from rerank.formats import read_corpus, read_pairs
 from rerank.inputs import File, Judgments, Pairs, Queries, as_list, as_pairs, as_qrels, as_queries, from_file
 from rerank.progress import Progress
@@ -138,7 +141,8 @@ def _fit(
     """Fit and install rankers until an interruption."""
     for place, (variant, name) in enumerate(called.items()):
         try:
-            result = fitter.fit(variant, name)
+            with _training_lock(job.folder, name):
+                result = fitter.fit(variant, name)
         except KeyboardInterrupt as error:
             left = ", ".join([*called][place:])
             kept = "; `rerank encode` stores the features of the others" if place else ""
@@ -152,3 +156,18 @@ def _fit(
         if result.interrupted:
             job.progress.say(f"interrupted: kept {result.unit} {result.epoch} of {name}, the best one")
             break
+
+
+@contextmanager
+def _training_lock(folder: Path, name: str) -> Iterator[None]:
+    """Let only one process train a ranker. Raises BusyError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f".{name}.lock"
+    file.touch()
+    with folder_lock(file, f"training {name} in this workspace"):
+        try:
+            yield
+        finally:
+            file.unlink(missing_ok=True)
+            with suppress(OSError):  # a checkpoint is kept
+                folder.rmdir()

@@ -123,7 +123,7 @@ def test_later_documents_are_written_with_their_features(
 
 def test_replace_on_the_local_engine_deletes_other_documents(run, write_lines, small, plain):
     few = write_lines(plain.parent / "other.jsonl", small.documents[15:30])
-    report = run("ingest", few, "--replace", "-w", plain, "--json").json
+    report = run("ingest", few, "--replace", "--yes", "-w", plain, "--json").json
     assert (report["added"], report["unchanged"], report["deleted"], report["documents"]) == (10, 5, 15, 15)
 
 

@@ -20,9 +20,11 @@ from rerank.engines.base import SearchRequest
 from rerank.engines.local import LocalEngine
 from rerank.errors import BusyError, InputError, NotTrainedError, UsageError, WorkspaceError
 from rerank.files import folder_lock
-from rerank.records import Document, Query
+from rerank.progress import Progress
+from rerank.records import Document, Qrels, Query
 from rerank.stack.stack import Stack
 from rerank.workflows.ingest import ingest
+from rerank.workflows.train import train
 from rerank.workspace import Workspace
 from tests.rankers import cnn
 from tests.unit.test_local_engine_crash import PROCESSES, kill_after, kill_before, run_in_child
@@ -415,3 +417,49 @@ def test_an_engine_of_another_package_can_be_used(tmp_path: Path, monkeypatch: p
     config.write_text("elsewhere = 3\n" + config.read_text().split("[elsewhere")[0])
     with pytest.raises(UsageError, match=r"rerank\.toml: elsewhere = 3"):
         Workspace.open(tmp_path / "ws")
+
+
+def texts(ids: str) -> list[dict[str, str]]:
+    return [{"_id": id, "text": f"apple {id}"} for id in ids]
+
+
+@pytest.mark.parametrize(("kept", "refused"), [("ab", False), ("abxyz", False), ("a", True), ("xyz", True)])
+def test_replacing_more_than_half_of_the_documents_must_be_confirmed(tmp_path, kept, refused):
+    workspace = ingest(tmp_path / "ws", texts("abcd")).workspace
+    if refused:
+        with pytest.raises(UsageError, match=r"would delete [34] of 4 documents, such as .*; add --yes"):
+            ingest(workspace, texts(kept), replace=True)
+        assert workspace.engine.ids() == ["a", "b", "c", "d"]
+    ingest(workspace, texts(kept), replace=True, yes=refused)
+    assert workspace.engine.ids() == sorted(kept)
+
+
+class TrainAgain(Progress):
+    """Starts the same training again while it runs."""
+
+    def __init__(self, workspace, inputs):
+        self.workspace = workspace
+        self.inputs = inputs
+        self.errors = []
+
+    def show(self, **values):
+        if not self.errors:
+            with pytest.raises(BusyError) as refused:
+                train(self.workspace, "text", **self.inputs)
+            self.errors.append(str(refused.value))
+
+
+def test_a_ranker_is_trained_by_one_process_at_a_time(tmp_path):
+    workspace = ingest(tmp_path / "ws", texts("abcdefgh")).workspace
+    inputs = {
+        "queries": [Query(f"q{id}", f"apple {id}") for id in "abcdefgh"],
+        "qrels": Qrels([(f"q{id}", id, 1) for id in "abcdefgh"]),
+        "config": {"epochs": 1},
+    }
+    progress = TrainAgain(workspace, inputs)
+    train(workspace, "text", **inputs, progress=progress)
+    assert progress.errors == [
+        "another process is training text in this workspace; try again when it is done"
+    ]
+    assert workspace.trained() == ["text"]
+    train(workspace, "text", **inputs)  # the lock is released
