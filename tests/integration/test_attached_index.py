@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rerank import Document, Qrels, Query, RerankError, Workspace, encode, train
+from rerank import Document, Qrels, Query, RerankError, Workspace, attach, encode, evaluate, train
 from rerank.engines.base import Encoder, FilledTemplate, SearchRequest
+from rerank.engines.opensearch import Settings
 from rerank.errors import UsageError
 from rerank.filters import filters_of
 from rerank.formats import read_template
@@ -175,3 +176,90 @@ def test_documents_of_a_moved_alias_are_not_encoded_again(library: Workspace, no
     assert library.engine.missing_features("lsi", version) == 1
     node.request("DELETE", "/library-2/_doc/new?refresh=true")
     assert encode(library).encoded == {"lsi": 0}
+
+
+@contextlib.contextmanager
+def shelf(node: Node, properties: dict[str, Any], sources: Sequence[dict[str, Any]]) -> Iterator[Settings]:
+    """Create an index with documents for the block."""
+    body = {"mappings": {"properties": properties}, "settings": {"number_of_replicas": 0}}
+    node.request("PUT", "/shelf", body)
+    for position, source in enumerate(sources):
+        node.request("PUT", f"/shelf/_doc/{position}", source)
+    node.request("POST", "/shelf/_refresh")
+    try:
+        yield Settings((node.url,), "shelf")
+    finally:
+        node.request("DELETE", "/shelf")
+
+
+def test_a_document_in_two_indices_of_an_alias_counts_once(library: Workspace, node: Node) -> None:
+    index(node, "library-2")
+    node.request("PUT", "/library-2/_doc/d3?refresh=true", {"name": "wolf", "body": "a short text"})
+    node.request("POST", "/_aliases", {"actions": [{"add": {"index": "library-1", "alias": ALIAS}}]})
+    engine = Workspace.open(library.folder).engine
+    ids = [f"d{i}" for i in range(COUNT)]
+    candidates = engine.find(SearchRequest("wolf", "bm25", 100))
+    assert sorted(candidates.ids) == engine.ids() == sorted(ids)
+    assert sorted(document.id for document in engine.documents()) == sorted(ids)
+    assert [document.id for document in engine.get(ids) if document is not None] == ids
+    selected = engine.find(SearchRequest("wolf", "bm25", ids=ids))
+    assert (selected.ids, selected.scores.tolist()) == (candidates.ids, candidates.scores.tolist())
+    assert engine.score("wolf", "bm25", candidates).tolist() == candidates.scores.tolist()
+    engine.write_features([Encoder("one", "v1", lengths)])
+    assert not engine.find(SearchRequest("wolf", "bm25", 100, features={"one": "v1"})).missing["one"].any()
+    qrels = Qrels([("q", candidates.ids[0], 1)])
+    report = evaluate(library, ["bm25"], queries=[Query("q", "wolf")], qrels=qrels, measures=["nDCG@10"])
+    assert report.results[0].measures["nDCG@10"] == 1.0
+
+
+TEXT = {"type": "text"}
+UNREADABLE: list[tuple[dict[str, Any], dict[str, list[str]], str]] = [
+    ({"all": TEXT, "name": {**TEXT, "copy_to": "all"}}, {"text": ["all"]}, "'all'"),
+    ({"all": TEXT, "name": {**TEXT, "copy_to": "all"}}, {"text": ["name"], "categories": ["all"]}, "'all'"),
+    ({"parts": {"type": "nested", "properties": {"body": TEXT}}}, {"text": ["parts.body"]}, "'parts.body'"),
+    ({"name": TEXT, "body": {**TEXT, "index": False}}, {"title": ["name"], "text": ["body"]}, "'body'"),
+    ({"name": TEXT, "tag": {"type": "alias", "path": "name"}}, {"text": ["name"], "links": ["tag"]}, "'tag'"),
+]
+
+
+@pytest.mark.parametrize(("properties", "fields", "name"), UNREADABLE)
+def test_fields_without_readable_texts_are_refused(
+    node: Node, tmp_path: Path, properties: dict[str, Any], fields: dict[str, list[str]], name: str
+) -> None:
+    source = {"name": "wolf", "body": "a wolf", "parts": [{"body": "a wolf"}]}
+    with shelf(node, properties, [source]) as settings:
+        with pytest.raises(UsageError, match=name):
+            attach(tmp_path / "ws", fields, opensearch=settings)
+        assert not Workspace.exists(tmp_path / "ws")
+
+
+def test_filters_on_fields_of_every_kind_apply_or_are_refused(node: Node, tmp_path: Path) -> None:
+    keyword = {"type": "keyword"}
+    parts = {"type": "nested", "properties": {"tag": keyword, "pages": {"type": "integer"}}}
+    hidden = {**keyword, "index": False, "doc_values": False}
+    properties = {"name": TEXT, "parts": parts, "until": {"type": "date"}, "place": keyword, "hidden": hidden}
+    sources = [
+        {
+            "name": "wolf",
+            "parts": [{"tag": "a", "pages": 3}],
+            "until": "9999-12-31",
+            "place": "Orle\u0301ans",
+        },
+        {"name": "wolf", "parts": [{"tag": "b", "pages": 9}], "until": "2020-01-01", "place": "Orl\u00e9ans"},
+    ]
+    with shelf(node, properties, sources) as settings:
+        attach(tmp_path / "ws", {"title": ["name"]}, opensearch=settings)
+        engine = Workspace.open(tmp_path / "ws").engine
+
+        def matches(text: str) -> list[str]:
+            return sorted(engine.find(SearchRequest("wolf", "bm25", 9, filters_of(text))).ids)
+
+        assert matches("parts.tag=a") == ["0"]
+        assert matches("parts.pages>=4") == ["1"]
+        assert matches("until>2025-01-01") == ["0"]
+        assert matches("place=Orl\u00e9ans") == matches("place=Orle\u0301ans") == ["0", "1"]
+        for text in ("hidden=a", "parts.tags=a", "untill>2025", "parts=a"):
+            with pytest.raises(UsageError, match=text.partition("=")[0].partition(">")[0]):
+                matches(text)
+        with pytest.raises(UsageError, match="nested"):
+            engine.field_values(["0"], ["parts.pages"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +45,30 @@ def read(rows: TextRows, shards: np.ndarray | None = SHARDS) -> int:
     assert ids == [id if number >= 0 else "" for id, number in zip(IDS, numbers)]
     assert rows.categories(numbers[known]) == [DOCUMENTS[i].categories for i in known.tolist()]
     return int((~missing).sum())
+
+
+def test_a_new_version_replaces_the_location_of_the_old_one(rows: TextRows, tmp_path: Path) -> None:
+    """Fifty updates of each document leave one location each, also of the id in the other shard."""
+    numbers = rows.of_texts(DOCUMENTS)
+    for update in range(1, 51):
+        rows.locate("uuid", SHARDS, SEQ_NOS + update * COUNT, TERMS, IDS, numbers)
+    rows.locate("uuid", 1 - SHARDS, SEQ_NOS + 51 * COUNT, TERMS, IDS, numbers)
+    with sqlite3.connect(tmp_path / "features" / "texts.db") as db:
+        (count,) = db.execute("SELECT count(*) FROM locations").fetchone()
+    assert count == 2 * COUNT
+    assert (rows.find("uuid", SHARDS, SEQ_NOS + 50 * COUNT, TERMS)[0] == numbers).all()
+    assert (rows.find("uuid", SHARDS, SEQ_NOS, TERMS)[0] == -1).all()
+
+
+def test_searches_do_not_wait_for_a_writer(rows: TextRows, tmp_path: Path) -> None:
+    """A writer holds its transaction open during the search."""
+    writer = sqlite3.connect(tmp_path / "features" / "texts.db", isolation_level=None)
+    writer.execute("BEGIN EXCLUSIVE")
+    writer.execute("DELETE FROM locations")
+    assert read(rows) == read(TextRows(tmp_path / "features")) == COUNT
+    writer.execute("COMMIT")
+    assert read(rows) == 0
+    writer.close()
 
 
 def test_documents_are_found_by_shard_or_by_id(rows: TextRows, tmp_path: Path) -> None:

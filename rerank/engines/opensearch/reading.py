@@ -29,7 +29,7 @@ class Reader:
     def ids(self) -> list[str]:
         """All document ids, ascending by code point."""
         body = {"size": 10 * _PAGE, "_source": False}
-        return sorted(hit["_id"] for hits in self.pages(body) for hit in hits)
+        return sorted({hit["_id"] for hits in self.pages(body) for hit in hits})
 
     def contains(self, ids: Iterable[str]) -> set[str]:
         """Return the existing ids."""
@@ -44,13 +44,18 @@ class Reader:
         return [found.get(id) for id in ids]
 
     def hits(self, ids: Iterable[str], **body: Any) -> Iterator[dict[str, Any]]:
-        """Search for ids: an alias of several indices and routing do not allow to get them."""
-        known = [id for id in dict.fromkeys(ids) if usable(id)]
-        for i in range(0, len(known), _PAGE):
-            some = known[i : i + _PAGE]
-            page = {**body, "size": len(some), "query": {"ids": {"values": some}}}
-            found = self.index.search("reading documents", page)
-            yield from found["hits"]["hits"]
+        """Search for ids: an alias of several indices and routing do not allow to get them.
+
+        Each shard may have a document of the same id. Only one of them is returned.
+        """
+        usable_ids = [id for id in dict.fromkeys(ids) if usable(id)]
+        shape = self.index.shape()
+        page_size = max(1, min(_PAGE, shape.window // shape.shards))
+        for start in range(0, len(usable_ids), page_size):
+            page = usable_ids[start : start + page_size]
+            request = {**body, "size": len(page) * shape.shards, "query": {"ids": {"values": page}}}
+            answer = self.index.search("reading documents", request)
+            yield from {hit["_id"]: hit for hit in answer["hits"]["hits"]}.values()
 
     def at(self, locations: Sequence[tuple[str, int, int]]) -> list[Document | None]:
         """Return the documents at these locations; None: changed or deleted.
@@ -80,11 +85,16 @@ class Reader:
         return hits
 
     def documents(self) -> Iterator[Document]:
-        """Return all documents as a stream."""
+        """Return all documents as a stream, each id once."""
         body = {"size": _PAGE, "_source": self._layout.source}
+        several = self._layout.attached and self.index.shape().shards > 1
+        read: set[str] = set()
         for hits in self.pages(body):
             for hit in hits:
-                yield self._layout.document(hit["_id"], hit["_source"])
+                if hit["_id"] not in read:
+                    yield self._layout.document(hit["_id"], hit["_source"])
+                if several:
+                    read.add(hit["_id"])
 
     def pages(self, body: Mapping[str, Any]) -> Iterator[list[dict[str, Any]]]:
         """Return all hits at one point in time, by page. A slice per shard is fastest."""

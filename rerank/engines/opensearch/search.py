@@ -114,19 +114,22 @@ class Searcher:
         """Score documents; see :meth:`Engine.score`."""
         check_signal(signal, self._layout.first_stages)
         hits, _ = self._among(ids, _encodable(text), signal, matching=True)
-        scores = {hit.id: hit.score for hit in hits}
+        scores = {hit.id: hit.score for hit in reversed(_ordered(hits))}
         return np.array([scores.get(id, 0.0) for id in ids], np.float64)
 
     def _among(
         self, ids: Sequence[str], text: str, signal: str, keys: Sequence[str] = (), *, matching: bool = False
     ) -> Answer:
         """Given documents with their scores. matching: only those with a term of ``text``."""
-        kind, window = "must" if matching else "should", self._index.shape().window
+        kind = "must" if matching else "should"
+        shape = self._index.shape()
+        page_size = max(1, shape.window // shape.shards)  # each shard may have a document of the same id
         hits: list[Hit] = []
-        for i in range(0, len(ids), window):
-            some = list(ids[i : i + window])
-            query = {"bool": {"filter": {"ids": {"values": some}}, kind: self._layout.query(text, signal)}}
-            (answer,) = self._find([Search(query, text, len(some))], keys)
+        for start in range(0, len(ids), page_size):
+            page = list(ids[start : start + page_size])
+            size = len(page) * shape.shards
+            query = {"bool": {"filter": {"ids": {"values": page}}, kind: self._layout.query(text, signal)}}
+            (answer,) = self._find([Search(query, text, size)], keys)
             hits += answer.hits
         return Answer(hits, answer.took if ids else 0.0)
 
@@ -202,7 +205,11 @@ class Searcher:
             return self._candidates(parts[request.first_stage], took, request, wanted)
         scored = {request.first_stage, *(name for name, c in columns.items() if c.vectors != "exact")}
         hits_by_id = {hit.id: hit for part in parts.values() for hit in part}
-        scores = {hit.id: hit.score for name, part in parts.items() if name in scored for hit in part}
+        scores: dict[str, float] = {}
+        for name, part in parts.items():
+            if name in scored:
+                for hit in part:
+                    scores[hit.id] = max(hit.score, scores.get(hit.id, hit.score))
         unscored = [id for id in hits_by_id if id not in scores]
         if unscored:
             scores |= zip(unscored, self.score(request.text, request.first_stage, unscored).tolist())
@@ -233,7 +240,7 @@ class Searcher:
             exact = values.astype(np.float64) @ vector
         products = exact.astype(np.float32)
         order = rank([hit.id for hit in hits], products).tolist()
-        return [hits[i] for i in order if products[i] > 0]
+        return _each_once([hits[i] for i in order if products[i] > 0])
 
     def _decoded(self, hits: Sequence[Hit], key: str) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         field = f"{FEATURES}.{key}"
@@ -314,7 +321,16 @@ def _hit(hit: Mapping[str, Any], id: str) -> Hit:
 
 
 def _ordered(hits: Sequence[Hit]) -> list[Hit]:
-    return [hits[i] for i in rank([hit.id for hit in hits], [hit.score for hit in hits]).tolist()]
+    order = rank([hit.id for hit in hits], [hit.score for hit in hits])
+    return _each_once([hits[i] for i in order.tolist()])
+
+
+def _each_once(hits: Sequence[Hit]) -> list[Hit]:
+    """Return the first hit of each id: several indices of an alias may have a document of the same id."""
+    first_hits: dict[str, Hit] = {}
+    for hit in hits:
+        first_hits.setdefault(hit.id, hit)
+    return list(first_hits.values())
 
 
 def _encodable(text: str) -> str:

@@ -27,7 +27,8 @@ def term_statistics(index: Index, text: str) -> TermStatistics:
     if index.layout.attached:
         return _counted(index, text)
     (field,) = index.layout.word_fields
-    vectors = _term_vectors(index, {field: text})[field]
+    # The analyzer of documents does not normalize.
+    vectors = _term_vectors(index, {field: Terms(index.lang).searchable(text)})[field]
     totals = vectors["field_statistics"]
     frequencies = {term: int(about.get("doc_freq", 0)) for term, about in vectors["terms"].items()}
     return _statistics(totals["doc_count"], [totals], frequencies)

@@ -36,6 +36,7 @@ CREATE TABLE locations (
     place INTEGER, seq_no INTEGER, shard INTEGER, term INTEGER, id TEXT, row INTEGER,
     PRIMARY KEY (place, seq_no, shard)
 ) WITHOUT ROWID;
+CREATE INDEX locations_by_id ON locations (place, id);
 CREATE TABLE encoded (
     ranker TEXT, version TEXT, place INTEGER, shard INTEGER, last INTEGER,
     PRIMARY KEY (ranker, version, place, shard)
@@ -68,6 +69,7 @@ class TextRows:
         self._mutex = threading.Lock()
         self._db: sqlite3.Connection | None = None
         self._opened = 0
+        self._immutable = False  # SQLite does not see changes of the file, so each use opens it again
         self._features = FeatureFiles(folder / "rankers")
 
     def current(self) -> TextRows:
@@ -155,13 +157,19 @@ class TextRows:
     def locate(
         self, uuid: str, shards: Numbers, seq_nos: Numbers, terms: Numbers, ids: Sequence[str], rows: Numbers
     ) -> None:
-        """Store the (n,) rows of documents of one index; see :meth:`find`."""
-        place, numbers = self._place(uuid), (seq_nos.tolist(), shards.tolist(), terms.tolist())
+        """Store the (n,) rows of documents of one index, instead of those of their older versions.
+
+        See :meth:`find` for the arguments.
+        """
+        place = self._place(uuid)
+        versions = (seq_nos.tolist(), shards.tolist(), terms.tolist())
+        locations = [(place, *location) for location in zip(*versions, ids, rows.tolist(), strict=True)]
         with self._writing() as db:
             db.executemany(
-                "INSERT OR REPLACE INTO locations VALUES (?, ?, ?, ?, ?, ?)",
-                [(place, *rest) for rest in zip(*numbers, ids, rows.tolist(), strict=True)],
+                "DELETE FROM locations WHERE place = ? AND seq_no < ? AND shard = ? AND id = ?",
+                [(place, seq_no, shard, id) for place, seq_no, shard, _, id, _ in locations],
             )
+            db.executemany("INSERT OR REPLACE INTO locations VALUES (?, ?, ?, ?, ?, ?)", locations)
 
     def set_encoded(self, name: str, version: str, uuid: str, shard: int, last: int) -> None:
         """Store that the documents up to a sequence number have features."""
@@ -193,9 +201,15 @@ class TextRows:
         """The connection, for one thread; empty if nothing is stored."""
         with self._mutex, self._errors():
             inode = self._opened or self._inode()
-            if self._db is None or inode != self._opened:
-                mode = "rw" if os.access(self._path, os.W_OK) else "ro"
-                self._db, self._opened = self._connect(mode if inode else "memory"), inode
+            if self._db is None or inode != self._opened or self._immutable:
+                self._immutable = False
+                if not inode:
+                    self._db = self._connect("memory")
+                elif os.access(self._path, os.W_OK) and os.access(self._folder, os.W_OK):
+                    self._db = self._connect("rw")
+                else:
+                    self._db = self._connect_to_read()
+                self._opened = inode
                 (salt,) = self._db.execute("SELECT value FROM salt").fetchone()
                 # Another file of texts has other rows.
                 self._features = FeatureFiles(self._folder / "rankers" / f"{salt:x}")
@@ -223,6 +237,21 @@ class TextRows:
                     for table in _TABLES.split(";"):
                         db.execute(table)
                     db.execute("INSERT INTO salt VALUES (?)", (secrets.randbits(62),))
+        if mode == "rwc":  # after the tables: another process reads a file that is not empty
+            db.execute("PRAGMA journal_mode = WAL")  # searches do not wait for a writer
+        return db
+
+    def _connect_to_read(self) -> sqlite3.Connection:
+        """Connect without the right to write, which the log of a writer may need."""
+        db = self._connect("ro")
+        log = self._path.with_name(f"{self._path.name}-wal")
+        try:
+            db.execute("SELECT value FROM salt").fetchone()
+        except sqlite3.OperationalError:
+            if log.exists() and log.stat().st_size:
+                raise
+            self._immutable = True
+            db = self._connect("ro&immutable=1")
         return db
 
     @contextmanager
