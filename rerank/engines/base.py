@@ -1,4 +1,4 @@
-"""The interface of engines, tested by :func:`rerank.testing.check_engine`."""
+"""The interface of engines. ``tests/conformance`` tests its rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All engines pass the rules of rerank.testing for words, features and vectors.
+"""All engines follow the rules for words, features and vectors.
 
 To test another engine, add a function to ENGINES or VECTORS that creates an empty engine.
 """
@@ -15,8 +15,9 @@ import pytest
 from rerank.engines.base import Engine
 from rerank.engines.local import LocalEngine
 from rerank.engines.opensearch import OpenSearchEngine, Settings
-from rerank.testing import engine_rules, retrieval
-from rerank.testing.rules import run
+from tests.conformance import vector_rules
+from tests.conformance.engine_rules import FEATURE_RULES, RULES
+from tests.conformance.rules import run
 
 Make = Callable[[Path, pytest.FixtureRequest], Iterator[Engine]]
 
@@ -75,17 +76,17 @@ def kinds(makes: dict[str, Make]) -> list[Any]:
     return [kind if kind == "local" else pytest.param(kind, marks=group) for kind in makes]
 
 
-@pytest.mark.parametrize("rule", engine_rules(retrieves=False))
+@pytest.mark.parametrize("rule", [*RULES, *FEATURE_RULES])
 @pytest.mark.parametrize("kind", kinds(ENGINES))
 def test_engines_search_words(kind: str, rule: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     for engine in ENGINES[kind](tmp_path, request):
-        run(engine_rules()[rule], engine)
+        run({**RULES, **FEATURE_RULES}[rule], engine)
 
 
-@pytest.mark.parametrize("rule", retrieval.RULES)
+@pytest.mark.parametrize("rule", vector_rules.RULES)
 @pytest.mark.parametrize("kind", kinds(VECTORS))
 def test_engines_search_vectors(kind: str, rule: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    if kind != "local" and rule.startswith(retrieval.TIES):
+    if kind != "local" and rule.startswith(vector_rules.TIES):
         pytest.skip("a graph may return any of several equal documents")
     for engine in VECTORS[kind](tmp_path, request):
-        run(retrieval.RULES[rule], engine)
+        run(vector_rules.RULES[rule], engine)

@@ -1,4 +1,4 @@
-"""Retrieval in addition to the rules of rerank.testing: ``dense``, and the vector fields of OpenSearch."""
+"""Retrieval in addition to the rules of ``vector_rules``: ``dense``, and the vector fields of OpenSearch."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.records import Document, Query
 from rerank.search.pipeline import Pipeline
 from rerank.stack.stack import Stack
-from rerank.testing.retrieval import CASES, PASSAGES, collection
 from tests.conformance.test_engines import VECTORS, kinds
+from tests.conformance.vector_rules import CASES, PASSAGES, collection
 
 
 def test_versions_share_a_nested_field(tmp_path: Path, request: pytest.FixtureRequest) -> None:

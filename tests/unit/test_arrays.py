@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save, save_file
 
 from rerank.arrays import map_arrays
 from rerank.rankers.registry import load_ranker
-from rerank.testing.ranker import DOCUMENTS, QUERIES
+from tests.conformance.ranker_rules import DOCUMENTS, QUERIES
 from tests.rankers import cnn, projection
 
 ARRAYS = {

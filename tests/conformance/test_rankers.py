@@ -1,8 +1,7 @@
-"""The suites of rerank.testing: our rankers and engines pass them, and each fault is detected."""
+"""Our rankers follow the rules, an engine with five methods too, and each fault is detected."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,11 +17,10 @@ from rerank.rankers.cnn.ranker import PARTS
 from rerank.rankers.dense.ranker import DenseRanker
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.records import Document, Query
-from rerank.testing import check_engine, check_ranker, engine_rules
-from rerank.testing.engine import lengths
-from rerank.testing.ranker import DOCUMENTS, QUERIES
-from rerank.testing.rules import run
-from tests.programs import output
+from tests.conformance.engine_rules import FEATURE_RULES, RULES, lengths
+from tests.conformance.ranker_rules import DOCUMENTS, QUERIES, check_ranker
+from tests.conformance.rules import run
+from tests.conformance.vector_rules import RULES as VECTOR_RULES
 from tests.rankers import cnn, projection
 
 
@@ -150,11 +148,6 @@ def test_imports_during_loading_are_detected() -> None:
         check_ranker(Length(), without=("numpy", "wave"))
 
 
-def test_the_suites_need_neither_pytest_nor_torch() -> None:
-    code = "import sys, rerank.testing; print({'pytest', 'torch', 'scipy'} & set(sys.modules))"
-    assert output(sys.executable, "-c", code) == "set()\n"
-
-
 @pytest.fixture
 def make(tmp_path: Path) -> Callable[[], LocalEngine]:
     numbers = iter(range(1000))
@@ -198,7 +191,8 @@ class FiveMethods(Engine):
 
 
 def test_an_engine_with_the_required_methods_passes_the_suite(make: Callable[[], LocalEngine]) -> None:
-    check_engine(lambda: FiveMethods(make()), features=False)
+    for rule in RULES.values():
+        run(rule, FiveMethods(make()))
     engine = FiveMethods(make())
     engine.write([Document("wolf", text="a grey wolf"), Document("fox", text="a red fox")])
     assert engine.write_features([Encoder("length", "v1", lengths)]) == {"length": 0}
@@ -213,22 +207,7 @@ def test_a_fault_of_an_engine_is_detected(rule: str, make: Callable[[], LocalEng
     engine = make()
     engine.__class__ = type("Faulty", (LocalEngine,), dict([BROKEN[rule]]))
     with pytest.raises(AssertionError, match=f"^{rule}: "):
-        run(engine_rules()[rule], engine)
-
-
-def test_the_first_fault_ends_the_engine_suite(make: Callable[[], LocalEngine]) -> None:
-    class Nothing(FiveMethods):
-        closed = False
-
-        def __len__(self) -> int:
-            return 3
-
-        def close(self) -> None:
-            Nothing.closed = True
-
-    with pytest.raises(AssertionError, match=r"^an_empty_engine_has_no_documents: .* len\(\) is 3, not 0"):
-        check_engine(lambda: Nothing(make()))
-    assert Nothing.closed
+        run({**RULES, **FEATURE_RULES, **VECTOR_RULES}[rule], engine)
 
 
 def test_example_documents_and_queries_include_empty_fields() -> None:

@@ -12,7 +12,7 @@ from rerank.engines.base import Encoder, Engine, SearchRequest, WriteResult
 from rerank.errors import InputError, UsageError
 from rerank.filters import filters_of
 from rerank.records import Candidates, Document
-from rerank.testing.rules import Rules, finds, raises, same, search, true
+from tests.conformance.rules import Rules, finds, raises, same, search, true
 
 RULES, FEATURE_RULES = Rules(), Rules()
 """Rules of all engines, and of engines that store features."""
@@ -131,7 +131,7 @@ def a_failed_ingest_changes_nothing(engine: Engine) -> None:
         engine.write([Document("y", text="new text"), DOCUMENTS[2], Document("y")])
     with raises(InputError, "'b' is both ingested and deleted"):
         engine.write([Document("y", text="new text"), DOCUMENTS[1]], delete=["b"])
-    for bad in (Document(""), Document("x\ud800"), Document("x", text="\udc00")):
+    for bad in (Document("x\ud800"), Document("x", text="\udc00")):
         with raises(InputError):
             engine.write([Document("y", text="new text"), bad])
     with raises(ZeroDivisionError):
@@ -145,8 +145,8 @@ def a_failed_ingest_changes_nothing(engine: Engine) -> None:
 
 @RULES
 def ids_of_all_kinds(engine: Engine) -> None:
-    """Ids have 1 to 512 bytes, ordered by code point."""
-    ids = ["é", "e\u0301", "Z", "a", "😀", "\uffff", "x" * 512, "ü" * 256, " ", "a b\n", "1", "10", "9"]
+    """Ids have 1 to 512 bytes, not only spaces; they are ordered by code point."""
+    ids = ["é", "e\u0301", "Z", "a", "😀", "\uffff", "x" * 512, "ü" * 256, "a b\n", "1", "10", "9"]
     ids.append("a\x00b")
     engine.write([Document(id, text="same") for id in ids])
     same(engine.ids(), sorted(ids), "ids()")

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from rerank.arrays import feature_width, passage_cosines
 from rerank.rankers.base import Ranker
 from rerank.records import Document, Query
-from rerank.testing.rules import Rules, run, same, true
+from tests.conformance.rules import Rules, run, same, true
 
 DOCUMENTS = (
     Document("title", title="A sorted list"),

@@ -15,7 +15,7 @@ from rerank.engines.base import Encoder, Engine, SearchRequest, VectorQuery
 from rerank.errors import UsageError, WorkspaceError
 from rerank.filters import filters_of
 from rerank.records import Candidates, Document
-from rerank.testing.rules import Rules, raises, same, search, true
+from tests.conformance.rules import Rules, raises, same, search, true
 
 WIDTH, PASSAGES = 8, 4
 WORDS = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta")
