@@ -23,7 +23,7 @@ DECIMALS = 9
 """Weights are rounded to as many decimals, so that their text is exact."""
 
 NAME = r"[A-Za-z_][A-Za-z0-9_.-]*"
-SIGNAL = rf"{NAME}|clause:[\w.-]+|field:[\w.-]+(?::log|:decay:[\w.:-]+)?"
+SIGNAL = rf"{NAME}|clause:[\w.-]+|field:[\w.-]+"
 """Signal names: rankers, first stages, search clauses, numeric fields."""
 
 

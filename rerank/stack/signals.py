@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 from rerank.engines.base import FIRST_STAGES, Engine, SearchRequest, cannot_retrieve, check_signal
 from rerank.errors import UsageError
-from rerank.filters import KINDS, TRUTH, Filter, number, period
+from rerank.filters import KINDS, TRUTH, Filter
 from rerank.rankers.base import Ranker
 
 DEFAULT_FIRST_STAGE = FIRST_STAGES[0]
@@ -79,18 +78,10 @@ class LexicalSignal:
 
 @dataclass(frozen=True, slots=True)
 class FieldSignal:
-    """A numeric field of documents.
+    """A numeric field of documents: its number, or its date in seconds since 1970; 0 without a value.
 
-    ``field:popularity`` is the number, ``field:popularity:log`` its logarithm. ``field:year:decay:2024:5``
-    is 1 for 2024 and halves with every distance of 5. Dates are in seconds, their decay in days:
-    ``field:published:decay:now:30d``.
-
-    >>> FieldSignal("field:popularity:log").values(np.array([0.0, np.e - 1, np.nan])).tolist()
-    [0.0, 1.0, 0.0]
-    >>> FieldSignal("field:year:decay:2024:5").values(np.array([2024.0, 2019.0, 2034.0, np.nan])).tolist()
-    [1.0, 0.5, 0.25, 0.0]
-    >>> FieldSignal("field:seen:decay:1970-01-11:10d").values(np.array([0.0, 864000.0])).tolist()
-    [0.5, 1.0]
+    >>> FieldSignal("field:popularity").values(np.array([3.0, np.nan])).tolist()
+    [3.0, 0.0]
     """
 
     name: str
@@ -99,46 +90,24 @@ class FieldSignal:
     @property
     def field(self) -> str:
         """The field name."""
-        return self.name.split(":")[1]
+        return self.name.removeprefix(_FIELD)
 
     def check(self, engine: Engine) -> None:
         """Raise UsageError if no document has the field with the right type."""
-        what = "a number or a date"
-        value = "1970"
-        if self.name.split(":")[2:3] == ["decay"]:
-            is_date = self.name.endswith("d")
-            what = "a date" if is_date else "a number"
-            value = "1970-01-01" if is_date else "0"
-        condition = Filter(self.field, ">=", value)
+        condition = Filter(self.field, ">=", "1970")
         stage = engine.first_stages[0]
         try:
             # Engines refuse this filter if no document has such a value.
             engine.find(SearchRequest("a", first_stage=stage, depth=1, filters=[condition]))
         except UsageError as error:
             if KINDS[TRUTH] not in str(error):  # truth values are the numbers 0 and 1
-                raise UsageError(f"{self.name}: no document has {what} in the field {self.field!r}") from None
+                raise UsageError(
+                    f"{self.name}: no document has a number or a date in the field {self.field!r}"
+                ) from None
 
     def values(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return (n,) scores: unchanged, ln(1 + max(x, 0)), or decayed. NaN gives 0."""
-        _, _, *how = self.name.split(":", 3)
-        if how[:1] == ["decay"]:
-            origin, half = _decay(how[1])
-            return np.nan_to_num(np.exp2(-np.abs(numbers - origin) / half), nan=0.0)
-        numbers = np.nan_to_num(numbers, nan=0.0)
-        return np.log1p(np.maximum(numbers, 0.0)) if how else numbers
-
-
-def _decay(text: str) -> tuple[float, float]:
-    """Return origin and half-distance of ``ORIGIN:HALF``; dates in seconds."""
-    origin, _, half = text.rpartition(":")
-    days = half.endswith("d")
-    where = time.time() if origin == "now" else number(origin) if not days else (period(origin) or (None,))[0]
-    length = number(half.removesuffix("d"))
-    if where is None or not length or length < 0 or (origin == "now" and not days):
-        raise UsageError(
-            f"decay:{text} is not a decay; write decay:2024:5, of dates decay:now:30d or decay:2024-06-30:30d"
-        )
-    return where, length * (86_400 if days else 1)
+        """Return (n,) scores; NaN gives 0."""
+        return np.nan_to_num(numbers, nan=0.0)
 
 
 Signal = LexicalSignal | FieldSignal | Ranker
@@ -150,9 +119,7 @@ def resolve(names: Iterable[str], rankers: Mapping[str, Ranker]) -> tuple[Signal
     signals: list[Signal] = []
     for name in names:
         if is_field(name):
-            field = FieldSignal(name)
-            field.values(np.empty(0))  # raises for an invalid decay
-            signals.append(field)
+            signals.append(FieldSignal(name))
         elif name in FIRST_STAGES or is_from_search(name):
             signals.append(LexicalSignal(name))
         elif name in rankers:
