@@ -168,8 +168,10 @@ def folder_lock(folder: str | os.PathLike[str], doing: str, *, patience: float =
 
 
 def _cannot_write(path: str | os.PathLike[str], error: OSError) -> RerankError:
-    reason = error.strerror or str(error)
-    return RerankError(f"{os.fspath(path)}: cannot be written: {reason}; check the folder and the disk")
+    reason = f"{error.strerror or error}; check the folder and the disk"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        reason = _MACHINE[error.errno]
+    return RerankError(f"{os.fspath(path)}: cannot be written: {reason}")
 
 
 def sync_folder(folder: Path) -> None:

@@ -9,9 +9,11 @@ random amount of processor time, between 0 and the time of a complete run. (On a
 time does not show the progress of a command.) Commands are forked from a process that has imported all
 modules, so that a kill hits the work and not the imports.
 
-Then the benchmark opens the workspace. Documents, rankers and stacks must equal either the state before the
-command or its result. Every tenth round also runs the same command again to its end. ``--url`` uses a
-cluster.
+Another process searches the workspace during each round; it must not fail. Then the benchmark opens the
+workspace. Documents, rankers and stacks must equal either the state before the command or its result. The
+next write completes the work: then a search must find the documents that a new engine with the same documents
+finds, with the same tf-idf scores, and each stored feature must be what its ranker computes. Every tenth
+round also runs the same command again to its end. ``--url`` uses a cluster, without these comparisons.
 """
 
 from __future__ import annotations
@@ -28,16 +30,21 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 for _library in ("OMP", "MKL", "OPENBLAS"):
     os.environ.setdefault(f"{_library}_NUM_THREADS", "1")
 
+import numpy as np
+
 from rerank import Query, RerankError, Workspace
 from rerank.demo import COLLECTION
 from rerank.engines.base import SearchRequest
+from rerank.engines.local import LocalEngine
+from rerank.rankers.base import Ranker
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["rerank.cli", "torch", "transformers", "tantivy", "scipy.sparse"])
@@ -141,6 +148,56 @@ class Rounds:
         workspace.engine.close()
         return {"texts": texts, "rankers": rankers, "stacks": stacks, "used": used}
 
+    @contextmanager
+    def reader(self) -> Iterator[None]:
+        """Search the workspace in another process. Raises Lost if a search fails."""
+        stop = FORKS.Event()
+        process = FORKS.Process(target=search_until, args=(stop, str(self.workspace)))
+        process.start()
+        yield
+        stop.set()
+        process.join()
+        if process.exitcode:
+            raise Lost(f"a reader ended with {process.exitcode}")
+
+    def compare(self) -> None:
+        """Complete interrupted work, and compare it with a new engine. Raises Lost for a difference."""
+        workspace = Workspace.open(self.workspace)
+        engine = workspace.engine
+        engine.write([])
+        with tempfile.TemporaryDirectory() as scratch:
+            fresh = LocalEngine.create(Path(scratch) / "engine", engine.lang)
+            fresh.write(engine.documents())
+            for text in ("cell", "protein structure", *(f"state{n}" for n in range(self.rounds + 1))):
+                for stage in ("bm25", "tfidf"):
+                    request = SearchRequest(text, first_stage=stage, depth=SIZE)
+                    stored = engine.find(request)
+                    expected = fresh.find(request)
+                    if set(stored.ids) != set(expected.ids):
+                        raise Lost(f"{stage} does not find the documents with {text!r}")
+                    # BM25 counts replaced documents until they are compacted.
+                    if stage == "tfidf" and not np.allclose(stored.scores, expected.scores, atol=1e-6):
+                        raise Lost(f"other tf-idf scores for {text!r}")
+            fresh.close()
+        for name in workspace.trained():
+            self.compare_features(workspace, workspace.ranker(name))
+        engine.close()
+
+    def compare_features(self, workspace: Workspace, ranker: Ranker) -> None:
+        """Compare the stored features of a ranker with new ones. Missing features are no error."""
+        request = SearchRequest(
+            "cell", "bm25", ids=workspace.engine.ids(), features={ranker.name: ranker.version}
+        )
+        candidates = workspace.engine.find(request)
+        rows = np.flatnonzero(~candidates.missing[ranker.name])
+        if not len(rows):
+            return
+        documents = workspace.engine.get([candidates.ids[row] for row in rows.tolist()])
+        expected = ranker.encode_documents([document for document in documents if document is not None])
+        stored = candidates.features[ranker.name][rows]
+        if not np.allclose(stored.astype(np.float64), expected.astype(np.float64), atol=2.0**-6):
+            raise Lost(f"{ranker.name}: a stored feature is not the feature of its document")
+
     def prepare(self) -> None:
         """Create a complete workspace and measure the CPU time of each command."""
         where = ["--url", self.url, "--index", self.index, "--replicas", "0"] if self.url else []
@@ -163,9 +220,12 @@ class Rounds:
             self.run([*self.command("ingest"), "--no-encode"])
             before["texts"] = after
         command = self.command(name)
-        when = self.random.uniform(0.0, 1.05 * self.takes[name])
-        killed = self.run(command, when) is None
+        moment = self.random.uniform(0.0, 1.05 * self.takes[name])
+        with self.reader():
+            killed = self.run(command, moment) is None
         now = self.look()
+        if not self.url:
+            self.compare()
         if self.url and name == "ingest":  # a cluster has no transactions: documents change one by one
             known = zip(now["texts"].values(), before["texts"].values(), after.values())
             whole = now["texts"].keys() == after.keys() and all(t in (b, a) for t, b, a in known)
@@ -211,6 +271,17 @@ def act(command: list[str], said: str) -> None:
 
     sys.argv = ["rerank", *command]
     main()
+
+
+def search_until(stop: Any, folder: str) -> None:
+    """Search with both first stages until the event is set."""
+    workspace = Workspace.open(folder)
+    while not stop.is_set():
+        for stage in ("bm25", "tfidf"):
+            candidates = workspace.engine.find(SearchRequest("cell", first_stage=stage, depth=SIZE))
+            if not candidates.ids or None in workspace.engine.get(candidates.ids[:3]):
+                raise Lost(f"{stage} finds no document, or a missing one")
+        stop.wait(0.01)
 
 
 def cpu_of(process: int | None) -> float:

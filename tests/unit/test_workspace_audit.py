@@ -12,6 +12,7 @@ import shutil
 import stat
 import subprocess
 import sys
+from contextlib import suppress
 from functools import partial
 
 import numpy as np
@@ -272,3 +273,75 @@ def test_a_compaction_can_be_killed_at_any_moment(folder):
         assert without_bm25(copy) == expected, name
         assert compact_rows(Workspace.open(copy).engine) == 20 - removed
         assert without_bm25(copy) == expected, name
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """An own file system of 4 MB."""
+    mount = tmp_path / "disk"
+    mount.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", mount], capture_output=True)
+    if done.returncode:
+        pytest.skip("needs the right to mount a file system")
+    yield mount
+    subprocess.run(["umount", "--lazy", mount], check=True)
+
+
+def fill_disk(path):
+    with open(path, "wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+
+
+def test_a_full_disk_stops_no_search_and_is_named_by_commands_that_write(folder, small_disk, tmp_path, run):
+    expected = answers(folder)
+    copy = shutil.copytree(folder, small_disk / "ws")
+    fill_disk(small_disk / "other")
+    (tmp_path / "queries.jsonl").write_text('{"_id": "q1", "text": "apple pear"}\n')
+    (tmp_path / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td3\t1\n")
+    (tmp_path / "corpus.jsonl").write_text('{"_id": "new", "text": "apple"}\n')
+    judged = ["--queries", tmp_path / "queries.jsonl", "--qrels", tmp_path / "qrels.tsv", "-w", copy]
+    assert answers(copy) == expected
+    assert run("status", "-w", copy).code == run("query", "apple", "-w", copy).code == 0
+    assert run("evaluate", "--stack", "tfidf,text", *judged).code == 0
+    for command in (
+        ["ingest", tmp_path / "corpus.jsonl", "-w", copy],
+        ["encode", "--force", "-w", copy],
+        ["tune", "--stack", "tfidf,text", *judged],
+        ["stack", "use", "bm25", "-w", copy],
+    ):
+        done = run(*command)
+        assert (done.code, done.err.count("\n")) == (1, 1)
+        assert "disk full" in done.err or "the disk is full" in done.err
+        assert answers(copy) == expected
+    (small_disk / "other").unlink()
+    assert run("ingest", tmp_path / "corpus.jsonl", "-w", copy).code == 0
+
+
+def stop_after(documents):
+    """Return an encoder that is interrupted by Ctrl-C after so many documents."""
+    left = [documents]
+
+    def encode(texts):
+        left[0] -= len(texts)
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        return np.full((len(texts), 2), 5, np.float32)
+
+    return Encoder("number", "v1", encode)
+
+
+def test_features_stay_until_an_interrupted_encoding_replaces_them(tmp_path):
+    engine = LocalEngine.create(tmp_path / "engine", lang="en")
+    engine.write(fruit_documents(600))
+    engine.write_features([Encoder("number", "v1", lambda texts: np.ones((len(texts), 2), np.float32))])
+    reader = LocalEngine.open(tmp_path / "engine")
+    request = SearchRequest("fruit", first_stage="tfidf", depth=600, features={"number": "v1"})
+    assert set(reader.find(request).features["number"].ravel()) == {1}
+    with pytest.raises(KeyboardInterrupt):
+        engine.write_features([stop_after(300)], force=True)
+    found = reader.find(request)
+    assert not found.missing["number"].any()
+    assert sorted(np.unique(found.features["number"], return_counts=True)[1]) == [2 * 256, 2 * (600 - 256)]
+    assert engine.write_features([stop_after(600)], force=True) == {"number": 600}
+    assert set(reader.find(request).features["number"].ravel()) == {5}  # without opening the files again

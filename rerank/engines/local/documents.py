@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -81,9 +82,11 @@ class Documents:
         if writable or self._writes:
             try:
                 return self._open("rw")
-            except sqlite3.OperationalError:
-                if self._writes or not is_full(self._path):
+            except sqlite3.OperationalError as error:
+                if not is_full(self._path):
                     raise
+                if self._writes:  # SQLite reports only an error of the disk
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path)) from error
         files = self._state_of_files()
         try:
             return self._open("ro")
