@@ -85,7 +85,7 @@ NUMBERS = {"BOOL": "b1", "BF16": "u2"} | {
     f"{kind}{bits}": f"{kind.lower()}{bits // 8}" for kind in "IU" for bits in (8, 16, 32, 64)
 }
 NUMBERS |= {f"F{bits}": f"f{bits // 8}" for bits in (16, 32, 64)}
-"""Kind of the numbers in a safetensors file -> that of NumPy."""
+"""Kind of the numbers in a safetensors file -> the type in NumPy."""
 
 
 def _array(data: NDArray[np.uint8], dtype: str, shape: list[int], data_offsets: list[int]) -> NDArray[Any]:

@@ -38,7 +38,7 @@ def path_names(categories: Iterable[str]) -> tuple[list[str], list[str]]:
     """Return the categories that are paths, and remarks on separators that do not make paths.
 
     A separator makes paths if most names with it share their first part with another name, or have several
-    levels. ``HIV/AIDS`` among flat names is no path.
+    levels. ``HIV/AIDS`` among flat names is not a path.
 
     >>> path_names(["C.2.4", "C.1", "x"])[0], path_names(["HIV/AIDS", "Immunology", "Na/K"])
     (['C.2.4', 'C.1'], ([], ["2 categories with '/' are not paths: few share a prefix"]))

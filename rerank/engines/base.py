@@ -404,7 +404,7 @@ class Engine(ABC):
     def field_values(self, ids: Sequence[str], fields: Sequence[str]) -> list[NDArray[np.float64]]:
         """Return (n,) numbers for each field. Dates are in seconds since 1970.
 
-        NaN stands for no value, and for a value that is no number, such as a text.
+        NaN stands for no value, and for a value that is not a number, such as a text.
         """
         extras = [document.extra if document is not None else {} for document in self.get(ids)]
         return [np.array([field_number(extra.get(name)) for extra in extras], np.float64) for name in fields]

@@ -44,7 +44,7 @@ _NOT_TEXT_IN_TITLES = {*_NOT_TEXT, "xref"}
 _MATHML = "{http://www.w3.org/1998/Math/MathML}"
 _NOT_MATH = {f"{_MATHML}annotation", f"{_MATHML}annotation-xml"}  # formulas again, often as LaTeX
 _LAST_ABSTRACTS = ("graphical", "teaser", "toc", "video", "key-points", "web-summary")
-"""Types of abstracts that are used only if there is no other."""
+"""Types of abstracts that are used only without another one."""
 _NAMED_ENTITY = re.compile(rb"&([A-Za-z][A-Za-z0-9]*);")
 _DECLARED_ENTITY = re.compile(rb"""<!ENTITY\s+([A-Za-z]\w*)\s+["']""")
 _GREEK = dict(

@@ -89,7 +89,7 @@ class Ranker(ABC):
     def valid(self, features: NDArray[Any]) -> NDArray[np.bool_]:
         """Return which of n stored features can be scored, (n,) bool. The others count as missing.
 
-        Stored features are written by other programs too. Numbers must be finite, and a number of passages
+        Stored features are also written by other programs. Numbers must be finite, and a number of passages
         must be in its range.
         """
         valid = np.ones(len(features), np.bool_)

@@ -29,7 +29,7 @@ class SignalMoments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Weights as text (:meth:`Linear.summary`), and those of other cases.
+    """Weights as text (:meth:`Linear.summary`), and the weights of other cases.
 
     moments: signal -> moments, only for the normalization ``fitted``.
     """

@@ -120,7 +120,7 @@ class Searcher:
     def _among(
         self, ids: Sequence[str], text: str, signal: str, keys: Sequence[str] = (), *, matching: bool = False
     ) -> Answer:
-        """Given documents with their scores. matching: only those with a term of ``text``."""
+        """Given documents with their scores. matching: only documents with a term of ``text``."""
         kind = "must" if matching else "should"
         shape = self._index.shape()
         page_size = max(1, shape.window // shape.shards)  # each shard may have a document of the same id

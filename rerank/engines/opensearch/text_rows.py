@@ -157,7 +157,7 @@ class TextRows:
     def locate(
         self, uuid: str, shards: Numbers, seq_nos: Numbers, terms: Numbers, ids: Sequence[str], rows: Numbers
     ) -> None:
-        """Store the (n,) rows of documents of one index, instead of those of their older versions.
+        """Store the (n,) rows of documents of one index, instead of the rows of their older versions.
 
         See :meth:`find` for the arguments.
         """

@@ -73,7 +73,7 @@ class _OnnxClassifier:
 
 @dataclass(frozen=True)
 class CrossEncoder:
-    """A sequence classifier with one output, or two classes. files: those that decide a score."""
+    """A sequence classifier with one output, or two classes. files: the files that decide a score."""
 
     folder: Path
     classifier: _BertClassifier | _OnnxClassifier

@@ -23,7 +23,7 @@ PACKAGED_LANGUAGE = "en"
 """The language that packaged models read."""
 WEIGHTS, SHARDS = "model.safetensors", "model.safetensors.index.json"
 ROBERTA = {"roberta", "xlm-roberta", "camembert"}
-"""Types of models like BERT whose positions start after that of the padding."""
+"""Types of models like BERT whose positions start after the position of the padding."""
 BERT_TYPES = {"bert", *ROBERTA}
 """Types of models whose weights have the names of BERT."""
 PREFIXES = ("bert.", "roberta.")
@@ -127,7 +127,7 @@ def _downloaded(name: str, encoder: Published) -> Path:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Return the files of weights in safetensors: one, or those that an index lists."""
+    """Return the files of weights in safetensors: one, or the files that an index lists."""
     if (folder / WEIGHTS).is_file() or not (folder / SHARDS).is_file():
         return [folder / WEIGHTS]
     index = parse_json((folder / SHARDS).read_text("utf-8"))
