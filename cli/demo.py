@@ -36,7 +36,7 @@ def command(folder: str, progress: output.Bar, seed: int) -> Iterator[Output]:
     evaluate.show(demo.with_headings)
     click.echo("* These are the headings of the relevant article. These figures are an upper bound.\n")
     relation = "is" if demo.better else "is NOT"
-    click.echo(f"Without headings, {demo.stack} {relation} significantly better than {FIRST_STAGE} by nDCG.")
+    click.echo(f"Without headings, {demo.stack} {relation} significantly better than {FIRST_STAGE} by nDCG@10.")
     for asked, answer, hits in demo.examples:
         click.echo("\n" + textwrap.fill(f"Query {asked.id}: {asked.text}", 100))
         query.show(answer, demo.tuned.stack, hits, explain=True)

@@ -30,7 +30,7 @@ def _measure_names(
 measures = option(
     "--measure NAME,... ...",
     "Measures of ir_measures, for example nDCG@10 or RR. Stacks are compared by each."
-    " Default: nDCG, nDCG@10, RR and R@1000, compared by nDCG.",
+    " Default: nDCG@10, nDCG, RR and R@100, compared by nDCG@10.",
     dest="measures",
     callback=_measure_names,
 )
@@ -133,6 +133,7 @@ def show(report: EvaluationReport) -> None:
         for found in report.candidate_recall:
             if found.protocol == protocol:
                 click.echo(output.recall_line(found.recall))
+    _show_intervals(report)
     _show_new_documents(report)
     for result in report.results:
         if len(result.weights) > 1 and result.protocol == report.results[0].protocol:
@@ -160,6 +161,17 @@ def _table(report: EvaluationReport, protocol: str, *, marked: bool = True) -> s
         f"{sign} {name}{of}" for name in report.compared for sign, of in (("Δ", ""), ("p", " (Holm)"))
     ]
     return table(["", *report.results[0].measures, *compared], body)
+
+
+def _show_intervals(report: EvaluationReport) -> None:
+    """Print the gains by the first measure with their intervals."""
+    from rerank.evaluation.significance import Gain
+
+    for comparison in report.comparisons:
+        if comparison.measure == report.compared[0] and len(report.per_query) == 1:
+            interval = Gain(comparison.delta, comparison.low, comparison.high, comparison.smallest)
+            gain = output.gain(interval, comparison.measure, report.queries)
+            click.echo(f"{comparison.stack} against {report.baseline}: {gain}")
 
 
 def _show_new_documents(report: EvaluationReport) -> None:

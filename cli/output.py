@@ -20,6 +20,7 @@ from rerank.text import join_names, plural
 if TYPE_CHECKING:
     from rerank import Stack
     from rerank.combiners.linear import Linear
+    from rerank.evaluation.significance import Gain
     from rerank.search.build_table import ScoringReport
 
 
@@ -108,6 +109,14 @@ def located(message: str) -> str:
 def suggested(*words: str) -> str:
     """A command to paste."""
     return located(f"`{' '.join(map(shlex.quote, ['rerank', *words]))}`")
+
+
+def gain(interval: Gain, measure: str, queries: int) -> str:
+    """Format a gain with its interval, and the smallest gain that the queries can show."""
+    return (
+        f"{interval.mean:+.4f} {measure} (95 % interval {interval.low:+.4f} to {interval.high:+.4f});"
+        f" {plural(queries, QUERIES)} can show a gain of {interval.smallest:.4f} or more"
+    )
 
 
 class Bar(Progress):

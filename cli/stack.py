@@ -43,14 +43,15 @@ def use(workspace: rerank.Workspace, progress: output.Bar, stack: str) -> Iterat
     options.GENERAL,
     option("--measure NAME", "Measure that compares the stacks. Default: the measure of the tuning."),
     options.seed,
+    option("--force", "Activate STACK also if no gain is shown."),
     options.dry_run,
     group=command,
 )
 def promote(workspace: rerank.Workspace, stack: str | None, **settings: Any) -> Iterator[Output]:
-    """Activate STACK if it is not worse than the active stack.
+    """Activate STACK if it is better than the active stack (p < 0.05), or with --force.
 
     STACK is the candidate that was last tuned for its signals. Default: the signals of the active stack.
-    Use queries that neither stack was trained or tuned on. Exit code 1 if STACK is worse.
+    Use queries that neither stack was trained or tuned on. Exit code 1 if no gain is shown.
     """
     from rerank.evaluation.leakage import format_leakage
 
@@ -59,7 +60,7 @@ def promote(workspace: rerank.Workspace, stack: str | None, **settings: Any) -> 
         output.note(f"{format_leakage(report.leaks, report.queries)}: compare on other queries")
     for name in report.newer:
         output.note(f"{name} was trained again after {report.name} was tuned; the earlier version is used")
-    yield Output(report, code=int(report.value < report.before_value))
+    yield Output(report, code=int(not report.shown and not report.promoted))
     for name, value, one in (
         ("active", report.before_value, report.before),
         ("candidate", report.value, report.stack),
@@ -72,11 +73,13 @@ def promote(workspace: rerank.Workspace, stack: str | None, **settings: Any) -> 
     )
     if report.promoted:
         click.echo(f"active now: version {report.version}; {suggested('stack', 'rollback')} undoes this")
-    elif report.value < report.before_value:
-        use = suggested("stack", "use", report.name)
-        click.echo(f"worse, nothing was changed; {use} activates it without a comparison")
+    elif report.shown:
+        click.echo("a gain is shown; nothing was changed")
     else:
-        click.echo("not worse; nothing was changed")
+        click.echo(
+            "not shown: no gain with p < 0.05; nothing was changed; judge more queries, or activate the stack"
+            " with --force"
+        )
 
 
 @options.command("rollback", options.dry_run, group=command)

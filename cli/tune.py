@@ -30,7 +30,6 @@ if TYPE_CHECKING:
         "min-max, z-score, rank or none. Repeatable. Default: all that fit.",
         dest="normalizations",
     ),
-    option("--cv N", "Also cross-validate with N folds.", dest="folds", type=options.Whole(2)),
     "Input",
     *options.judged,
     options.ignore_categories,
@@ -58,6 +57,7 @@ def command(workspace: rerank.Workspace, stack: str, **settings: Any) -> Iterato
 
 def show(report: TuneReport) -> None:
     """Print the weights, and the values of the signals."""
+    from rerank.combiners.tune import FEW, SAMPLES
     from rerank.evaluation.leakage import format_leakage
 
     tuned = report.tuned
@@ -73,6 +73,12 @@ def show(report: TuneReport) -> None:
             f"  {one.measure} {one.value:.4f} on {plural(one.queries, output.QUERIES)}; {first}"
             f" {one.first_stage_value:.4f}; {plural(one.settings, 'setting[|s]')} tried"
         )
+        click.echo(f"  gain {output.gain(one.gain, one.measure, one.queries)}")
+        if one.averaged:
+            click.echo(
+                f"  the weights are a mean of the best settings of {SAMPLES} samples of these queries: with"
+                f" fewer than {FEW}, the single best setting ({one.best_value:.4f}) fits the noise"
+            )
     if report.dropped:
         names = join_names(list(report.dropped))
         click.echo(f"left out because of zero weight: {names}")
@@ -86,12 +92,6 @@ def show(report: TuneReport) -> None:
             f" without it {second.first_stage_value:.4f}"
         )
     _show_relevance(report.stack.relevance)
-    if report.validated is not None:
-        cv = report.validated
-        click.echo(
-            f"cross-validated in {plural(len(cv.folds), 'fold[|s]')}: {cv.value:.4f} on held-out queries"
-            f" ({first} {cv.first_stage_value:.4f})"
-        )
     if report.scoring.candidate_recall:
         click.echo(output.recall_line(report.scoring.candidate_recall))
     else:

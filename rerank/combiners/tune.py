@@ -17,11 +17,19 @@ from numpy.typing import NDArray
 
 from rerank.combiners.grid import MOST, PARTS, RAW_PARTS, SAME, Grid, weight_grid
 from rerank.combiners.linear import Linear
-from rerank.combiners.measure import Judged, estimated_means, grid_means, judge, values_by_query
+from rerank.combiners.measure import (
+    Judged,
+    estimated_means,
+    grid_means,
+    judge,
+    query_values,
+    values_by_query,
+)
 from rerank.combiners.normalize import FITTED, TRIED, Moments, normalize
 from rerank.combiners.score_table import ScoreTable
 from rerank.combiners.shortlist import shortlist
 from rerank.evaluation.ranks import RankMeasure
+from rerank.evaluation.significance import Gain, gain_of
 from rerank.records import Qrels
 from rerank.results import plain
 
@@ -38,10 +46,12 @@ KEPT, KEPT_OF_SAMPLE = 40, 12
 """Settings of the shortlist, if it comes from all queries and if from a sample: more would only cost time."""
 
 FEW, NOISE = 200, 0.2
-"""With fewer than FEW queries, settings at most NOISE / sqrt(queries) below the best one are averaged.
-
-With samples of a larger dev set, test nDCG@10 is up to 0.003 higher than with the best setting
-(benchmarks/few_queries.py)."""
+"""With fewer than FEW queries, the winners of samples of the queries are averaged, or if the grid is large,
+the settings at most NOISE / sqrt(queries) below the best one (benchmarks/quality/few_queries.py)."""
+SAMPLES = 100
+"""Samples with replacement."""
+MOST_VALUES = 20_000_000
+"""Settings times queries up to which samples are measured: 160 MB."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +79,7 @@ class TuningResult:
     single_signal:      signal -> its value without others.
     ablation:           signal -> best value without it.
     per_query:          query id -> value of the chosen weights; not in the record.
+    gain:               over the first stage, with its 95 % interval.
     """
 
     combiner: Linear
@@ -83,7 +94,18 @@ class TuningResult:
     best: Mapping[str, BestSetting]
     single_signal: Mapping[str, float]
     ablation: Mapping[str, float]
+    gain: Gain
     per_query: Mapping[str, float] = field(default_factory=dict, repr=False)
+
+    @property
+    def best_value(self) -> float:
+        """The value of the best setting."""
+        return max(setting.value for setting in self.best.values())
+
+    @property
+    def averaged(self) -> bool:
+        """Whether a mean of settings was chosen that is below the best one."""
+        return self.value < self.best_value - SAME
 
     def record(self) -> dict[str, Any]:
         """Return the fields for the stack file as JSON values."""
@@ -106,10 +128,10 @@ def tune(
 ) -> TuningResult:
     """Return the best setting over all normalizations, by mean over judged queries with a relevant document.
 
-    With fewer than :data:`FEW` queries, returns the setting closest to the mean of all good ones, because the
-    best one would fit the noise. Queries without candidates count as 0. Ties (to 1e-12) prefer more weight on
-    the first stage, then weights closest to equal, then the first normalization. On these queries the result
-    is at least as good as a first stage that is a signal.
+    With fewer than :data:`FEW` queries, returns the setting closest to the mean of the winners of samples of
+    the queries, because the best one would fit the noise. Queries without candidates count as 0. Ties (to
+    1e-12) prefer more weight on the first stage, then weights closest to equal, then the first normalization.
+    On these queries the result is at least as good as a first stage that is a signal.
 
     first_stage: a signal of the table. signals: these get weights; default: all.
     measure: nDCG, RR or AP, optionally with a cutoff. cut: measured documents per ranking; None: all.
@@ -129,14 +151,16 @@ def tune(
     grids = [candidate_grid(chosen, judged, method, by, parts) for method in methods]
     first = 0.0
     if first_stage not in chosen.signals:
-        first = _single_value(table.only([first_stage]), qrels, by)
+        first = fmean(_values_of_signal(table.only([first_stage]), qrels, by).values())
     measured = list(zip(grids, grid_means(judged, grids, by, progress)))
     single = dict(zip(chosen.signals, _single_signals(*measured[0])))
     lowest = max(first, *single.values())
     tried = [(grid, means) for grid, means in measured if grid.normalization in normalizations]
-    best, combiner, value = _choose(tried, chosen.signals, first_stage, len(judged), lowest)
+    best, combiner, value = _choose(tried, chosen.signals, first_stage, judged, by, lowest)
     last = [(grid, means) for grid, means in measured if grid.normalization == FITTED]
-    _, fitted, _ = _choose(last, chosen.signals, first_stage, len(judged), -math.inf)
+    _, fitted, _ = _choose(last, chosen.signals, first_stage, judged, by, -math.inf)
+    per_query = values_by_query(judged, combiner, by)
+    baseline = _values_of_signal(table.only([first_stage]), qrels, by)
     return TuningResult(
         combiner=combiner,
         fitted=fitted,
@@ -150,7 +174,8 @@ def tune(
         best=best,
         single_signal=single,
         ablation=_ablation(tried, chosen.signals),
-        per_query=values_by_query(judged, combiner, by),
+        per_query=per_query,
+        gain=gain_of([value - baseline[query] for query, value in per_query.items()]),
     )
 
 
@@ -164,10 +189,10 @@ def _ablation(measured: Sequence[tuple[Grid, Array]], signals: Sequence[str]) ->
     return values
 
 
-def _single_value(table: ScoreTable, qrels: Qrels, measure: RankMeasure) -> float:
-    """Return the mean of a table with one signal."""
+def _values_of_signal(table: ScoreTable, qrels: Qrels, measure: RankMeasure) -> dict[str, float]:
+    """Return query id -> value of a table with one signal."""
     judged, _ = judge(table, qrels, measure)
-    return fmean(values_by_query(judged, Linear(table.signals, (1.0,), "none"), measure).values())
+    return values_by_query(judged, Linear(table.signals, (1.0,), "none"), measure)
 
 
 def _single_signals(grid: Grid, means: Array) -> Iterator[float]:
@@ -180,7 +205,8 @@ def _choose(
     measured: Sequence[tuple[Grid, Array]],
     signals: tuple[str, ...],
     first_stage: str,
-    queries: int,
+    judged: Sequence[Judged],
+    measure: RankMeasure,
     lowest: float,
 ) -> tuple[dict[str, BestSetting], Linear, float]:
     """Return the best setting of each normalization, and the chosen one with its value.
@@ -196,10 +222,23 @@ def _choose(
         if reached > highest + SAME:
             which, highest = (index, setting), reached
     (grid, means), setting = measured[which[0]], which[1]
-    if queries < FEW and highest > lowest + SAME:
-        middle = grid.middle(means, NOISE / math.sqrt(queries))
+    if len(judged) < FEW and highest > lowest + SAME:
+        middle = _middle(grid, means, judged, measure, column)
         setting = middle if means[middle] >= lowest else setting
     return best, grid.linear(setting, signals), float(means[setting])
+
+
+def _middle(
+    grid: Grid, means: Array, judged: Sequence[Judged], measure: RankMeasure, first: int | None
+) -> int:
+    """Return the setting closest to the mean of the winners of samples. first: column of the first stage."""
+    n = len(judged)
+    if n * len(grid) > MOST_VALUES:
+        return grid.middle(means, NOISE / math.sqrt(n))
+    values = np.array([query_values(query, grid, measure) for query in judged])
+    counts = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=SAMPLES)
+    winners = [grid.choose(sample @ values / n, first) for sample in counts]
+    return grid.closest(grid.effects()[winners].mean(axis=0))
 
 
 def candidate_grid(

@@ -54,7 +54,7 @@ class Demo(Report):
 
     @property
     def better(self) -> bool:
-        """Whether the stack beats BM25 without headings, nDCG, p < 0.05."""
+        """Whether the stack beats BM25 without headings, nDCG@10, p < 0.05."""
         return self.evaluated.better(self.stack)
 
     def to_json(self) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def run_demo(folder: str | Path, *, seed: int = 0, progress: Progress | None = N
         progress=progress,
     )
     common: dict[str, Any] = {"queries": queries, "seed": seed, "progress": progress}
-    dev = {**common, "qrels": split["dev"], "measure": "nDCG"}
+    dev = {**common, "qrels": split["dev"], "measure": "nDCG@10"}
     test = {**common, "qrels": split["test"], "first_stage": FIRST_STAGE, "baseline": FIRST_STAGE, "keep": 10}
     stacks = [*RANKERS, *(f"{FIRST_STAGE},{ranker}" for ranker in RANKERS), STACK]
     tuned = [tune(workspace, stack, **dev) for stack in stacks[len(RANKERS) :]][-1]

@@ -17,8 +17,8 @@ from rerank.records import LARGEST_GRADE, Qrels
 
 Array = NDArray[np.float64]
 
-MEASURES = ("nDCG", "nDCG@10", "RR", "R@1000")
-"""Default measures; nDCG has no cut-off, as in Kuwa et al. (2020)."""
+MEASURES = ("nDCG@10", "nDCG", "RR", "R@100")
+"""Default measures. The first one compares stacks. nDCG has no cut-off, as in Kuwa et al. (2020)."""
 
 
 @dataclass(frozen=True)

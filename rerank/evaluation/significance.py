@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,6 +26,7 @@ class Comparison:
     p:      two-sided, of :func:`randomization_test`.
     p_holm: corrected for all comparisons.
     wins, losses: numbers of queries.
+    low, high: 95 % interval of delta. smallest: see :class:`Gain`.
     """
 
     stack: str
@@ -37,6 +38,44 @@ class Comparison:
     wins: int
     losses: int
     protocol: str = ""
+    low: float = 0.0
+    high: float = 0.0
+    smallest: float = 0.0
+
+
+BOOTSTRAPS = 10_000
+"""Samples of the queries, with replacement, for an interval."""
+
+
+class Gain(NamedTuple):
+    """Mean of paired differences, its 95 % interval, and the smallest mean that n queries can show.
+
+    smallest: 1.96 standard errors, from which a mean differs from 0 with p < 0.05.
+    """
+
+    mean: float
+    low: float
+    high: float
+    smallest: float
+
+
+def gain_of(differences: ArrayLike, seed: int = 0) -> Gain:
+    """Return the mean of n differences with its interval, by the paired bootstrap.
+
+    >>> gain_of([0.5, 0.5, 0.5])
+    Gain(mean=0.5, low=0.5, high=0.5, smallest=0.0)
+    """
+    values = np.asarray(differences, dtype=np.float64)
+    n = len(values)
+    rng = np.random.default_rng(seed)
+    chunk = max(1, _CELLS // n)
+    means: list[Array] = []
+    for start in range(0, BOOTSTRAPS, chunk):
+        counts = rng.multinomial(n, np.full(n, 1 / n), size=min(chunk, BOOTSTRAPS - start))
+        means.append(counts @ values / n)
+    low, high = np.quantile(np.concatenate(means), (0.025, 0.975)).round(12).tolist()
+    error = float(values.std(ddof=1)) / math.sqrt(n) if n > 1 else math.inf
+    return Gain(math.fsum(values.tolist()) / n, low, high, round(1.96 * error, 12))
 
 
 def compare(
@@ -55,6 +94,7 @@ def compare(
     pairs = [(run, name) for run in evaluation.values for name in names if run != baseline]
     differences = [evaluation.values[run][name] - evaluation.values[baseline][name] for run, name in pairs]
     found = randomization_tests(differences, permutations=permutations, seed=seed)
+    gains = [gain_of(difference, seed) for difference in differences]
     return [
         Comparison(
             stack=run,
@@ -65,8 +105,11 @@ def compare(
             p_holm=p_holm,
             wins=int((difference > 0).sum()),
             losses=int((difference < 0).sum()),
+            low=gain.low,
+            high=gain.high,
+            smallest=gain.smallest,
         )
-        for (run, name), difference, p, p_holm in zip(pairs, differences, found, holm(found))
+        for (run, name), difference, p, p_holm, gain in zip(pairs, differences, found, holm(found), gains)
     ]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from rerank.errors import BusyError, InputError, UsageError
 from rerank.evaluation.leakage import Leak, leakage
-from rerank.evaluation.measures import check_measures, evaluate_runs
+from rerank.evaluation.measures import MEASURES, check_measures, evaluate_runs
 from rerank.evaluation.significance import compare
 from rerank.inputs import Judgments, Queries
 from rerank.progress import Progress
@@ -18,6 +18,9 @@ from rerank.workflows.encode import encode
 from rerank.workflows.experiment import Experiment, JudgedQueries
 from rerank.workflows.rankings import ranked_ids
 from rerank.workspace import Workspace, WorkspaceOrPath
+
+SIGNIFICANT = 0.05
+"""Largest p of a gain that is shown."""
 
 
 @dataclass
@@ -43,6 +46,15 @@ class Promotion(Report):
     leaks: list[Leak] = field(default_factory=list)
     version: int | None = None
 
+    @property
+    def shown(self) -> bool:
+        """Whether the candidate is better with p < 0.05."""
+        return self.value > self.before_value and self.p < SIGNIFICANT
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values, with ``shown``."""
+        return {**super().to_json(), "shown": self.shown}
+
 
 @dataclass
 class Rollback(Report):
@@ -65,22 +77,26 @@ def promote(
     measure: str | None = None,
     ignore_categories: bool = False,
     infer: bool = True,
+    force: bool = False,
     dry_run: bool = False,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Promotion:
-    """Compare a tuned stack with the active one on judged queries. Activate it if it is not worse.
+    """Compare a tuned stack with the active one on judged queries. Activate it if its gain is shown.
+
+    A gain is shown if it is above 0 with p < 0.05.
 
     Each stack uses its tuned ranker versions and its own candidates, to the smaller depth.
 
     stack: signals or a file. Default: the newest with the signals of the active stack.
-    measure: Default: the measure of the tuning. dry_run: only compare.
+    measure: Default: the measure of the tuning. force: activate it without a gain that is shown.
+    dry_run: only compare.
 
     Raises UsageError without an active stack or if both rank the same, InputError if no judged query has a
     text, BusyError if a stack changes during the comparison.
 
     >>> _ = workspace.use_stack("tfidf")
-    >>> report = promote(workspace, "bm25", queries=queries, qrels=qrels, measure="RR")
+    >>> report = promote(workspace, "bm25", queries=queries, qrels=qrels, measure="RR", force=True)
     >>> report.before_value, report.value, report.promoted, workspace.default_stack
     (0.75, 1.0, True, 'bm25')
     >>> str(rollback(workspace).stack)
@@ -97,10 +113,10 @@ def promote(
             " `rerank stack use STACK` chooses one"
         )
     named, tuned, candidate = _candidate(workspace, active, stack)
-    (measure,) = check_measures([measure or str(candidate.tuned.get("measure", "nDCG"))])
+    (measure,) = check_measures([measure or str(candidate.tuned.get("measure", MEASURES[0]))])
     report = _compare(workspace, judged, active, candidate, measure)
     report.newer = workspace.outdated(tuned)
-    if report.value >= report.before_value and not dry_run:
+    if (report.shown or force) and not dry_run:
         if workspace.releases != releases or workspace.stack(named, latest=True) != tuned:
             raise BusyError(f"{workspace.folder}: a stack changed during the comparison; compare again")
         values: dict[str, Any] = plain(report)

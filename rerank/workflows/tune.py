@@ -10,13 +10,12 @@ from typing import Any
 
 import msgspec
 
-from rerank.combiners.folds import CrossValidated, cross_validate
 from rerank.combiners.linear import CASES, Linear
 from rerank.combiners.normalize import PER_QUERY, TRIED, check_normalization
 from rerank.combiners.score_table import ScoreTable
 from rerank.combiners.tune import TuningResult
 from rerank.combiners.tune import tune as tune_table
-from rerank.errors import UsageError
+from rerank.errors import InputError, UsageError
 from rerank.evaluation.leakage import Leak, TrainingRecord, leakage
 from rerank.evaluation.protocols import Protocol, parse_protocol
 from rerank.evaluation.ranks import RankMeasure
@@ -32,9 +31,13 @@ from rerank.stack.file import second_phase as read_second_phase
 from rerank.stack.parse import parse_stack, retriever_depths
 from rerank.stack.signals import DEFAULT_FIRST_STAGE, SEARCH, first_stages, is_clause, learned
 from rerank.stack.stack import Stack
+from rerank.text import plural
 from rerank.workflows.calibrate import relevance_model
 from rerank.workflows.experiment import Experiment, JudgedQueries
 from rerank.workspace import Workspace, WorkspaceOrPath
+
+LEAST_QUERIES = 5
+"""With fewer judged queries, weights without a gain are not written."""
 
 Judged = tuple[ScoreTable, Qrels]
 """Scores of candidates, and the judgments of the same queries."""
@@ -52,7 +55,6 @@ class TuneReport(Report):
     cases: Mapping[str, TuningResult]
     dropped: Mapping[str, float]
     leaks: list[Leak]
-    validated: CrossValidated | None
     path: Path
     scoring: ScoringReport
     protocol: str
@@ -66,8 +68,6 @@ class TuneReport(Report):
     def to_json(self) -> dict[str, Any]:
         """Return the stack file with details of the tuning."""
         more = {"file": self.path, "leaks": self.leaks, "scoring": self.scoring}
-        if self.validated is not None:
-            more["cross_validated"] = self.validated
         return {**self.stack.to_json(), **plain(more)}
 
     def rows(self) -> list[dict[str, Any]]:
@@ -98,7 +98,6 @@ def tune(
     filter: str | Sequence[str] = (),
     depth: int = 1000,
     protocol: str | None = None,
-    folds: int | None = None,
     normalizations: Sequence[str] = (),
     out: str | os.PathLike[str] | None = None,
     ignore_categories: bool = False,
@@ -114,12 +113,12 @@ def tune(
     measure: ``nDCG``, ``RR`` or ``AP``, with or without a cutoff.
     retrieve: retrievers, to ``depth`` or their own depth (``s2net:200``). Default: the first stage.
     protocol: candidates: ``retrieved:N`` or ``judged``. Default: ``retrieved:DEPTH``.
-    filter: see :meth:`Workspace.search`. folds: also cross-validate.
+    filter: see :meth:`Workspace.search`.
     then: ``cross-encoder:FOLDER`` orders the best ``top`` documents again. Default: 20.
     normalizations: Default: min-max, z-score and none; for shared engines rank, not none.
 
     Raises UsageError for a stack that cannot be tuned or an unknown measure, InputError if no judged query
-    has a text and a relevant document.
+    has a text and a relevant document, or if few queries give no useful weights.
 
     >>> report = tune(workspace, "tfidf,bm25", queries=queries, qrels=qrels)
     >>> report.tuned.value, str(report.stack)
@@ -144,7 +143,7 @@ def tune(
         workspace, Stack(equal, first, asked.cut or depth, tuple(retrieve), search=search), judged, asked
     )
     weights.tune(measure, tuple(normalizations))
-    return weights.report(folds, phase, out)
+    return weights.report(phase, out)
 
 
 def _signals(stack: str, *, alone: bool) -> tuple[str, ...]:
@@ -209,8 +208,6 @@ class _Weights:
         )
         while True:
             self.signals, reads = signals, not reading.isdisjoint(signals)
-            # A fold may give weight to other signals than all queries, but only with the same cases.
-            self.signals_of_folds = start.signals if reads == bool(reading) else signals
             self.tables = _cases(table, self.experiment.qrels, reads)
             with self.progress.step("weights", unit="query") as advance:
                 self.tuned = {
@@ -225,17 +222,18 @@ class _Weights:
             self.dropped |= {name: single[name] for name in signals if name not in weighted}
             signals = tuple(name for name in signals if name in weighted)
 
-    def report(
-        self, folds: int | None, phase: SecondPhase | None, out: str | os.PathLike[str] | None
-    ) -> TuneReport:
-        """Cross-validate in ``folds``, tune the second phase, and save the stack."""
-        validated = None
-        if folds is not None:
-            table, qrels = next(iter(self.tables.values()))
-            options = {**self.options, "signals": self.signals_of_folds, "seed": self.experiment.seed}
-            final = next(iter(self.tuned.values()))
-            with self.progress.step("weights", unit="query") as advance:
-                validated = cross_validate(table, qrels, final, folds=folds, progress=advance, **options)
+    def report(self, phase: SecondPhase | None, out: str | os.PathLike[str] | None) -> TuneReport:
+        """Tune the second phase, and save the stack.
+
+        Raises InputError if few queries give weights that are worse than the first stage, or find nothing.
+        """
+        tuned = next(iter(self.tuned.values()))
+        if tuned.queries < LEAST_QUERIES and (not tuned.value or tuned.value < tuned.first_stage_value):
+            raise InputError(
+                f"{plural(tuned.queries, 'judged quer[y|ies]')}: the best weights have {tuned.measure}"
+                f" {tuned.value:.4f}, {self.start.first_stage} {tuned.first_stage_value:.4f}; nothing is"
+                f" written; judge more queries, {LEAST_QUERIES} or more"
+            )
         stack, second = self.stack(), None
         if phase is not None:
             stack, second = self.second_phase(stack, phase)
@@ -250,7 +248,6 @@ class _Weights:
             cases=self.tuned,
             dropped=self.dropped,
             leaks=leakage(self.workspace.training_records(stack), "", self.ids, ["trained"]),
-            validated=validated,
             path=path,
             scoring=self.scoring,
             protocol=str(self.protocol),

@@ -98,7 +98,6 @@ BAD = [
     ("tune --stack text --qrels x -w {ws}", 2, "--queries"),
     (f"tune --stack text {J}", 2, "nothing to tune; name two or more: --stack bm25,text"),
     (f"tune --stack tfidf*1 {J}", 2, "has weights already"),
-    (f"tune --stack tfidf,text --cv 999 {J}", 2, "cannot be dealt to 999 folds"),
     (f"evaluate --stack text --filter lang=en --protocol judged {J}", 2, "leave --filter out"),
 ]
 

@@ -29,7 +29,7 @@ def tiny_demo(small, tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_the_demo_prints_and_reports_its_results(run, small, tiny_demo, tmp_path):
     done = run("demo", "-w", tmp_path / "ws").ok()
-    for part in ("retrieved:1000", "bm25", STACK, "nDCG", "p nDCG (Holm)", "upper bound"):
+    for part in ("retrieved:1000", "bm25", STACK, "nDCG@10", "p nDCG@10 (Holm)", "upper bound"):
         assert part in done.out
     assert done.out.count("Query q:") == rerank.demo.EXAMPLES
     assert " -> " in done.out

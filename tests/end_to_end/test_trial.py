@@ -46,9 +46,9 @@ def test_queries_of_the_training_set_are_reported(run, small, judged):
 def test_evaluate_reports_new_documents_and_p_values(run, small, judged):
     told = run("evaluate", "--stack", STACK, *judged(small.test)).out
     assert re.search(r"^\d+ % of the relevant documents were also relevant for training", told, re.M)
-    heads = [line for line in told.splitlines() if "Δ nDCG" in line]
+    heads = [line for line in told.splitlines() if "Δ nDCG@10" in line]
     assert len(heads) == 2
-    assert all("p nDCG (Holm)" in head for head in heads)
+    assert all("p nDCG@10 (Holm)" in head for head in heads)
     several = run("evaluate", "--stack", STACK, "--measure", "nDCG@10,RR", *judged(small.test)).out
     assert "p nDCG@10 (Holm)" in several
     assert "p RR (Holm)" in several

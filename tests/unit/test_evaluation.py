@@ -29,9 +29,9 @@ def test_measures_agree_with_pytrec_eval_in_the_order_of_the_run():
     evaluation = evaluate_runs({"r": run}, qrels)
     scored = {query: {id: 1 / place for place, id in enumerate(ids, 1)} for query, ids in run.items()}
     trec = pytrec_eval.RelevanceEvaluator(
-        {query: dict(qrels[query]) for query in qrels}, {"ndcg", "recip_rank", "ndcg_cut.10", "recall.1000"}
+        {query: dict(qrels[query]) for query in qrels}, {"ndcg", "recip_rank", "ndcg_cut.10", "recall.100"}
     ).evaluate(scored)
-    names = {"nDCG": "ndcg", "nDCG@10": "ndcg_cut_10", "RR": "recip_rank", "R@1000": "recall_1000"}
+    names = {"nDCG": "ndcg", "nDCG@10": "ndcg_cut_10", "RR": "recip_rank", "R@100": "recall_100"}
     for measure, name in names.items():
         expected = [trec[query][name] for query in evaluation.query_ids]
         assert evaluation.values["r"][measure].tolist() == pytest.approx(expected, abs=1e-12)

@@ -91,7 +91,7 @@ def test_a_better_candidate_is_promoted_and_rolled_back(workspace: Workspace) ->
     before, first = ranking(workspace), workspace.releases.stack
     train_version(workspace, "v2", 4)
     tune(workspace, STACK, queries=QUERIES, qrels=QRELS)
-    asked: dict[str, Any] = {"queries": QUERIES, "qrels": QRELS, "measure": "RR"}
+    asked: dict[str, Any] = {"queries": QUERIES, "qrels": QRELS, "measure": "RR", "force": True}
     dry = promote(workspace, dry_run=True, **asked)
     assert (dry.promoted, workspace.releases.stack) == (False, first)
     # By hand: the relevant document is first for two of four queries, and last of five for the others.
@@ -117,7 +117,7 @@ def test_promoted_versions_are_never_lost(workspace: Workspace) -> None:
     """They survive a training, a tuning, a refused candidate, weights of the user, and a rollback."""
     train_version(workspace, "v2", 4)
     promoted = tune(workspace, STACK, queries=QUERIES, qrels=QRELS).stack
-    assert promote(workspace, queries=QUERIES, qrels=QRELS).version == 2
+    assert promote(workspace, queries=QUERIES, qrels=QRELS, force=True).version == 2
     best = ranking(workspace)
     train_version(workspace, "v3", 0)
     refused = Stack.parse("lsi*0.9 + tfidf*0.1", versions={"lsi": "v3"})
@@ -159,7 +159,7 @@ def test_a_candidate_changed_during_the_comparison_is_not_promoted(
 
     monkeypatch.setattr("rerank.workflows.promote.compare", tuned_during_comparison)
     with pytest.raises(BusyError, match="compare again"):
-        promote(workspace, queries=QUERIES, qrels=QRELS)
+        promote(workspace, queries=QUERIES, qrels=QRELS, force=True)
     assert workspace.releases == used
 
 
@@ -179,7 +179,7 @@ def test_the_features_of_three_versions_are_kept(workspace: Workspace) -> None:
     for i in range(2, 7):
         train_version(workspace, f"v{i}", 4)
         tune(workspace, STACK, queries=QUERIES, qrels=QRELS)
-        assert promote(workspace, queries=QUERIES, qrels=QRELS).promoted
+        assert promote(workspace, queries=QUERIES, qrels=QRELS, force=True).promoted
     train_version(workspace, "v7", 4)
     folders = sorted(path.name for path in (workspace.folder / "rankers").glob("lsi-*"))
     assert folders == [f"lsi-v{i}" for i in range(1, 8)]
@@ -215,7 +215,7 @@ def test_a_service_uses_the_stack_in_use(workspace: Workspace) -> None:
     third = Snapshot(settings)
     found = [version(third, stack) for stack in (None, STACK, "lsi", f"{STACK},bm25")]
     assert found == ["v1", "v1", "v1", "v2"]
-    promote(workspace, queries=QUERIES, qrels=QRELS)
+    promote(workspace, queries=QUERIES, qrels=QRELS, force=True)
     fourth = Snapshot(settings)
     assert (fourth.waits_for(third), version(fourth), version(fourth, "lsi")) == (None, "v2", "v2")
     workspace.engine.write([Document("new", text="apple wanted")])
@@ -248,7 +248,7 @@ def test_impossible_promotions_are_refused(workspace: Workspace, run: Any, tmp_p
 def test_a_rollback_to_a_removed_version_is_refused(workspace: Workspace) -> None:
     train_version(workspace, "v2", 4)
     tune(workspace, STACK, queries=QUERIES, qrels=QRELS)
-    promote(workspace, queries=QUERIES, qrels=QRELS)
+    promote(workspace, queries=QUERIES, qrels=QRELS, force=True)
     used = workspace.releases
     (workspace.folder / "rankers" / "lsi-v1").rename(workspace.folder / "elsewhere")
     with pytest.raises(UsageError, match="needs lsi v1, which is not in"):
@@ -269,7 +269,11 @@ def test_promote_and_rollback_commands(workspace: Workspace, run: Any, tmp_path:
     encode(workspace)
     assert "lsi v1" in run("query", "apple", *where).err
     assert "rerank stack promote" in run("tune", "--stack", STACK, *files, *where).out
+    # Two of four queries gain. By hand: p is 0.5, because 2 of 4 sign patterns are as far from 0.
     done = run("stack", "promote", *files, "--measure", "RR", *where)
+    assert (done.code, "not shown" in done.out, "p 0.5000" in done.out) == (1, True, True)
+    assert workspace.releases.number == 1
+    done = run("stack", "promote", *files, "--measure", "RR", "--force", *where)
     assert (done.code, "0.6000" in done.out, "1.0000" in done.out) == (0, True, True)
     assert "lsi was trained on 1" in done.err
     releases = run("status", *where, "--json").json["releases"]

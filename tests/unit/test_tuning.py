@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from rerank.combiners import measure as measuring
 from rerank.combiners import tune as tuning
-from rerank.combiners.folds import cross_validate
 from rerank.combiners.grid import Grid, compositions, weight_grid
 from rerank.combiners.score_table import ScoreTable
 from rerank.combiners.shortlist import shortlist
@@ -339,28 +338,6 @@ def test_impossible_tunings_are_refused():
         tune(table, Qrels([("q1", "d1", 0)]), first_stage="bm25")
     with pytest.raises(InputError, match="no judged query was scored"):
         tune(table, Qrels([("other", "d1", 1)]), first_stage="bm25")
-
-
-@pytest.mark.parametrize("measure", ["nDCG@3", "RR", "AP"])
-def test_cross_validation_uses_weights_of_the_other_folds(measure):
-    table, qrels, rows = random_case(6, queries=24)
-    settings = {"first_stage": "bm25", "parts": 10, "measure": measure}
-    final = tune(table, qrels, **settings)
-    result = cross_validate(table, qrels, final, folds=4, seed=3, **settings)
-    assert sum(fold.queries for fold in result.folds) == final.queries == len(result.per_query)
-    assert result.value == pytest.approx(np.mean(list(result.per_query.values())), abs=1e-12)
-    # Repeat each fold by hand: select its queries, and tune without them.
-    rng = np.random.default_rng(3).permutation(final.queries)
-    queries = list(result.per_query)
-    for number, fold in enumerate(result.folds):
-        inside = {queries[index] for place, index in enumerate(rng) if place % 4 == number}
-        rest = Qrels((q, d, g) for q in qrels for d, g in qrels[q].items() if q not in inside)
-        again = tune(table, rest, **settings)
-        assert (str(again.combiner), again.combiner.normalization) == (fold.stack, fold.normalization)
-        assert fold.value == pytest.approx(again.value, abs=1e-12)
-        expected = by_ir_measures(again.combiner, rows, qrels, measure)
-        assert {q: result.per_query[q] for q in inside} == pytest.approx({q: expected[q] for q in inside})
-    assert cross_validate(table, qrels, final, folds=4, seed=3, **settings) == result
 
 
 def test_the_score_table_is_sorted_by_id():
