@@ -30,13 +30,15 @@ def command(folder: str, progress: output.Bar, seed: int) -> Iterator[Output]:
     seconds = time.perf_counter() - begin
     yield Output(demo)
     count = demo.evaluated.queries
-    click.echo(f"\n{count} test queries as people type them. The weights were tuned on other queries.\n")
+    click.echo(f"\n{count} test queries from summaries. The weights were tuned on other queries.\n")
     evaluate.show(demo.evaluated)
     click.echo("\nThe same queries with subject headings*:\n")
     evaluate.show(demo.with_headings)
     click.echo("* These are the headings of the relevant article. These figures are an upper bound.\n")
     relation = "is" if demo.better else "is NOT"
-    click.echo(f"Without headings, {demo.stack} {relation} significantly better than {FIRST_STAGE} by nDCG@10.")
+    click.echo(
+        f"Without headings, {demo.stack} {relation} significantly better than {FIRST_STAGE} by nDCG@10."
+    )
     for asked, answer, hits in demo.examples:
         click.echo("\n" + textwrap.fill(f"Query {asked.id}: {asked.text}", 100))
         query.show(answer, demo.tuned.stack, hits, explain=True)

@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -137,8 +138,7 @@ def tune(
     measure: nDCG, RR or AP, optionally with a cutoff. cut: measured documents per ranking; None: all.
     normalizations: methods to try. parts: weight steps are 1 / parts. progress: called with 1 per query.
 
-    Raises UsageError for an unscored ``first_stage``, InputError if no judged query was scored or has a
-    relevant document.
+    Raises UsageError for an unscored ``first_stage``, InputError without scored or relevant documents.
 
     >>> rows = [("q1", ["a", "b", "c"], np.array([[0.9, 0.1], [0.5, 0.9], [0.1, 0.0]]))]
     >>> tuned = tune(ScoreTable.build(["bm25", "text"], rows), Qrels([("q1", "b", 1)]), first_stage="bm25")
@@ -149,18 +149,17 @@ def tune(
     judged, none_relevant = judge(chosen, qrels, by)
     methods = list(dict.fromkeys((*normalizations, FITTED)))
     grids = [candidate_grid(chosen, judged, method, by, parts) for method in methods]
-    first = 0.0
-    if first_stage not in chosen.signals:
-        first = fmean(_values_of_signal(table.only([first_stage]), qrels, by).values())
+    baseline = _values_of_signal(table.only([first_stage]), qrels, by)
+    first = fmean(baseline.values())
     measured = list(zip(grids, grid_means(judged, grids, by, progress)))
     single = dict(zip(chosen.signals, _single_signals(*measured[0])))
     lowest = max(first, *single.values())
     tried = [(grid, means) for grid, means in measured if grid.normalization in normalizations]
-    best, combiner, value = _choose(tried, chosen.signals, first_stage, judged, by, lowest)
-    last = [(grid, means) for grid, means in measured if grid.normalization == FITTED]
-    _, fitted, _ = _choose(last, chosen.signals, first_stage, judged, by, -math.inf)
+    middle = partial(_middle, judged, by)
+    choose = partial(_choose, signals=chosen.signals, first_stage=first_stage, middle=middle)
+    best, combiner, value = choose(tried, lowest=lowest)
+    _, fitted, _ = choose([one for one in measured if one[0].normalization == FITTED], lowest=-math.inf)
     per_query = values_by_query(judged, combiner, by)
-    baseline = _values_of_signal(table.only([first_stage]), qrels, by)
     return TuningResult(
         combiner=combiner,
         fitted=fitted,
@@ -205,13 +204,13 @@ def _choose(
     measured: Sequence[tuple[Grid, Array]],
     signals: tuple[str, ...],
     first_stage: str,
-    judged: Sequence[Judged],
-    measure: RankMeasure,
     lowest: float,
+    middle: Callable[[Grid, Array, int | None], int | None],
 ) -> tuple[dict[str, BestSetting], Linear, float]:
     """Return the best setting of each normalization, and the chosen one with its value.
 
-    Ties: the first normalization. Few queries get an average that is not below ``lowest``.
+    Ties: the first normalization. middle: returns the average for few queries, else None. It replaces the
+    best setting if it is not below ``lowest``.
     """
     column = signals.index(first_stage) if first_stage in signals else None
     best, which, highest = {}, (0, 0), -math.inf
@@ -222,17 +221,22 @@ def _choose(
         if reached > highest + SAME:
             which, highest = (index, setting), reached
     (grid, means), setting = measured[which[0]], which[1]
-    if len(judged) < FEW and highest > lowest + SAME:
-        middle = _middle(grid, means, judged, measure, column)
-        setting = middle if means[middle] >= lowest else setting
+    average = middle(grid, means, column) if highest > lowest + SAME else None
+    if average is not None and means[average] >= lowest:
+        setting = average
     return best, grid.linear(setting, signals), float(means[setting])
 
 
 def _middle(
-    grid: Grid, means: Array, judged: Sequence[Judged], measure: RankMeasure, first: int | None
-) -> int:
-    """Return the setting closest to the mean of the winners of samples. first: column of the first stage."""
+    judged: Sequence[Judged], measure: RankMeasure, grid: Grid, means: Array, first: int | None
+) -> int | None:
+    """Return the setting closest to the mean of the winners of samples, or None for many queries.
+
+    first: column of the first stage.
+    """
     n = len(judged)
+    if n >= FEW:
+        return None
     if n * len(grid) > MOST_VALUES:
         return grid.middle(means, NOISE / math.sqrt(n))
     values = np.array([query_values(query, grid, measure) for query in judged])

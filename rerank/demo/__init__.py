@@ -22,6 +22,7 @@ from rerank.workflows.evaluate import evaluate
 from rerank.workflows.ingest import ingest
 from rerank.workflows.train import train
 from rerank.workflows.tune import TuneReport, tune
+from rerank.workspace import Workspace
 
 COLLECTION = Path(__file__).parent / "collection"
 RANKERS = ("text", "meta")
@@ -72,13 +73,20 @@ class Demo(Report):
 
 
 def fresh_folder(folder: str | Path) -> Path:
-    """Empty the folder of an earlier demo, or raise WorkspaceError."""
+    """Empty the folder of a complete demo; an interrupted one continues. Raises WorkspaceError for others."""
     path = Path(folder)
+    if (path / _MARK).exists() and not (path / PAGE).exists():
+        return path
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         if not (path / _MARK).exists():
             raise WorkspaceError(f"{path}: not empty, and not an earlier demo; choose another folder with -w")
         shutil.rmtree(path)
     return path
+
+
+def _is_trained(workspace: Workspace, name: str) -> bool:
+    """Whether a ranker is trained, and no checkpoint of an interrupted training is left."""
+    return name in workspace.trained() and not (workspace.folder / "training" / name).exists()
 
 
 def run_demo(folder: str | Path, *, seed: int = 0, progress: Progress | None = None) -> Demo:
@@ -94,16 +102,20 @@ def run_demo(folder: str | Path, *, seed: int = 0, progress: Progress | None = N
     corpus, graph = COLLECTION / "corpus.jsonl.gz", COLLECTION / "categories.tsv"
     workspace = ingest(path, [corpus], categories=graph, progress=progress).workspace
     (path / _MARK).write_text("The demo made this folder and empties it when it runs again.\n", "utf-8")
-    train(
-        workspace,
-        RANKERS,
-        queries=queries,
-        qrels=split["train"],
-        dev_qrels=split["dev"],
-        first_stage=FIRST_STAGE,
-        config={"seed": seed},
-        progress=progress,
-    )
+    untrained = [name for name in RANKERS if not _is_trained(workspace, name)]
+    if untrained:
+        trained = train(
+            workspace,
+            untrained,
+            queries=queries,
+            qrels=split["train"],
+            dev_qrels=split["dev"],
+            first_stage=FIRST_STAGE,
+            config={"seed": seed},
+            progress=progress,
+        )
+        if trained.rankers[-1].interrupted:
+            raise KeyboardInterrupt("interrupted; run it again to continue")
     common: dict[str, Any] = {"queries": queries, "seed": seed, "progress": progress}
     dev = {**common, "qrels": split["dev"], "measure": "nDCG@10"}
     test = {**common, "qrels": split["test"], "first_stage": FIRST_STAGE, "baseline": FIRST_STAGE, "keep": 10}
@@ -113,8 +125,10 @@ def run_demo(folder: str | Path, *, seed: int = 0, progress: Progress | None = N
         train(workspace, ENCODER, config={"untrained": True, "passages": 1}, progress=progress)
         stacks += [f"{FIRST_STAGE},{ENCODER}", f"{STACK},{ENCODER}"]
         tuned = [tune(workspace, stack, **dev) for stack in stacks[-2:]][-1]
+    workspace.use_stack(tuned.stack)
     with_headings = evaluate(workspace, stacks, **test)
     evaluated = evaluate(workspace, stacks, ignore_categories=True, **test)
+    evaluated.correct(with_headings)  # both tables are on the page
     bare = [replace(query, categories=()) for query in queries]
     page = evaluation_page(workspace, evaluated, bare, "test.tsv", others={WITH_HEADINGS: with_headings})
     write_text(path / PAGE, page)

@@ -74,7 +74,7 @@ def evaluation_page(
             left_out=left_out,
             signals=_signals(report, stack),
             titles=_titles(workspace, rows),
-            stacks={row.stack: row for row in report.results if row.protocol == protocol},
+            weights=_weights(report, protocol),
             tuned={
                 label: one.tuned for label, one in report.stacks.items() if one.tuned.get("single_signal")
             },
@@ -97,6 +97,31 @@ def _environment() -> Environment:
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     environment.globals |= {"script": Markup(script), "script_hash": f"sha256-{digest}"}
     return environment
+
+
+CASES = {
+    "given": "with categories",
+    "inferred": "with inferred categories",
+    "none": "without categories",
+}
+"""Kinds of queries with separate weights."""
+
+
+def _weights(report: EvaluationReport, protocol: str) -> list[list[str]]:
+    """Return rows: stack, queries, weights, normalization, retrievers, and the value on the dev queries."""
+    rows = []
+    for result in report.results:
+        if result.protocol != protocol:
+            continue
+        stack = report.stacks[result.stack]
+        retrievers = " and ".join(result.retrieve)
+        values = stack.tuned.get("cases") or {"": stack.tuned}
+        for case, tuned in values.items():
+            combiner = stack.combiner.for_case(case)
+            value = f"{stack.tuned['measure']} {tuned['value']:.4f}" if "value" in tuned else ""
+            queries = CASES.get(case, "all")
+            rows.append([result.stack, queries, str(combiner), combiner.normalization, retrievers, value])
+    return rows
 
 
 def _verdict(report: EvaluationReport, protocol: str, stack: str, measure: str) -> str:

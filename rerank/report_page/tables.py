@@ -107,13 +107,16 @@ class EvaluationReport(Report):
             for one in self.comparisons
         )
 
-    def correct(self) -> None:
-        """Correct p-values by Holm; new documents separately."""
-        for report in (self, self.new_documents):
-            if report is not None:
-                corrected = holm([comparison.p for comparison in report.comparisons])
-                pairs = zip(report.comparisons, corrected)
-                report.comparisons = [replace(comparison, p_holm=p) for comparison, p in pairs]
+    def correct(self, *others: EvaluationReport) -> None:
+        """Correct the p-values of all tables of a page by Holm, also of new documents and other reports."""
+        tables = [self, *others]
+        for report in (self, *others):
+            if report.new_documents is not None:
+                tables.append(report.new_documents)
+        p_values = [comparison.p for table in tables for comparison in table.comparisons]
+        corrected = iter(holm(p_values))
+        for table in tables:
+            table.comparisons = [replace(one, p_holm=next(corrected)) for one in table.comparisons]
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row per result."""
