@@ -31,6 +31,8 @@ COMMANDS = {
     "evaluate": "Measure stacks against a baseline, with significance.",
     "encode": "Compute missing features of the trained rankers.",
     "status": "Show the contents of a workspace.",
+    "show": "Show documents as they are stored.",
+    "remove": "Remove a ranker or a version of it.",
 }
 _DEBUG = "RERANK_DEBUG"
 _QUIET = ("-q", "--quiet")

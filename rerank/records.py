@@ -56,6 +56,16 @@ class Document:
         )
         _check_mapping(self.extra, "extra")
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as in a file of documents, without empty ones.
+
+        >>> Document("1", text="A tree", categories=["botany"], extra={"year": 2024}).to_json()
+        {'_id': '1', 'text': 'A tree', 'categories': ['botany'], 'year': 2024}
+        """
+        lists = {"categories": list(self.categories), "links": list(self.links)}
+        fields = {"title": self.title, "text": self.text, **lists, "lang": self.lang}
+        return {"_id": self.id, **{name: value for name, value in fields.items() if value}, **self.extra}
+
     @property
     def content(self) -> str:
         """Title and text."""

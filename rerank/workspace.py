@@ -148,6 +148,23 @@ class Workspace(WorkspaceFolder):
         # Loaded from disk on the next use, so tests check the stored ranker.
         self.forget_rankers()
 
+    def remove_ranker(self, name: str, version: str | None = None) -> list[str]:
+        """Remove a version of a ranker, or all of them; return the removed versions.
+
+        Raises UsageError if the active stack uses it, and the errors of :meth:`ranker`.
+        """
+        active = self.releases.stack
+        if active is not None and name in active.rankers:
+            used = active.versions.get(name)
+            if version in (None, used):
+                raise UsageError(
+                    f"the active stack {active} uses {name} {used}; activate another one with"
+                    " `rerank stack use STACK` first"
+                )
+        removed = self._installed.remove(name, version)
+        self.forget_rankers()
+        return removed
+
     def pipeline(
         self,
         signals: Iterable[str],

@@ -155,6 +155,20 @@ class RankerStore:
             finally:
                 shutil.rmtree(new, ignore_errors=True)
 
+    def remove(self, name: str, version: str | None = None) -> list[str]:
+        """Remove a version, or all of them; return the removed ones. Raises the errors of :meth:`record`."""
+        with self.changing():
+            removed = self.versions(name) if version is None else [self.record(name, version).version]
+            kept = [record for record in self._records(name) if record.version not in removed]
+            file = self.folder / f"{name}.json"
+            if kept:
+                write_bytes(file, json.encode(kept) + b"\n")
+            else:
+                file.unlink()
+            for old in removed:
+                shutil.rmtree(self.folder / f"{name}-{old}", ignore_errors=True)
+        return removed
+
     def _write(
         self, ranker: Ranker, extra: Mapping[str, str], new: Path, listed: Mapping[str, list[RankerVersion]]
     ) -> RankerVersion:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import shutil
@@ -463,3 +464,30 @@ def test_a_ranker_is_trained_by_one_process_at_a_time(tmp_path):
     ]
     assert workspace.trained() == ["text"]
     train(workspace, "text", **inputs)  # the lock is released
+
+
+def test_documents_are_shown_as_in_a_file(tmp_path, run):
+    row = {"_id": "a", "title": "Apfel", "text": "rot", "categories": ["fruit"], "lang": "de", "year": 2024}
+    workspace = ingest(tmp_path / "ws", [row, {"_id": "b", "text": "grün"}]).workspace
+    assert run("show", "a", "b", "-w", workspace.folder, "--json").json == {
+        "documents": [row, {"_id": "b", "text": "grün"}]
+    }
+    assert json.loads(run("show", "a", "-w", workspace.folder).out) == row
+    run("show", "a", "c", "-w", workspace.folder).fails(1, "no document has the id c")
+
+
+def test_a_ranker_or_a_version_is_removed_unless_the_active_stack_uses_it(workspace, run):
+    workspace.install(cnn("meta"))
+    workspace.install(cnn("text"))
+    workspace.use_stack("bm25*0.5 + text*0.5")
+    workspace.install(cnn("text", "v2", seed=2))
+    assert contents(workspace) == ["meta-v1", "meta.json", "text-v1", "text-v2", "text.json"]
+    for version in ([], ["--version", "v1"]):
+        run("remove", "text", *version, "-w", workspace.folder).fails(2, "the active stack")
+    assert run("remove", "text", "--version", "v2", "-w", workspace.folder, "--json").json["removed"] == [
+        "v2"
+    ]
+    assert run("remove", "meta", "-w", workspace.folder, "--json").json["removed"] == ["v1"]
+    assert contents(workspace) == ["text-v1", "text.json"]
+    run("remove", "meta", "-w", workspace.folder).fails(1, "signal 'meta' is not trained")
+    assert Workspace.open(workspace.folder).versions() == {"text": "v1"}
