@@ -47,6 +47,7 @@ _HOOK = "Length, JSON, order and scores: docs/reference/hook-protocol.md"
 ENDPOINTS = (
     Endpoint("/v1/rerank", endpoints.rerank, schemas.RerankBody, _DOCUMENTS),
     Endpoint("/v2/rerank", endpoints.rerank, schemas.RerankBody, _DOCUMENTS),
+    Endpoint("/rerank", endpoints.rerank, schemas.RerankBody, _DOCUMENTS),
     Endpoint("/v1/search", endpoints.search, schemas.SearchBody, _SEARCH),
     Endpoint("/v1/rerank_ids", endpoints.rerank_ids, schemas.IdsBody, _DOCUMENTS),
     Endpoint("/v1/hook", hook, schemas.HookCall, _HOOK),
@@ -249,6 +250,10 @@ class Application:
             return Answer(self._description)
         if path == "/healthz":
             return Answer(b'{"ok":true}')
+        if path == "/":
+            return Answer(msgspec.json.encode(openapi.home([*self._endpoints])))
+        if path == "/v1/models":
+            return Answer(msgspec.json.encode(self.snapshot.models()))
         shown: dict[str, Any] = {"ready": True}
         if trusted:
             shown |= {"max_candidates": self.settings.max_candidates, "deadline": self.settings.deadline}

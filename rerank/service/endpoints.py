@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.combiners.relevance import check_min_score
 from rerank.errors import UsageError
 from rerank.filters import filters_of
 from rerank.records import Document, Query
@@ -19,31 +18,18 @@ from rerank.search.scorer import ScoringInput, encoding_size
 from rerank.search.second_phase import rank_scored
 from rerank.search.unscored import select_scorable
 from rerank.service.context import RequestContext
+from rerank.service.request_documents import clean, read_documents
 from rerank.service.request_scores import LexicalScorer
-from rerank.service.schemas import IdsBody, RerankBody, SearchBody, TextDocument
+from rerank.service.schemas import IdsBody, RerankBody, SearchBody
 from rerank.service.snapshot import Snapshot
+from rerank.stack.ranking import Ranking
 from rerank.stack.signals import lexical
 from rerank.stack.stack import Stack
 
-LONGEST_QUERY, LONGEST_TEXT = 200_000, 1_000_000
-"""Characters that are read of a query, and of a title or text."""
-
-LONGEST_DOCUMENTS = 4_000_000
-"""Characters of all documents of a request together."""
+LONGEST_QUERY = 200_000
+"""Characters that are read of a query."""
 
 _BLOCK = 16  # documents to analyze between two checks of the deadline
-
-_MARKS = re.compile(r"([^\w\s\x00-\x7f]{32})[^\w\s\x00-\x7f]+")
-
-
-def clean(text: str, longest: int = LONGEST_TEXT) -> str:
-    """Cut a text, and runs of combining marks to 32, as Unicode sorts them slowly.
-
-    >>> len(clean("a" + "\\u0301\\u0327" * 1000))
-    33
-    """
-    text = text[:longest]
-    return text if text.isascii() else _MARKS.sub(r"\1", text)
 
 
 def rerank(snapshot: Snapshot, body: RerankBody, context: RequestContext) -> dict[str, Any]:
@@ -56,9 +42,11 @@ def rerank(snapshot: Snapshot, body: RerankBody, context: RequestContext) -> dic
     named = body.stack or (body.model if body.model and snapshot.knows(body.model) else None)
     stack, scorer = snapshot.scorer(named)
     query = make_query(body.query, body.categories, body.lexical_text, body.lang)
-    documents = [_document(i, given, body.rank_fields) for i, given in enumerate(body.documents)]
-    check_characters(documents)
+    documents = read_documents(body)
     results: list[dict[str, Any]] = []
+    removed = 0
+    if body.min_score is not None:
+        check_min_score(body.min_score, stack.relevance if stack.then is None else None)
     query, unknown_categories = scorer.with_known_categories(query)
     if documents:
         context.check_encoding(scorer.features, len(documents), encoding_size(documents))
@@ -66,50 +54,63 @@ def rerank(snapshot: Snapshot, body: RerankBody, context: RequestContext) -> dic
             scores = _lexical_scores(snapshot, stack, query, documents, context)
         inputs = ScoringInput.from_documents(documents, scores, scorer.features)
         scored = scorer.score(query, inputs, timer=context)
-        stack = stack.for_case(scored.case)
+        stack = stack.for_case(scored.case).for_any_documents()
         by_id = {document.id: document for document in documents}
         ranking = rank_scored(stack, scored, context, lambda ids: [by_id[id] for id in ids])
         context.late = ranking.late
-        combiner = stack.combiner if stack.then is None or ranking.late else stack.then.linear()
-        values = combiner.relevance(ranking.scores).tolist()
-        for position, score in zip(ranking.order.tolist()[: body.top_n], values):
+        if body.min_score is not None:
+            ranking = ranking.above(body.min_score)
+            removed = ranking.removed
+        for position, score in zip(ranking.order.tolist()[: body.top_n], _relevance(stack, ranking)):
             result: dict[str, Any] = {"index": position, "relevance_score": score}
             if body.return_documents:
-                given = body.documents[position]
-                result["document"] = {"text": given} if isinstance(given, str) else given
+                document = body.documents[position]
+                result["document"] = {"text": document} if isinstance(document, str) else document
             results.append(result)
     words = len(query.text.split()) + sum(len(document.content.split()) for document in documents)
     return {
         "id": secrets.token_hex(16),
         "model": str(stack),
+        "normalization": stack.combiner.normalization,
+        "scores": "probability" if _has_probabilities(stack) else "order",
         "results": results,
+        "removed": removed,
         "meta": {"api_version": {"version": "1"}, "billed_units": {"search_units": 1}},
         "usage": {"total_tokens": words},
         "unknown_categories": list(unknown_categories),
     }
 
 
-def check_characters(documents: Sequence[Document]) -> None:
-    """Raise UsageError if the documents of a request have too many characters together."""
-    characters = sum(len(document.title) + len(document.text) for document in documents)
-    if characters > LONGEST_DOCUMENTS:
-        raise UsageError(
-            f"the documents have {characters:,} characters, but a request may have {LONGEST_DOCUMENTS:,};"
-            " send fewer or shorter documents"
-        )
+def _has_probabilities(stack: Stack) -> bool:
+    return stack.then is None and stack.relevance is not None and stack.relevance.calibration is not None
+
+
+def _relevance(stack: Stack, ranking: Ranking) -> list[float]:
+    """Return the relevance scores of the ranked documents, best first."""
+    if ranking.relevance is not None and stack.then is None:
+        return [float(score) for score in ranking.relevance[ranking.order]]
+    combiner = stack.combiner if stack.then is None or ranking.late else stack.then.linear()
+    return [float(score) for score in combiner.relevance(ranking.scores)]
 
 
 def _lexical_scores(
     snapshot: Snapshot, stack: Stack, query: Query, documents: Sequence[Document], context: RequestContext
 ) -> dict[str, NDArray[np.float64]]:
-    """Return lexical signal -> (n,) scores among the documents of the request."""
+    """Return lexical signal -> (n,) scores, with the frequencies of terms in the collection."""
     terms: list[list[str]] = []
     for start in range(0, len(documents), _BLOCK):
         context.check()
         terms += [snapshot.analyze(document.content) for document in documents[start : start + _BLOCK]]
-    lexical_scorer = LexicalScorer(terms)
-    query_terms = snapshot.analyze(query.search_text(snapshot.pipeline.engine.lang))
     names = dict.fromkeys(lexical((stack.first_stage, *stack.signals)))
+    engine = snapshot.pipeline.engine
+    text = query.search_text(engine.lang)
+    statistics = None  # a first stage that is no signal only selects the documents that vote for categories
+    if lexical(stack.signals):
+        # tf-idf also depends on the frequency of the terms that only the documents have.
+        texts = [text, *(document.content for document in documents if "tfidf" in names)]
+        statistics = engine.term_statistics("\n".join(texts))
+    lexical_scorer = LexicalScorer(terms, statistics)
+    query_terms = snapshot.analyze(text)
     return {name: lexical_scorer.score(name, query_terms) for name in names}
 
 
@@ -124,7 +125,9 @@ def search(snapshot: Snapshot, body: SearchBody, context: RequestContext) -> dic
     query = make_query(body.query, body.categories, body.lexical_text, body.lang)
     query = replace(query, params=body.params)
     pipeline = snapshot.pipeline_of(stack)
-    answer = pipeline.answer(query, stack, filters=filters_of(body.filter), timer=context)
+    answer = pipeline.answer(
+        query, stack, filters=filters_of(body.filter), min_score=body.min_score, timer=context
+    )
     context.candidates = len(answer.ranking)
     context.missing = dict(answer.recomputed)
     context.without_features = dict(answer.without_features)
@@ -176,34 +179,3 @@ def make_query(
         raise UsageError("the query is empty; give some words to search for")
     other = clean(lexical_text, LONGEST_QUERY) if lexical_text else None
     return Query("query", clean(text, LONGEST_QUERY), tuple(categories or ()), lang, lexical_text=other)
-
-
-def _document(number: int, given: str | dict[str, Any], rank_fields: Sequence[str] | None) -> Document:
-    """Return a document of the request; its id is its position, which breaks ties."""
-    id = f"{number:09}"
-    if isinstance(given, str):
-        return Document(id, text=clean(given))
-    try:
-        read = msgspec.convert(given, TextDocument)
-    except msgspec.ValidationError as error:
-        raise UsageError(f"documents.{number}: {error}") from error
-    categories = tuple(read.categories or ())
-    if rank_fields:
-        return Document(id, text=clean(_joined_fields(number, given, rank_fields)), categories=categories)
-    if not given.keys() & {"title", "text", "categories"}:
-        names = ", ".join(repr(name[:50]) for name in list(given)[:10]) or "no field"
-        raise UsageError(
-            f"documents.{number} has {names}, but no 'text' or 'title'; rename a field, or name the fields in"
-            " rank_fields"
-        )
-    return Document(id, clean(read.title or ""), clean(read.text or ""), categories)
-
-
-def _joined_fields(number: int, given: dict[str, Any], names: Sequence[str]) -> str:
-    """Return the texts of fields. Raises UsageError if a document has none of them."""
-    values = [given[name] for name in names if given.get(name) is not None]
-    if not values:
-        raise UsageError(f"documents.{number} has none of the rank_fields {', '.join(names)}"[:300])
-    return " ".join(
-        value if isinstance(value, str) else msgspec.json.encode(value).decode() for value in values
-    )

@@ -11,14 +11,20 @@ from rerank import __version__
 from rerank.service.schemas import BINARY, EXAMPLE_OF_HOOK, JSON, HookCall, Problem, decode
 
 OPEN = {
+    "/": "Name, version and paths of this service",
     "/healthz": "Whether the process answers",
     "/readyz": "The stack and rankers that are served",
     "/openapi.json": "The description of this service",
 }
 """Pages that need no token."""
-PAGES = {**OPEN, "/metrics": "Counters for Prometheus"}
+PAGES = {**OPEN, "/v1/models": "The stacks that requests can name", "/metrics": "Counters for Prometheus"}
 
 _SCHEMAS = "#/components/schemas/{name}"
+
+
+def home(paths: Sequence[str]) -> dict[str, Any]:
+    """Return the answer of ``/``."""
+    return {"name": "rerank", "version": __version__, "post": list(paths), "get": [*PAGES]}
 
 
 class Endpoint(NamedTuple):

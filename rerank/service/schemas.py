@@ -43,6 +43,10 @@ LexicalText = Annotated[
     Meta(description="The query in the documents' language; lexical signals use it instead of the query."),
 ]
 
+MinScore = Annotated[
+    float, Meta(description="Smallest probability of relevance, from 0 to 1. Needs a tuned stack.")
+]
+
 T = TypeVar("T")
 
 
@@ -55,8 +59,8 @@ class TextDocument(Struct):
     categories: Categories | None = None
 
 
-class RerankBody(Struct, kw_only=True):
-    """The request of Cohere and Jina. Unknown fields are ignored.
+class RerankBody(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The request of Cohere and Jina.
 
     rank_fields: fields whose texts are the text of a document; default: ``title`` and ``text``.
     """
@@ -74,6 +78,10 @@ class RerankBody(Struct, kw_only=True):
     ) = None
     top_n: Annotated[int, Meta(ge=1)] | None = None
     return_documents: bool | None = None
+    max_tokens_per_doc: (
+        Annotated[int, Meta(ge=1, description="Words that are read of each document.")] | None
+    ) = None
+    min_score: MinScore | None = None
     stack: StackText | None = None
     categories: (
         Annotated[Categories, Meta(description="Categories of the query. Default: inferred.")] | None
@@ -97,6 +105,7 @@ class SearchBody(Struct, kw_only=True, forbid_unknown_fields=True):
     k: Annotated[int, Meta(ge=1, description="Hits to return.")] = 10
     depth: Annotated[int, Meta(ge=1, description="Candidates to rerank. Default: the stack's.")] | None = None
     explain: Annotated[bool, Meta(description="Return the signals of each hit.")] = True
+    min_score: MinScore | None = None
 
 
 class IdsBody(Struct, kw_only=True, forbid_unknown_fields=True):

@@ -89,6 +89,12 @@ class Snapshot:
             "tuned": sorted(",".join(sorted(names)) for names in self.tuned),
         }
 
+    def models(self) -> dict[str, Any]:
+        """Return the tuned stacks in the form of model lists; the default one is first."""
+        names = [self.default.name, *sorted(",".join(sorted(signals)) for signals in self.tuned)]
+        models = [{"id": name, "object": "model", "owned_by": "rerank"} for name in dict.fromkeys(names)]
+        return {"object": "list", "data": models}
+
     @property
     def is_shared(self) -> bool:
         """Whether the documents are in a cluster."""

@@ -141,6 +141,15 @@ class Stack:
         relevance = self.relevance and self.relevance.for_case(case)
         return replace(self, combiner=self.combiner.for_case(case), relevance=relevance)
 
+    def for_any_documents(self) -> Stack:
+        """Return the stack whose scores do not depend on the other documents of a request.
+
+        This is the stack with the statistics of its tuning, or the same stack if it has none.
+        """
+        if self.relevance is None or self.then is not None:
+            return self
+        return replace(self, combiner=self.relevance.combiner)
+
     def with_template(self, search: SearchTemplate) -> Stack:
         """Return the stack with the user's search as first stage. Rankers that retrieve still do.
 

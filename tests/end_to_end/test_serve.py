@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import re
-import shutil
 import socket
 import time
 from collections.abc import Iterator
@@ -19,7 +18,6 @@ import pytest
 from rerank.engines.opensearch.columns import Column
 from rerank.records import Query
 from rerank.stack.stack import Stack
-from rerank.text import without_stop_words
 from rerank.workspace import Workspace
 from tests.endpoints import HOOK, STACK, WORDS, call, call_hook, candidates, move_to_cluster, read_answer
 from tests.hook import query_hits, texts
@@ -246,22 +244,62 @@ def test_rerank_accepts_documents_as_objects(server, small):
     assert answer["usage"]["total_tokens"] > 100
 
 
-def test_rerank_scores_documents_like_a_collection(server, trained, run, small, tmp_path, write_lines):
-    """The order equals the order of an engine with only these documents."""
-    few = small.documents[:20]
-    folder = tmp_path / "ws"
-    assert run("ingest", write_lines(tmp_path / "few.jsonl", few), "--lang", "en", "-w", folder).code == 0
-    shutil.copytree(trained / "rankers", folder / "rankers")
-    assert run("encode", "-w", folder).code == 0
-    stack = "tfidf*0.4 + text*0.6"
-    query = without_stop_words(" ".join(one["text"][:60] for one in few), "en")  # each document matches
-    expected = query_hits(run, folder, query, "--stack", stack, count=20)
-    documents = [{"title": d["title"], "text": d["text"]} for d in few]
-    body = {"query": query, "documents": documents, "stack": stack}
-    results = server.post("/v1/rerank", body).json["results"]
-    scores = {few[result["index"]]["_id"]: result["relevance_score"] for result in results}
-    assert len(expected) == 20
-    assert scores == pytest.approx(dict(expected), abs=2e-3)
+def test_documents_of_a_request_have_the_probabilities_of_the_collection(server, small):
+    """A client can compare the scores of documents that it sends with those of a search."""
+    documents = {document["_id"]: document for document in small.documents}
+    query = small.documents[3]["title"]
+    hits = server.post("/v1/search", {"query": query, "stack": STACK, "k": 20}).json["hits"]
+    for count in (1, 2, 20):
+        sent = [documents[hit["id"]] for hit in hits[:count]]
+        body = {"query": query, "stack": STACK, "documents": sent}
+        answer = server.post("/v1/rerank", body).json
+        assert (answer["scores"], answer["normalization"]) == ("probability", "fitted")
+        actual = {result["index"]: result["relevance_score"] for result in answer["results"]}
+        expected = [hit["relevance"] for hit in hits[:count]]
+        assert [actual[index] for index in range(count)] == pytest.approx(expected, abs=0.02)
+
+
+def test_hits_below_the_minimum_score_are_removed_and_counted(server, small):
+    query = small.documents[3]["title"]
+    body = {"query": query, "stack": STACK, "k": 1000}
+    complete = server.post("/v1/search", body).json
+    probabilities = sorted(hit["relevance"] for hit in complete["hits"])
+    limit = probabilities[len(probabilities) // 2]
+    answer = server.post("/v1/search", {**body, "min_score": limit}).json
+    assert min(hit["relevance"] for hit in answer["hits"]) >= limit
+    assert answer["removed"] == complete["candidates"] - answer["candidates"] > 0
+    reranked = {"query": query, "stack": STACK, "documents": ["zebra", small.documents[3]["text"]]}
+    results = server.post("/v1/rerank", reranked).json["results"]
+    limit = results[0]["relevance_score"]
+    answer = server.post("/v1/rerank", {**reranked, "min_score": limit}).json
+    assert [result["index"] for result in answer["results"]] == [1]
+    assert answer["removed"] == 1
+    for wrong in ({"min_score": 1.5}, {"min_score": 0.5, "stack": "bm25"}):
+        assert server.post("/v1/search", {**body, **wrong}).status == 422
+        assert server.post("/v1/rerank", {**reranked, **wrong}).status == 422
+
+
+def test_rerank_honors_or_refuses_the_fields_of_other_services(server):
+    documents = [{"name": "a red fox", "more": "x"}, {"name": "a grey wolf", "more": "y"}]
+    body = {"query": "wolf", "stack": "bm25", "documents": documents, "rank_fields": ["name"], "top_n": 1}
+    assert [result["index"] for result in server.post("/rerank", body).json["results"]] == [1]
+    assert [result["index"] for result in server.post("/v2/rerank", body).json["results"]] == [1]
+    for wrong in ({"rank_fields": ["nome"]}, {"rank_fields": None}, {"top_m": 1}, {"max_tokens_per_doc": 0}):
+        answer = server.post("/v1/rerank", {**body, **wrong})
+        assert answer.status == 422, wrong
+        assert len(answer.json["error"].splitlines()) == 1
+    texts = ["a fox and a wolf", "a wolf"]
+    cut = {"query": "wolf", "stack": "bm25", "documents": texts, "max_tokens_per_doc": 2}
+    scores = {r["index"]: r["relevance_score"] for r in server.post("/v1/rerank", cut).json["results"]}
+    assert scores[0] == 0.5 < scores[1]  # a sum of 0
+
+
+def test_the_service_describes_itself(server):
+    home = server.get("/").json
+    assert home["name"] == "rerank"
+    assert "/v1/rerank" in home["post"]
+    models = server.get("/v1/models").json["data"]
+    assert "meta,text,tfidf" in [model["id"] for model in models]
 
 
 def test_rerank_with_ties_no_documents_and_a_translation(server):
@@ -470,7 +508,7 @@ def test_the_limits_of_concurrent_requests_and_time(script, trained, tmp_path):
             assert server.get("/readyz").json["ready"] is True
             assert {one.result().status for one in asked} <= {502, 504}
             wait_until(lambda: not server.metric("rerank_requests_in_hand"))
-            asked = {"query": WORDS, "documents": ["a"]}
+            asked = {"query": WORDS, "documents": ["a"], "stack": "text"}
             wait_until(lambda: server.post("/v1/rerank", asked).status == 200)
             assert time.monotonic() - begin < 50
 

@@ -36,6 +36,22 @@ def test_request_scores_equal_the_scores_of_the_engine(tmp_path, query):
         np.testing.assert_allclose(scores, [expected[id] for id in ids], atol=1e-6, rtol=tolerance)
 
 
+@pytest.mark.parametrize("query", ["grey wolf", "sleeping fox", "wolf wolf fox"])
+def test_a_document_of_a_request_has_the_score_of_the_collection(tmp_path, query):
+    """The statistics come from the collection, so the score does not depend on the other documents."""
+    engine = LocalEngine.create(tmp_path / "engine", "en")
+    ids = [str(i) for i in range(len(TEXTS))]
+    engine.write([Document(id, text=text) for id, text in zip(ids, TEXTS)])
+    analyze = analyzer("en").analyze
+    for signal, tolerance in (("tfidf", 1e-6), ("bm25", 0.02)):
+        found = engine.find(SearchRequest(query, ids=ids, first_stage=signal))
+        expected = dict(zip(found.ids, found.scores))
+        for id, text in zip(ids, TEXTS):
+            alone = LexicalScorer([analyze(text)], engine.term_statistics(f"{query} {text}"))
+            (score,) = alone.score(signal, analyze(query))
+            assert score == pytest.approx(expected[id], rel=tolerance, abs=1e-6)
+
+
 @given(
     st.lists(st.lists(st.sampled_from("abcde")), max_size=8),
     st.lists(st.sampled_from("abcdef")),
