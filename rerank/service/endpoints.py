@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.combiners.relevance import check_min_score
-from rerank.errors import UsageError
+from rerank.engines.base import TermStatistics
+from rerank.errors import EngineError, UsageError
 from rerank.filters import filters_of
 from rerank.records import Document, Query
 from rerank.search.scorer import ScoringInput, encoding_size
@@ -45,23 +46,30 @@ def rerank(snapshot: Snapshot, body: RerankBody, context: RequestContext) -> dic
     documents = read_documents(body)
     results: list[dict[str, Any]] = []
     removed = 0
+    calibrated = False
     if body.min_score is not None:
         check_min_score(body.min_score, stack.relevance if stack.then is None else None)
     query, unknown_categories = scorer.with_known_categories(query)
     if documents:
         context.check_encoding(scorer.features, len(documents), encoding_size(documents))
         with context.stage("lexical"):
-            scores = _lexical_scores(snapshot, stack, query, documents, context)
+            statistics = _statistics(snapshot, stack, query, documents, required=body.min_score is not None)
+            scores = _lexical_scores(snapshot, stack, query, documents, statistics, context)
         inputs = ScoringInput.from_documents(documents, scores, scorer.features)
         scored = scorer.score(query, inputs, timer=context)
-        stack = stack.for_case(scored.case).for_any_documents()
+        stack = stack.for_case(scored.case)
+        if statistics is not None or not lexical(stack.signals):
+            stack = stack.for_any_documents()
+            calibrated = _has_probabilities(stack)
         by_id = {document.id: document for document in documents}
         ranking = rank_scored(stack, scored, context, lambda ids: [by_id[id] for id in ids])
         context.late = ranking.late
         if body.min_score is not None:
             ranking = ranking.above(body.min_score)
             removed = ranking.removed
-        for position, score in zip(ranking.order.tolist()[: body.top_n], _relevance(stack, ranking)):
+        for position, score in zip(
+            ranking.order.tolist()[: body.top_n], _relevance(stack, ranking, calibrated)
+        ):
             result: dict[str, Any] = {"index": position, "relevance_score": score}
             if body.return_documents:
                 document = body.documents[position]
@@ -72,7 +80,7 @@ def rerank(snapshot: Snapshot, body: RerankBody, context: RequestContext) -> dic
         "id": secrets.token_hex(16),
         "model": str(stack),
         "normalization": stack.combiner.normalization,
-        "scores": "probability" if _has_probabilities(stack) else "order",
+        "scores": "probability" if calibrated else "order",
         "results": results,
         "removed": removed,
         "meta": {"api_version": {"version": "1"}, "billed_units": {"search_units": 1}},
@@ -85,32 +93,53 @@ def _has_probabilities(stack: Stack) -> bool:
     return stack.then is None and stack.relevance is not None and stack.relevance.calibration is not None
 
 
-def _relevance(stack: Stack, ranking: Ranking) -> list[float]:
+def _relevance(stack: Stack, ranking: Ranking, calibrated: bool) -> list[float]:
     """Return the relevance scores of the ranked documents, best first."""
-    if ranking.relevance is not None and stack.then is None:
+    if ranking.relevance is not None and calibrated:
         return [float(score) for score in ranking.relevance[ranking.order]]
     combiner = stack.combiner if stack.then is None or ranking.late else stack.then.linear()
     return [float(score) for score in combiner.relevance(ranking.scores)]
 
 
+def _statistics(
+    snapshot: Snapshot, stack: Stack, query: Query, documents: Sequence[Document], *, required: bool
+) -> TermStatistics | None:
+    """Return the frequencies of terms in the collection.
+
+    None: the stack has no lexical signal, or the engine does not answer and they are not ``required``. Then the
+    documents of the request are the collection, so that requests work while a cluster is down.
+    """
+    signals = lexical(stack.signals)
+    if not signals:
+        return None
+    engine = snapshot.pipeline.engine
+    texts = [query.search_text(engine.lang)]
+    if "tfidf" in signals:  # it also depends on the frequency of the terms that only the documents have
+        texts += [document.content for document in documents]
+    try:
+        return engine.term_statistics("\n".join(texts))
+    except EngineError:
+        if required:
+            raise
+        return None
+
+
 def _lexical_scores(
-    snapshot: Snapshot, stack: Stack, query: Query, documents: Sequence[Document], context: RequestContext
+    snapshot: Snapshot,
+    stack: Stack,
+    query: Query,
+    documents: Sequence[Document],
+    statistics: TermStatistics | None,
+    context: RequestContext,
 ) -> dict[str, NDArray[np.float64]]:
-    """Return lexical signal -> (n,) scores, with the frequencies of terms in the collection."""
+    """Return lexical signal -> (n,) scores."""
     terms: list[list[str]] = []
     for start in range(0, len(documents), _BLOCK):
         context.check()
         terms += [snapshot.analyze(document.content) for document in documents[start : start + _BLOCK]]
-    names = dict.fromkeys(lexical((stack.first_stage, *stack.signals)))
-    engine = snapshot.pipeline.engine
-    text = query.search_text(engine.lang)
-    statistics = None  # a first stage that is no signal only selects the documents that vote for categories
-    if lexical(stack.signals):
-        # tf-idf also depends on the frequency of the terms that only the documents have.
-        texts = [text, *(document.content for document in documents if "tfidf" in names)]
-        statistics = engine.term_statistics("\n".join(texts))
     lexical_scorer = LexicalScorer(terms, statistics)
-    query_terms = snapshot.analyze(text)
+    query_terms = snapshot.analyze(query.search_text(snapshot.pipeline.engine.lang))
+    names = dict.fromkeys(lexical((stack.first_stage, *stack.signals)))
     return {name: lexical_scorer.score(name, query_terms) for name in names}
 
 

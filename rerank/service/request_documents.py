@@ -67,8 +67,8 @@ def _read(document: str | Mapping[str, Any], position: int, rank_fields: Sequenc
     if not document.keys() & {"title", "text", "categories"}:
         names = join_names([repr(name[:50]) for name in document], 10) or "no field"
         raise UsageError(
-            f"documents.{position} has {names}, but no 'text' or 'title'; rename a field, or name the fields in"
-            " rank_fields"
+            f"documents.{position} has {names}, but no 'text' or 'title'; rename a field, or name the fields"
+            " in rank_fields"
         )
     return Document(id, clean(fields.title or ""), clean(fields.text or ""), categories)
 
