@@ -106,8 +106,8 @@ def _statistics(
 ) -> TermStatistics | None:
     """Return the frequencies of terms in the collection.
 
-    None: the stack has no lexical signal, or the engine does not answer and they are not ``required``. Then the
-    documents of the request are the collection, so that requests work while a cluster is down.
+    None: the stack has no lexical signal, or the engine does not answer and they are not ``required``.
+    Without them, the documents of the request are the collection, so requests work while a cluster is down.
     """
     signals = lexical(stack.signals)
     if not signals:
