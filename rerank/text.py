@@ -392,8 +392,8 @@ def query_language(text: str, lang: str | None) -> str | None:
 def without_stop_words(text: str, lang: str | None) -> str:
     """Remove the stop words of a query; the rest is unchanged.
 
-    Words in capitals stay (``IT``), and a query of stop words only stays whole. The gain is measured by
-    ``benchmarks/stop_words.py``.
+    Words in capitals stay (``IT``), and a query of stop words only stays whole. The gain is
+    in ``benchmarks/decisions.md``.
 
     >>> without_stop_words("What is the cost of IT?", "en")
     '   cost  IT?'

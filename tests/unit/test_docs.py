@@ -128,6 +128,15 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+def test_named_benchmarks_exist():
+    """Of the code, the docs and the messages. The changelog names scripts of its time."""
+    folders = (ROOT / name for name in ("rerank", "cli", "tools", "benchmarks"))
+    files = [*(path for folder in folders for path in folder.rglob("*.py")), *PAGES]
+    for file in files:
+        for script in re.findall(r"\bbenchmarks/[\w/]+\.py", file.read_text("utf-8")):
+            assert file.name == "CHANGELOG.md" or (ROOT / script).is_file(), f"{file}: {script}"
+
+
 def test_images_exist():
     for page in PAGES:
         for target in re.findall(r"!\[[^\]]*\]\(([^()\s]+)\)", page.read_text("utf-8")):

