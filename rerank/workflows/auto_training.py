@@ -8,7 +8,6 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from importlib import util
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import msgspec
 from rerank.errors import RerankError, TrainingError
 from rerank.files import write_bytes
 from rerank.progress import Progress
-from rerank.rankers.encoder.folder import PACKAGED
+from rerank.rankers.encoder.folder import installed_encoder, installed_encoders, only_language
 from rerank.rankers.training.job import TrainingResult
 from rerank.records import Query
 from rerank.workflows import ranker_choice
@@ -29,8 +28,6 @@ from rerank.workflows.splits import Splits
 from rerank.workflows.train import train
 from rerank.workspace import Workspace
 
-MODEL, READS = "minilm", "en"
-"""Default encoder, and its language."""
 MEASURED = 48
 """Documents that measure the speed of the encoder."""
 LONGEST_PASS = 0.6
@@ -84,7 +81,7 @@ class Record:
 
     def __init__(self, workspace: Path, run: Run) -> None:
         """Read the record. Other inputs start a new one."""
-        inputs = f"{run.seed} {run.model or MODEL}"
+        inputs = f"{run.seed} {run.model or ' '.join(installed_encoders())}"
         digest = hashlib.sha256(inputs.encode())
         for path in run.files.files():
             known = path.stat()
@@ -150,9 +147,9 @@ class Trainings:
             run.queries,
             run.splits,
             lang=run.workspace.lang,
-            model=model is not None or util.find_spec(PACKAGED[MODEL]) is not None,
-            reads=READS if model in (None, MODEL) else None,
         )
+        self.model = model or installed_encoder(*self.facts.languages) or ""
+        self.facts = replace(self.facts, model=bool(self.model), reads=only_language(self.model))
 
     def run_all(self) -> list[RankerChoice]:
         """Apply the rules."""
@@ -179,7 +176,7 @@ class Trainings:
         from rerank.rankers.dense.config import DenseConfig
         from rerank.rankers.dense.ranker import DenseRanker
 
-        config = DenseConfig(model=self.run.model or MODEL, untrained=True, passage_tokens=64, passages=1)
+        config = DenseConfig(model=self.model, untrained=True, passage_tokens=64, passages=1)
         ranker = DenseRanker(name="", source=config.load(), passages=1)
         sample = [*islice(self.run.workspace.engine.documents(), MEASURED)]
         ranker.encode_documents(sample[:1])  # the first call is slower
@@ -249,7 +246,7 @@ class Trainings:
         if epochs := rule.steps(self.facts):
             options["epochs"] = epochs
         if variant in ("dense", "adapter"):
-            options["model"] = run.model or MODEL
+            options["model"] = self.model
         if parts := training.parts:
             short = parts < PASSAGE_PARTS
             options |= {"passage_tokens": 64 * parts if short else None}

@@ -1,4 +1,4 @@
-"""Folders of pretrained models: where they are, and whether they can be used; without torch."""
+"""Finds and checks folders of pretrained models, without torch."""
 
 from __future__ import annotations
 
@@ -91,21 +91,31 @@ def local_folder(name: str) -> Path | None:
     return None
 
 
-def installed_encoder(language: str | None) -> tuple[str, str | None] | None:
-    """Return the best encoder on this machine for texts in a language, and the only language that it reads.
+def installed_encoders() -> list[str]:
+    """Return the names of the encoders on this machine, the best ones first. Nothing is downloaded."""
+    local = [name for name in ENCODERS if local_folder(name) is not None]
+    return local + [name for name, package in PACKAGED.items() if find_spec(package) is not None]
 
-    language: None: unknown. The second value is None for encoders of many languages. Without an encoder for
-    the language, an English one is returned if there is one: a map that is learned from judgments can use it.
-    Nothing is downloaded.
+
+def only_language(name: str) -> str | None:
+    """Return the only language that an encoder reads; None: many, or unknown."""
+    encoder = _published(name)
+    if encoder is not None:
+        return encoder.language
+    return PACKAGED_LANGUAGE if name in PACKAGED else None
+
+
+def installed_encoder(*languages: str | None) -> str | None:
+    """Return the best encoder on this machine for texts in these languages, or None.
+
+    languages: None: unknown. Without an encoder for the languages, an English one is returned if there is
+    one: a map that is learned from judgments can use it.
     """
-    english = language in (None, PACKAGED_LANGUAGE)
-    for name in ("bge-small-en-v1.5",) if english else ("multilingual-e5-small",):
-        if local_folder(name) is not None:
-            return name, ENCODERS[name].language
-    for name, package in PACKAGED.items():
-        if find_spec(package) is not None:
-            return name, PACKAGED_LANGUAGE
-    return None
+    installed = installed_encoders()
+    english = {*languages} <= {None, PACKAGED_LANGUAGE}
+    suitable = [name for name in installed if (only_language(name) is not None) == english]
+    others = [name for name in installed if only_language(name) is not None]
+    return next(iter(suitable or others), None)
 
 
 def _published(name: str) -> Published | None:

@@ -85,7 +85,7 @@ class OnnxEncoder(TextEncoder):
             reason = " ".join(str(error).split())[:200]
             raise UsageError(f"{path}: cannot be run ({reason}); give another model") from error
         if states.ndim != 3:
-            raise UsageError(f"{path}: its first output is no vector for each token; give another model")
+            raise UsageError(f"{path}: its first output must be a vector for each token; give another model")
         return encoder
 
     @cached_property

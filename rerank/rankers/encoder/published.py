@@ -36,7 +36,7 @@ ENCODERS = {
 
 @dataclass(frozen=True)
 class Habit:
-    """What the model cards of a family say, but the files of many folders do not."""
+    """Settings of a family that its model cards state, but not the files of many folders."""
 
     pooling: Pooling
     query_prompt: str
@@ -55,9 +55,9 @@ HABITS = (
 
 
 def habit(folder: Path) -> Habit | None:
-    """Return what the model of a folder expects by its name; None for other models.
+    """Return the settings that a model needs by its name; None for other models.
 
-    The name is that of the folder, of the repository in the hub's cache, or of the model card.
+    The folder, the repository in the hub's cache, or the model card has the name.
 
     >>> habit(Path("models/intfloat_e5-small-v2")).query_prompt, habit(Path("models/gte-small"))
     ('query: ', None)
