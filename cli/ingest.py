@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 MOST_INVALID = 20
 """Invalid lines that are listed."""
+MOST_FIELDS = 10
+"""Fields that a remark lists."""
 
 
 @options.command(
@@ -89,6 +91,9 @@ def _check(corpus: tuple[str, ...], ids: list[str], settings: dict[str, Any]) ->
 def _remarks(report: IngestReport, format: str) -> Iterator[str]:
     shown = report.invalid if format == "jats" else report.invalid[:MOST_INVALID]
     yield from (f"skipped {line}" for line in shown)
+    if report.without_body and report.without_body == sum(report.languages.values()) and report.other_fields:
+        fields = ", ".join(report.other_fields[:MOST_FIELDS])
+        yield f"no document has a text: the field is `text`, but the documents have {fields}"
     have_categories = report.without_categories < report.added + report.updated
     yield from output.counted(
         (len(report.invalid), f"{'unreadable file' if format == 'jats' else 'invalid line'}[|s] skipped"),

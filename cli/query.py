@@ -68,7 +68,9 @@ def command(
 ) -> Iterator[Output]:
     """Rank documents for TEXT."""
     from rerank.filters import filters_of
+    from rerank.text import language
 
+    language(lang)  # raises for a text that is no language code
     text = " ".join(words)
     if not text.strip():
         raise click.UsageError("the query is empty; give some words to search for")

@@ -17,8 +17,8 @@ from typing import Any, BinaryIO
 from rerank.errors import BusyError, RerankError, UsageError, WorkspaceError
 
 _MACHINE = {
-    errno.EACCES: "permission denied to user {user}; let that user read it",
-    errno.EPERM: "permission denied to user {user}; let that user read it",
+    errno.EACCES: "permission denied to user {user}; give this user access",
+    errno.EPERM: "permission denied to user {user}; give this user access",
     errno.EROFS: "the file system is read-only; write elsewhere, or mount it to be written to",
     errno.EMFILE: "too many open files; raise the limit (`ulimit -n`) and run again",
     errno.ENFILE: "too many open files on this machine; raise its limit (fs.file-max) and run again",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,11 @@ SPLITS = ("train", "dev", "test")
 WHOLE = "all"
 """The split of the judgments ``qrels.tsv``."""
 
-_NAMES = ("corpus.jsonl", "queries.jsonl", "categories.tsv", "qrels.tsv")
+_SPLIT_NAMES = {"train": ("train",), "dev": ("dev", "validation", "valid", "val"), "test": ("test",)}
+"""Split -> names of its file in ``qrels/``."""
+_RECORD_ENDINGS = (".jsonl", ".json", ".csv", ".tsv")
+_JUDGMENT_ENDINGS = (".tsv", ".csv", ".txt", ".qrels")
+_COMPRESSIONS = ("", ".gz", ".bz2", ".xz", ".zst", ".zip")
 _WANTED = (
     "give a folder with corpus.jsonl, queries.jsonl, and qrels.tsv or one or more of qrels/train.tsv,"
     " qrels/dev.tsv, qrels/test.tsv"
@@ -40,26 +44,46 @@ class Folder:
 
 
 def read_folder(path: Path) -> Folder:
-    """Find the files of a folder, plain or gzip. ``qrels.tsv`` is read if ``qrels/`` is empty.
+    """Find the files of a folder, plain or compressed. ``qrels.tsv`` is read if ``qrels/`` is empty.
 
-    Raises InputError for a missing file.
+    The dev split can also be named validation, valid or val.
+
+    Raises InputError for a missing file, and for two files of one split.
     """
     if not path.is_dir():
         problem = "not a folder" if path.exists() else "no such folder"
         raise InputError(f"{path}: {problem}; {_WANTED}")
-    found = {
-        name: file
-        for name in (*_NAMES, *(f"qrels/{split}.tsv" for split in SPLITS))
-        for file in (path / f"{name}.gz", path / name)
-        if file.is_file()
-    }
-    qrels = {split: found[name] for split in SPLITS if (name := f"qrels/{split}.tsv") in found}
-    if not qrels and "qrels.tsv" in found:
-        qrels = {WHOLE: found["qrels.tsv"]}
-    missing = [name for name in ("corpus.jsonl", "queries.jsonl") if name not in found]
-    missing += [] if qrels else ["qrels"]
-    if missing:
-        files = sorted(one.name for one in path.iterdir())
-        others = f"; it has {join_names(files)}" if files else ""
+    corpus = _find_file(path, ("corpus",), _RECORD_ENDINGS)
+    queries = _find_file(path, ("queries",), _RECORD_ENDINGS)
+    categories = _find_file(path, ("categories",), (".tsv",))
+    qrels = {}
+    for split, names in _SPLIT_NAMES.items():
+        file = _find_file(path, [f"qrels/{name}" for name in names], _JUDGMENT_ENDINGS)
+        if file is not None:
+            qrels[split] = file
+    whole = _find_file(path, ("qrels",), _JUDGMENT_ENDINGS)
+    if not qrels and whole is not None:
+        qrels = {WHOLE: whole}
+    if corpus is None or queries is None or not qrels:
+        files = {"corpus.jsonl": corpus, "queries.jsonl": queries, "qrels": qrels}
+        missing = [name for name, file in files.items() if not file]
+        existing = sorted(file.name for file in path.iterdir())
+        others = f"; it has {join_names(existing)}" if existing else ""
         raise InputError(f"{path}: no {' and no '.join(missing)}; {_WANTED}{others}")
-    return Folder(path, found["corpus.jsonl"], found["queries.jsonl"], qrels, found.get("categories.tsv"))
+    return Folder(path, corpus, queries, qrels, categories)
+
+
+def _find_file(folder: Path, stems: Sequence[str], endings: Sequence[str]) -> Path | None:
+    """Return the only file with one of these names, plain or compressed. Raises InputError for several."""
+    files = [
+        folder / f"{stem}{ending}{compression}"
+        for stem in stems
+        for ending in endings
+        for compression in _COMPRESSIONS
+    ]
+    existing = [file for file in files if file.is_file()]
+    stems_found = {str(file).removesuffix("".join(file.suffixes)) for file in existing}
+    if len(stems_found) > 1:
+        names = join_names([file.name for file in existing])
+        raise InputError(f"{existing[0].parent}: {names} have the same meaning; keep one of them")
+    return existing[0] if existing else None

@@ -45,6 +45,8 @@ _LAYOUTS = {
 class IngestReport(Report):
     """Result of an ingest.
 
+    without_text: documents without title and text. without_body: documents without text.
+    other_fields: names of fields that the documents have besides those of :class:`rerank.Document`.
     languages: language -> documents ("": unknown). invalid: skipped records. encoded: ranker -> documents.
     not_numbers: field of numbers -> documents with another value there, which count as missing.
     """
@@ -59,6 +61,8 @@ class IngestReport(Report):
     lang: str | None = None
     languages: dict[str, int] = field(default_factory=dict)
     without_text: int = 0
+    without_body: int = 0
+    other_fields: list[str] = field(default_factory=list)
     without_categories: int = 0
     not_numbers: dict[str, int] = field(default_factory=dict)
     category_edges: int = 0
@@ -266,6 +270,8 @@ def _count(documents: Iterable[Document], report: IngestReport) -> Iterator[Docu
         code = language_or_none(document.lang) or ""
         report.languages[code] = report.languages.get(code, 0) + 1
         report.without_text += not document.content
+        report.without_body += not document.text
+        report.other_fields += [name for name in document.extra if name not in report.other_fields]
         report.without_categories += not document.categories
         for name, value in document.extra.items():
             if value is not None:

@@ -216,3 +216,10 @@ def test_tracebacks_are_shown_with_rerank_debug(spawn, tmp_path):
     assert done.code == 1
     assert "Traceback" in done.err
     assert done.err.splitlines()[-1].startswith("rerank: ")
+
+
+def test_a_misspelled_field_is_named_if_no_document_has_a_text(run, tmp_path):
+    (tmp_path / "d.csv").write_text("id;title;texte\na;A wolf;A grey wolf\n", "utf-8")
+    done = run("ingest", tmp_path / "d.csv", "-w", tmp_path / "ws")
+    assert "no document has a text" in done.err
+    assert "texte" in done.err

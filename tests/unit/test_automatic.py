@@ -58,6 +58,19 @@ def test_files_are_recognized_by_their_names(tmp_path, names, told):
     assert tmp_path / "categories.tsv" in read_folder(tmp_path).files()
 
 
+@pytest.mark.parametrize("name", ["validation.tsv", "valid.csv", "val.tsv.gz"])
+def test_other_names_of_the_dev_split_are_read(tmp_path, name):
+    (tmp_path / "qrels").mkdir()
+    for file in ("corpus.csv", "queries.jsonl.bz2", f"qrels/{name}"):
+        (tmp_path / file).write_bytes(b"")
+    folder = read_folder(tmp_path)
+    assert folder.qrels == {"dev": tmp_path / "qrels" / name}
+    assert (folder.corpus.name, folder.queries.name) == ("corpus.csv", "queries.jsonl.bz2")
+    (tmp_path / "qrels" / "dev.tsv").write_bytes(b"")
+    with pytest.raises(InputError, match="have the same meaning"):
+        read_folder(tmp_path)
+
+
 def test_given_splits_are_used_unchanged():
     given = {"train": judged(0, 200), "dev": judged(200, 250), "test": judged(250, 300)}
     found, *_ = parts(given)

@@ -117,3 +117,9 @@ def test_a_query_that_begins_with_a_dash_is_searched_or_the_separator_is_named(a
     assert refused.stderr.count(b"\n") == 1
     found = run("query", "--stack", "bm25", "-w", accents, "--json", "--", "-5 degrees", encoding="utf-8")
     assert len(json.loads(found.stdout)["hits"]) == 1
+
+
+def test_a_language_of_a_query_that_is_no_code_is_refused(accents):
+    refused = run("query", "wolf", "--lang", "klingon", "-w", accents, encoding="utf-8")
+    assert refused.returncode == 2
+    assert b"'klingon' is not a language code" in refused.stderr

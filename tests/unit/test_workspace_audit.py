@@ -130,7 +130,7 @@ def test_an_unreadable_file_is_named_and_not_reported_as_damaged(folder, tmp_pat
     assert (reader.returncode, err) == (0, "")
     for file, line in zip(files, out.splitlines(), strict=True):
         assert file in line
-        assert "permission denied to user root; let that user read it" in line
+        assert "permission denied to user root; give this user access" in line
 
 
 def test_documents_can_be_ingested_again_after_their_folder_is_lost(folder, tmp_path):
