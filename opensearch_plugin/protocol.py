@@ -31,7 +31,8 @@ final class Protocol {{
     static final int LONGEST_STACK = {schemas.LONGEST_STACK:_};
     static final int LONGEST_CATEGORY = {schemas.LONGEST_CATEGORY};
     static final int MOST_CATEGORIES = {schemas.MOST_CATEGORIES};
-    /** Bytes of the JSON of a query; the whole JSON of a call may have four times as many. */
+    /** Bytes of the JSON of a call, and of the query in it. */
+    static final int LONGEST_JSON = {schemas.LONGEST_HOOK:_};
     static final int LONGEST_QUERY = {longest_query:_};
 
     private Protocol() {{ }}

@@ -112,7 +112,9 @@ def read(data: bytes) -> dict[str, Any]:
     body["scores"] = list(numbers[:n])
     for name, part in zip(("shards", "seq_nos", "terms"), (1, 2, 3), strict=True):
         body["places"][name] = list(numbers[part * n : (part + 1) * n])
-    body.setdefault("ids", [f"{i:06}" for i in range(n)])
+    names = body.setdefault("ids", [f"{i:06}" for i in range(n)])
+    if len(set(names)) < n:  # of several indices
+        body["ids"] = [f"{id}#{i}" for i, id in enumerate(names)]
     names, body["features"] = body["features"], {}
     for name in names:
         lengths = struct.unpack_from(f">{n}i", data, begin)

@@ -250,6 +250,7 @@ class Hook(ABC):
             problems += field_problems(self.engine, config.get("stack") or (service or {}).get("stack"))
         default_of = tuple(index for index, default in defaults.items() if default == self.name)
         problems += index_problems(self.workspace, self.engine, indices, default_of)
+        problems += self._template_problems()
         if pipeline is None and default_of:
             problems.append(
                 f"{', '.join(default_of)} cannot be searched: the default pipeline does not exist"
@@ -268,6 +269,22 @@ class Hook(ABC):
             weights={} if stack is None else stack.combiner.summary(),
             of=stack,
         )
+
+    def _template_problems(self) -> list[str]:
+        """Stored search templates that name a pipeline, without an effect."""
+        path = "/_cluster/state/metadata?filter_path=metadata.stored_scripts"
+        with suppress(EngineError):  # the user may lack this right
+            state = self._ask("GET", path) or {}
+            scripts = state.get("metadata", {}).get("stored_scripts", {})
+            ignored = [
+                name for name, script in scripts.items() if "search_pipeline" in script.get("source", "")
+            ]
+            return [
+                f"OpenSearch ignores the search_pipeline in the stored template {name!r}; name the pipeline"
+                " in the URL of its searches, or as the default of the index"
+                for name in sorted(ignored)
+            ]
+        return []
 
     def _counters(self, url: str) -> dict[str, Any] | None:
         settings = replace(self.settings, url=(url,), timeout=min(self.settings.timeout, PATIENCE))

@@ -14,6 +14,9 @@ from rerank.hook.base import Hook, HookOptions, Request, differs
 PLUGIN = "rerank"
 """Name of the plugin on a node."""
 
+KEPT = ("stacks", "raw_values", "fetch", "max_connections", "breaker_failures", "breaker_pause")
+"""Settings of a pipeline that have no option: an installation keeps them."""
+
 ALLOWED = "rerank.allowed_urls"
 """Setting of the nodes: the URLs that pipelines may call."""
 
@@ -100,7 +103,12 @@ class PluginHook(Hook):
         return self._barred(str(config["url"])) + super()._wrong(pipeline, config)
 
     def _written(self, options: HookOptions, pipeline: Mapping[str, Any]) -> dict[str, Any]:
-        return merged(body(options), pipeline)
+        written = body(options)
+        config = written["request_processors"][0][PROCESSOR]
+        for name, value in (self._config(pipeline) or {}).items():
+            if name in KEPT:
+                config[name] = value
+        return merged(written, pipeline)
 
     def _search_options(self, text: str) -> dict[str, Any]:
         return {"ext": {PROCESSOR: {"query": text, "explain": True}}}

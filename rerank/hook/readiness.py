@@ -16,6 +16,9 @@ from rerank.stack.signals import FieldSignal, is_field, learned
 from rerank.text import plural
 from rerank.workspace import Workspace
 
+_JSON, _HIT = 2**20, 600
+"""Most bytes of the JSON of a call, and bytes of a candidate: its numbers, and its id and categories."""
+
 PATIENCE = 5.0
 """Seconds that the service, or one node, may take to answer."""
 
@@ -74,7 +77,26 @@ def service_problems(
             f"takes {plural(most, 'candidate[|s]')}, but the depth is {depth}: no search would be reranked;"
             f" start it with --max-candidates {depth}, or install with --depth {most}"
         )
+    problems += _size_problems(about, stack, depth)
     return problems
+
+
+def _size_problems(about: Mapping[str, Any], stack: str | None, depth: int) -> list[str]:
+    """Whether the features of all candidates fit into a call."""
+    most, stored = about.get("max_body"), about.get("stored_bytes", {})
+    try:
+        names, _ = parse_stack(stack or str(about.get("stack")))
+    except (UsageError, InputError):
+        return []  # reported elsewhere
+    hit = _HIT + sum(4 + stored[name] for name in names if name in stored)
+    size = _JSON + depth * hit
+    if not isinstance(most, int) or size <= most:
+        return []
+    fitting = max((most - _JSON) // hit, 1)
+    return [
+        f"takes bodies of {most:,} bytes, but {plural(depth, 'candidate[|s]')} with features can have"
+        f" {size:,}; start it with --max-body {size}, or install with --depth {fitting}"
+    ]
 
 
 def field_problems(engine: Engine, stack: str | None) -> list[str]:

@@ -257,6 +257,7 @@ class Application:
         shown: dict[str, Any] = {"ready": True}
         if trusted:
             shown |= {"max_candidates": self.settings.max_candidates, "deadline": self.settings.deadline}
+            shown |= {"max_body": self.settings.max_body, "stored_bytes": self.snapshot.stored_bytes()}
             shown |= {**self.snapshot.describe(), "definition": self.snapshot.default.to_json()}
         return Answer(msgspec.json.encode(shown))
 

@@ -23,6 +23,8 @@ from rerank.service.hook_hits import HookHits
 from rerank.service.query_text import clause_names, query_text
 from rerank.service.schemas import FRAME, HookCall, SearchOptions, Values
 from rerank.service.snapshot import Snapshot
+from rerank.stack.parse import parse_stack
+from rerank.stack.ranking import Hit
 from rerank.stack.signals import CLAUSE, is_clause, is_field, lexical
 from rerank.stack.stack import Stack
 
@@ -103,14 +105,22 @@ def _parse(snapshot: Snapshot, call: HookCall, context: RequestContext) -> _Sear
         raise NotRerankedError("the query has no text")
     if not ids:
         raise NotRerankedError("there are no hits")
-    if len(set(ids)) < len(ids):
-        raise NotRerankedError("two hits have the same id")
     clauses = _clauses(stack, call, by_user=bool(options.stack))
     query, unknown = scorer.with_known_categories(make_query(text, options.categories, lang=options.lang))
     others = set(lexical(stack.signals)) - {stack.first_stage}
     by_id = bool(others) or any(is_field(name) for name in stack.signals)
+    must_be_free = options.stack is not None and not call.body.stack_allowed
+    if must_be_free and (by_id or not _is_free(snapshot, options.stack or "", stack)):
+        raise NotRerankedError("the pipeline does not allow this stack")
     hits = HookHits(snapshot.pipeline.engine, call)
     return _Search(context, call, hits, options, query, stack, scorer, clauses, by_id, unknown)
+
+
+def _is_free(snapshot: Snapshot, text: str, stack: Stack) -> bool:
+    """Whether any search may name a stack that reads no fields: it is tuned, or the first stage."""
+    names, weights = parse_stack(text)
+    is_tuned = weights is None and frozenset(names) in snapshot.tuned
+    return is_tuned or stack.signals == (stack.first_stage,)
 
 
 def _clauses(stack: Stack, call: HookCall, *, by_user: bool) -> dict[str, NDArray[np.float64]]:
@@ -143,6 +153,8 @@ def _stored(snapshot: Snapshot, search: _Search) -> ScoringInput:
                 stored[name] = _decode(snapshot.columns[key], call.stored[key])
         if search.by_id or len(stored) < len(scorer.features):
             hits.find_ids()
+        if hits.repeated:  # of two indices behind an alias, or two shards: a score could belong to either
+            raise NotRerankedError("two hits have the same id")
         ids, categories = hits.ids, dict[str, Sequence[str]]()
         if scorer.infers and not search.query.categories:
             categories = hits.categories(call.scores)
@@ -192,16 +204,26 @@ def _answer(search: _Search, selected: ScorableInput, scored: ScoringResult) -> 
     answer: dict[str, Any] = {"requested_fields": _requested_fields(search)}
     if ranking.late:
         answer["late"] = True
-    if search.unknown:
+    shows_values = search.call.body.raw_values
+    if search.unknown and shows_values:  # otherwise a user could test which hidden categories exist
         answer["unknown_categories"] = list(search.unknown)
     if context.without_features:
         answer["without_features"] = context.without_features
     if search.options.explain:
-        answer["signals"] = [hit.explanation() for hit in ranking]
+        answer["signals"] = [_explanation(hit, shows_values) for hit in ranking]
         # Without the inferred categories: the user may not be allowed to read them.
         shown = {"stack": str(stack), "normalization": stack.combiner.normalization}
         answer["weights"] = {**shown, "case": scored.case}
     return _framed(answer, ranking.order.astype(">i4").tobytes(), ranking.scores.astype(">f4").tobytes())
+
+
+def _explanation(hit: Hit, shows_values: bool) -> dict[str, dict[str, float]]:
+    """The scores of a hit by signal. Raw scores can be the values of a field that the user may not see."""
+    scores = hit.explanation()
+    if not shows_values:
+        for by_signal in scores.values():
+            del by_signal["raw"]
+    return scores
 
 
 def _framed(answer: dict[str, Any], *numbers: bytes) -> bytes:

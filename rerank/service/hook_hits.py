@@ -27,6 +27,7 @@ class HookHits:
     sidecar:   workspace files contain the features.
     attached:  these files can be used: the call has locations.
     locatable: the engine finds documents by location.
+    repeated:  two documents of the workspace have the same id, as far as ids are known.
     """
 
     def __init__(self, engine: Engine, call: HookCall) -> None:
@@ -43,7 +44,9 @@ class HookHits:
         self.sidecar, self.locatable = features is not None, hasattr(engine, "at")
         self.attached = features is not None and call.places is not None
         self._files: Any = features.rows if features is not None else None
-        self.ids = list(call.ids)
+        placeholders = (f"\0{i:06}" for i in range(n))  # other indices can have the same ids
+        self.ids = [id if ours else other for id, ours, other in zip(call.ids, self.ours, placeholders)]
+        self.repeated = len(set(self.ids)) < n
         self._unnamed = set() if call.body.ids else set(np.flatnonzero(self.ours).tolist())
         self._categories: dict[str, Sequence[str]] = {}
         self._stored_ids: dict[int, str] = {}  # position -> id
@@ -59,9 +62,13 @@ class HookHits:
                 self._categories[self.ids[i]] = row[1:]
 
     def _name(self, position: int, id: str) -> None:
-        if position in self._unnamed and id and id not in self._categories:
-            self.ids[position] = id
-            self._unnamed.remove(position)
+        if position not in self._unnamed or not id:
+            return
+        if id in self._categories:
+            self.repeated = True
+            return
+        self.ids[position] = id
+        self._unnamed.remove(position)
 
     @cached_property
     def rows(self) -> NDArray[np.int64]:
@@ -79,6 +86,7 @@ class HookHits:
             if found:
                 rows[[*found]] = self._files.of_texts([*found.values()])
                 self._stored_ids.update({i: document.id for i, document in found.items()})
+        self.repeated |= len(set(self._stored_ids.values())) < len(self._stored_ids)
         return rows
 
     def features(self, name: str, version: str) -> tuple[NDArray[Any], NDArray[np.bool_]]:
@@ -116,6 +124,9 @@ class HookHits:
             self._stored_ids.update({i: document.id for i, document in documents if document is not None})
         known = set(self.ids)
         for i in where:
-            if (id := self._stored_ids.get(i)) is not None and id not in known:
+            id = self._stored_ids.get(i)
+            if id in known:
+                self.repeated = True
+            elif id is not None:
                 self.ids[i] = id
                 known.add(id)

@@ -149,6 +149,10 @@ class HookBody(Struct, kw_only=True):
     places: Places = Places()
     timeout: Annotated[float, Meta(gt=0)] | None = None
     """Seconds that the search waits."""
+    stack_allowed: bool = False
+    """Whether the pipeline lists the stack of the search, so that it may read any field."""
+    raw_values: bool = False
+    """Whether the pipeline lets explanations show values of documents."""
 
 
 @dataclass(frozen=True, slots=True)

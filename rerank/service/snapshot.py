@@ -95,6 +95,13 @@ class Snapshot:
         models = [{"id": name, "object": "model", "owned_by": "rerank"} for name in dict.fromkeys(names)]
         return {"object": "list", "data": models}
 
+    def stored_bytes(self) -> dict[str, int]:
+        """Ranker -> bytes of a document's features in a call of the hook. An attached index sends none."""
+        if getattr(self.pipeline.engine, "attached_features", None) is not None:
+            return {}
+        current = {name: feature_key(name, ranker.version) for name, ranker in self.rankers.items()}
+        return {name: self.columns[key].stored_bytes for name, key in current.items()}
+
     @property
     def is_shared(self) -> bool:
         """Whether the documents are in a cluster."""

@@ -21,7 +21,7 @@ from tests.hook import ids as found
 from tests.hook import texts as query_texts
 from tests.node import Node, free_port
 from tests.plugin import put_pipeline
-from tests.service import Server, serving
+from tests.service import Server, serving, wait_until
 
 STACK = "bm25*0.3 + text*0.4 + meta*0.3"
 MAPPING = {
@@ -138,9 +138,10 @@ def test_searches_are_reranked_with_local_features(installed, plugged, run, libr
     asked.fails(404, "started without search")
 
 
-def test_clauses_and_fields_of_a_search_can_be_signals(installed, plugged, texts):
+def test_clauses_and_fields_of_a_search_can_be_signals(installed, plugged, service, texts):
     """Scores of the query's clause and values of the documents' field have weights like other signals."""
     stack = "bm25*0.2 + clause:head*0.5 + field:seen*0.3"
+    other = "bm25*0.5 + clause:tail*0.5"
     named = {"match": {"head": {"query": texts[0], "_name": "head"}}}
     body = {"query": {"bool": {"should": [{"match": {"body": {"query": texts[0]}}}, named]}}, "size": 40}
     told = "/library/_search?search_pipeline=_none&include_named_queries_score=true"
@@ -156,16 +157,18 @@ def test_clauses_and_fields_of_a_search_can_be_signals(installed, plugged, texts
         assert low < high
         for hit, value in zip(plain, column):
             wanted[hit["_id"]] += weight * (value - low) / (high - low)
+    put_pipeline(
+        plugged, "fields", url=service.url, depth=40, timeout=20_000, stack="bm25", stacks=[stack, other]
+    )
+    path = "/library/_search?search_pipeline=fields"
     for _ in range(2):  # before and after the node has learned which fields the service requests
-        answer = plugged.request(
-            "POST", "/library/_search", {**body, "ext": {"rerank_stack": {"stack": stack}}}
-        )
+        answer = plugged.request("POST", path, {**body, "ext": {"rerank_stack": {"stack": stack}}})
         scores = {hit["_id"]: hit["_score"] for hit in answer["hits"]["hits"]}
         assert scores == pytest.approx(wanted, abs=1e-6)
         assert found(answer) == sorted(wanted, key=lambda id: -scores[id])
         assert all(hit.get("matched_queries", ["head"]) == ["head"] for hit in answer["hits"]["hits"])
-    ext = {"rerank_stack": {"stack": "bm25*0.5 + clause:tail*0.5", "explain": True}}
-    answer = plugged.request("POST", "/library/_search", {**body, "ext": ext})
+    ext = {"rerank_stack": {"stack": other, "explain": True}}
+    answer = plugged.request("POST", path, {**body, "ext": ext})
     assert found(answer) == [hit["_id"] for hit in plain]
     about = answer["ext"]["rerank_stack"]
     assert (about["outcome"], about["reason"]) == ("passed", "no clause of that name")
@@ -223,6 +226,17 @@ def test_status_reports_a_node_that_does_not_answer(installed, run, library, plu
     assert hook_status(run, library)["problems"] == []
 
 
+def test_status_reports_a_template_that_names_a_pipeline(installed, plugged, run, library):
+    source = {"query": {"match": {"body": "{{q}}"}}, "search_pipeline": "rerank-library"}
+    plugged.request("PUT", "/_scripts/shop", {"script": {"lang": "mustache", "source": source}})
+    try:
+        (problem,) = hook_status(run, library)["problems"]
+        assert "search_pipeline in the stored template 'shop'" in problem
+    finally:
+        plugged.request("DELETE", "/_scripts/shop")
+    assert hook_status(run, library)["problems"] == []
+
+
 def test_a_field_that_is_not_numeric_is_reported(installed, plugged, run, library, service):
     where = ("-w", library, "--name", "numbers", "--service", service.url, "--timeout", 20)
     run("hook", "install", *where, "--stack", "bm25*0.5 + field:tags*0.5").fails(
@@ -231,18 +245,36 @@ def test_a_field_that_is_not_numeric_is_reported(installed, plugged, run, librar
     make(plugged, "seldom", mappings={"properties": {"seen": {"type": "keyword"}}}, aliases={"library": {}})
     try:
         stack = "bm25*0.5 + field:seen*0.5"
-        answer = search(plugged, "cell", ext={"rerank_stack": {"stack": stack, "explain": True}})["ext"][
-            "rerank_stack"
-        ]
+        put_pipeline(plugged, "numbers", url=service.url, stack=stack, timeout=20_000)
+        explained = search(plugged, "cell", pipeline="numbers", ext={"rerank_stack": {"explain": True}})
+        answer = explained["ext"]["rerank_stack"]
         what = "field 'seen' of index 'library' is not a number: it is of type integer, keyword"
-        assert answer["outcome"] == "failed"
-        assert f"the service answered with status 422: {what}" in answer["error"]
-        put_pipeline(plugged, "numbers", url=service.url, stack=stack)
+        assert (answer["outcome"], answer["reason"]) == ("failed", "status_422")
         asked = (run, library, "--name", "numbers")
         assert any(what in line for line in hook_status(*asked)["problems"])
     finally:
         plugged.request("DELETE", "/seldom")
     assert not [line for line in hook_status(*asked)["problems"] if "no number" in line]
+
+
+def test_equal_ids_of_two_indices_of_the_alias_are_not_reranked(installed, plugged, service, texts):
+    """A score could belong to either document. Equal ids of an index beside the workspace do not matter."""
+
+    def reason() -> str:
+        explained = search(plugged, texts[0], size=40, ext={"rerank_stack": {"explain": True}})
+        return str(explained["ext"]["rerank_stack"].get("reason"))
+
+    make(plugged, "twin", aliases={"library": {}})
+    try:
+        for i in range(0, SIZE, 2):
+            source = plugged.request("GET", f"/library-1/_doc/{i}")["_source"]
+            plugged.request("PUT", f"/twin/_doc/{i}", source)
+        plugged.request("POST", "/twin/_refresh")
+        wait_until(lambda: reason() == "two hits have the same id")
+        plain = search(plugged, texts[0], pipeline="_none", size=40)
+        assert scored(search(plugged, texts[0], size=40)) == scored(plain)
+    finally:
+        plugged.request("DELETE", "/twin")
 
 
 def test_documents_of_other_indices_keep_their_places(installed, plugged, run, library, service, texts):

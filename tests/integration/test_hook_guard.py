@@ -51,9 +51,9 @@ def test_a_query_that_is_too_long_does_not_open_the_breaker(hook: Hook, dummy: D
     assert without_took(answer) == without_took(hook.plain(long))
     assert dummy.seen == []
     # Failures of long queries that are sent do not open the breaker either.
-    dummy.answering = lambda handler, body: handler.send(b"", 500)
+    dummy.answering = lambda handler, body: handler.send(b"", 503)
     slow = {**WORDS, "ext": {"rerank_stack": {"query": "x" * 99_000}}}
-    assert hook.changes(lambda: hook.search(slow)) == {"failed.status_500": 1}
+    assert hook.changes(lambda: hook.search(slow)) == {"failed.status_503": 1}
     dummy.reverse()
     assert hook.changes(lambda: hook.search(WORDS)) == {"reranked": 1}
 

@@ -13,8 +13,11 @@ from typing import Any
 
 import pytest
 
-from tests.hook import PLACES, WORDS, Dummy, Hook, ids, requested, reverse
+from rerank.workspace import Workspace
+from tests.hook import PLACES, WORDS, Dummy, Hook, ids, requested, reverse, without_took
 from tests.node import Node
+from tests.plugin import put_pipeline
+from tests.service import Server, serving, wait_until
 
 COUNT = 30
 SECRET = {
@@ -163,3 +166,94 @@ def test_documents_hidden_during_scoring_are_not_shown(hook: Hook, dummy: Dummy)
     assert "29" not in after
     if hook.bare:  # whole hits were read before the change, when the user could still see the document
         assert "29" not in found
+
+
+@pytest.fixture(scope="module")
+def ledger(hooked: Node, script: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A service with an index. The clerk sees neither its numbers (pay) nor one of its texts (note)."""
+    types = {"text": "text", "note": "text", "pay": "integer", "secret": "keyword"}
+    properties = {name: {"type": kind} for name, kind in types.items()}
+    settings = {"number_of_shards": 1, "number_of_replicas": 0}
+    hooked.request("PUT", "/guarded-ledger", {"mappings": {"properties": properties}, "settings": settings})
+    for i in range(10):
+        note = "bankruptcy" if i == 4 else "nothing"
+        source = {"text": "cell " * (10 - i), "note": note, "pay": 51_000 + i * i, "secret": "no"}
+        hooked.request("PUT", f"/guarded-ledger/_doc/{i}", source)
+    hooked.request("POST", "/guarded-ledger/_refresh")
+    folder = tmp_path_factory.mktemp("ledger")
+    fields = {"text": ["text", "note"]}
+    cluster = {"url": [hooked.url], "index": "guarded-ledger", "fields": fields, "user": "chief"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RERANK_OPENSEARCH_PASSWORD", "secret")
+        patch.setenv("RERANK_OPENSEARCH_HOSTS", hooked.url.removeprefix("http://"))
+        Workspace.create(folder / "ws", lang="en", engine="opensearch", settings=cluster, attach=True)
+        with serving(script, folder / "ws", folder, "--only", "hook") as started:
+            yield started
+    hooked.request("DELETE", "/guarded-ledger")
+
+
+LEAKS = (
+    {"stack": "bm25*0.5 + field:pay*0.5"},
+    {"stack": "field:pay"},
+    {"stack": "search*1 + bm25*1", "query": "bankruptcy"},
+    {"stack": "bm25*1 + tfidf*1", "query": "bankruptcy"},
+    {"stack": "bm25*0.5 + field:nope*0.5"},
+    {"stack": "bm25*0.5 + unknown*0.5"},
+)
+"""Options of a search that make the service read what the user may not read."""
+
+
+def search_ledger(node: Node, pipeline: str, **options: object) -> dict[str, Any]:
+    body = {**WORDS, "ext": {"rerank_stack": {"explain": True, **options}}}
+    path = f"/guarded-ledger/_search?search_pipeline={pipeline}"
+    found: dict[str, Any] = node.request("POST", path, body, **{"x-user": "clerk"})
+    return found
+
+
+@pytest.mark.parametrize("leak", LEAKS, ids=str)
+def test_a_search_cannot_make_the_service_show_hidden_values(
+    hooked: Node, ledger: Server, leak: dict[str, str]
+) -> None:
+    put_pipeline(hooked, "ledger", url=ledger.url, stack="bm25", timeout=20_000)
+    plain = search_ledger(hooked, "_none", off=True)
+    answer = search_ledger(hooked, "ledger", **leak)
+    told = answer.pop("ext")["rerank_stack"]
+    assert told["outcome"] in ("passed", "failed")
+    assert without_took(answer) == without_took(plain)
+    assert "pay" not in json.dumps([answer, told])
+    assert set(told) == {"outcome", "reason", "took_ms"}
+
+
+def test_a_pipeline_can_allow_stacks_and_values(hooked: Node, ledger: Server) -> None:
+    stack, settings = "bm25*0.5 + field:pay*0.5", {"url": ledger.url, "timeout": 20_000}
+    for allowing in ({"stack": stack}, {"stack": "bm25", "stacks": [stack]}):
+        put_pipeline(hooked, "ledger", **settings, **allowing)
+        answer = search_ledger(hooked, "ledger", stack=stack)
+        assert answer["ext"]["rerank_stack"]["outcome"] == "reranked"
+        for hit in answer["hits"]["hits"]:
+            (about,) = hit["fields"]["_rerank"]
+            assert set(about["signals"]["field:pay"]) == {"normalized", "weighted"}
+    put_pipeline(hooked, "ledger", **settings, stack=stack, raw_values=True)
+    answer = search_ledger(hooked, "ledger")
+    raw = {
+        hit["_id"]: hit["fields"]["_rerank"][0]["signals"]["field:pay"]["raw"]
+        for hit in answer["hits"]["hits"]
+    }
+    assert raw == {str(i): 51_000 + i * i for i in range(10)}
+
+
+def test_errors_of_the_service_are_in_the_log_of_the_node(hooked: Node, ledger: Server) -> None:
+    stack = "bm25*0.5 + field:nope*0.5"
+    put_pipeline(hooked, "ledger", url=ledger.url, stack=stack, timeout=20_000)
+    told = search_ledger(hooked, "ledger")["ext"]["rerank_stack"]
+    assert (told["outcome"], told["reason"], set(told)) == (
+        "failed",
+        "status_422",
+        {"outcome", "reason", "took_ms"},
+    )
+    wait_until(lambda: "field 'nope'" in (hooked.folder / "output").read_text("utf-8"))
+    put_pipeline(hooked, "ledger", url=ledger.url, stack=stack, timeout=20_000, on_failure="error")
+    with pytest.raises(ValueError, match="status_422") as caught:
+        search_ledger(hooked, "ledger")
+    assert "pay" not in str(caught.value)
+    assert "nope" not in str(caught.value)

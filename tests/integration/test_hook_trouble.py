@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.hook import (
+    COUNT,
     NUMBERS,
     PLACES,
     WHOLE,
@@ -154,7 +157,7 @@ def test_failures_are_errors_with_on_failure_error(hook: Hook, dummy: Dummy) -> 
 
 def test_the_breaker_opens_tries_again_and_closes(hook: Hook, dummy: Dummy) -> None:
     hook.configure(breaker_failures=3, breaker_pause=3000, timeout=3000)
-    for fault in ("503", "413", "500", "503"):  # 413 is the fault of one search, so it resets the count
+    for fault in ("503", "413", "503", "500", "503", "503"):  # 413 and 500 are faults of one search
         dummy.answering = FAULTS[fault][1]
         hook.search(WORDS)
     assert hook.changes(lambda: hook.search(WORDS)) == {"failed.status_503": 1, "breaker_opened": 1}
@@ -240,3 +243,147 @@ def test_long_queries_and_many_hits_are_reranked(hook: Hook, dummy: Dummy) -> No
     hook.configure(depth=10000)
     assert ids(hook.search({**WORDS, "size": 10000})) == NUMBERS[::-1]
     assert hook.changes(lambda: hook.plain({**WORDS, "size": 10000})) == {}
+
+
+SLOW_SCRIPT = """
+    long work(int n) { long sum = 0; for (int i = 0; i < 900000; i++) { sum += i % n } return sum }
+    long total = 0; for (int i = 1; i < 60; i++) { total += work(i) } return total
+"""
+SLOW = {**WORDS, "script_fields": {"slow": {"script": SLOW_SCRIPT}}}
+"""Takes some tenths of a second for each hit, and ends between two hits if it is cancelled."""
+
+
+def search_tasks(node: Node) -> list[str]:
+    """Return the ids of running searches that no other task has started."""
+    found = node.request("GET", "/_tasks?actions=indices:data/read/search")["nodes"]
+    tasks = [task for about in found.values() for task in about["tasks"].values()]
+    return [f"{task['node']}:{task['id']}" for task in tasks if "parent_task_id" not in task]
+
+
+def completed(node: Node, act: Callable[[], object]) -> int:
+    """Return how many shard searches an action completes, with their documents."""
+
+    def fetches() -> int:
+        return int(node.request("GET", "/cells/_stats/search")["_all"]["total"]["search"]["fetch_total"])
+
+    before = fetches()
+    act()
+    return fetches() - before
+
+
+def all_tasks(node: Node) -> list[str]:
+    found = node.request("GET", "/_tasks?actions=indices:data/read/search*")["nodes"]
+    return [task for about in found.values() for task in about["tasks"]]
+
+
+@pytest.mark.parametrize("how", ["task", "disconnect", "interval"])
+def test_a_cancelled_search_ends_and_is_not_repeated(hook: Hook, dummy: Dummy, how: str) -> None:
+    def run() -> None:
+        with ThreadPoolExecutor(1) as pool:
+            if how == "disconnect":
+                with socket.create_connection(("127.0.0.1", hook.node.port)) as client:
+                    body = json.dumps(SLOW).encode()
+                    head = ["POST /cells/_search?search_pipeline=hook HTTP/1.1", "Host: node"]
+                    head += ["Content-Type: application/json", f"Content-Length: {len(body)}", "", ""]
+                    client.sendall("\r\n".join(head).encode() + body)
+                    wait_until(lambda: bool(search_tasks(hook.node)))
+            else:
+                more = "&cancel_after_time_interval=500ms" if how == "interval" else ""
+                search = pool.submit(hook.search, SLOW, "", more)
+                if how == "task":
+                    wait_until(lambda: bool(search_tasks(hook.node)))
+                    (task,) = search_tasks(hook.node)
+                    hook.node.request("POST", f"/_tasks/{task}/_cancel?wait_for_completion=true")
+                with pytest.raises(ValueError, match="cancelled"):
+                    search.result()
+            wait_until(lambda: not all_tasks(hook.node))
+
+    assert completed(hook.node, run) == 0
+    assert dummy.seen == []
+
+
+def test_cancelling_ends_a_search_that_waits_for_the_service(hook: Hook, dummy: Dummy) -> None:
+    cancelled = threading.Event()
+
+    def answer(handler: Handler, body: dict[str, Any]) -> None:
+        cancelled.wait(60)
+        handler.send(reverse(body, requested_fields=PLACES))
+
+    dummy.reverse(requested_fields=PLACES)
+    hook.search(WORDS)
+    hook.search(WORDS)  # its page is fetched by a second search
+    dummy.answering = answer
+    hook.configure(timeout=60_000)
+
+    def run() -> None:
+        with ThreadPoolExecutor(1) as pool:
+            calls = len(dummy.seen)
+            search = pool.submit(hook.search, WORDS)
+            wait_until(lambda: len(dummy.seen) > calls)
+            (task,) = search_tasks(hook.node)
+            hook.node.request("POST", f"/_tasks/{task}/_cancel")
+            cancelled.set()
+            with pytest.raises(ValueError, match="cancelled"):
+                search.result()
+
+    assert completed(hook.node, run) == 1
+
+
+def test_inner_searches_are_children_of_the_search_of_the_user(hook: Hook, dummy: Dummy) -> None:
+    """The second search, for the page, computes a slow field and ends with the search of the user."""
+    dummy.reverse(requested_fields=PLACES)
+    hook.search(WORDS)
+
+    def run() -> None:
+        with ThreadPoolExecutor(1) as pool:
+            calls = len(dummy.seen)
+            search = pool.submit(hook.search, {**SLOW, "size": COUNT})
+            wait_until(lambda: len(dummy.seen) > calls and len(all_tasks(hook.node)) > 1)
+            (task,) = search_tasks(hook.node)
+            hook.node.request("POST", f"/_tasks/{task}/_cancel?wait_for_completion=true")
+            with pytest.raises(ValueError, match="cancelled"):
+                search.result()
+            assert not all_tasks(hook.node)
+
+    assert completed(hook.node, run) == 1
+
+
+def test_a_search_that_needs_too_much_memory_is_not_repeated(hook: Hook) -> None:
+    def trips() -> int:
+        (node,) = hook.node.request("GET", "/_nodes/stats/breaker")["nodes"].values()
+        return int(node["breakers"]["request"]["tripped"])
+
+    def tripped(search: Callable[[dict[str, Any]], dict[str, Any]]) -> int:
+        before = trips()
+        with pytest.raises(ValueError, match=": 429 "):
+            search({**WORDS, "aggs": {"kinds": {"terms": {"field": "kind"}}}})
+        return trips() - before
+
+    with hook.node.changed({"indices.breaker.request.limit": "100b"}):
+        assert tripped(hook.search) == tripped(hook.plain) > 0
+
+
+@pytest.mark.parametrize("response", [None, {"rerank_stack": {"ignore_failure": True}}])
+def test_a_page_never_shows_the_candidates(hook: Hook, dummy: Dummy, response: dict[str, Any] | None) -> None:
+    """Half a pipeline has no processor that cuts the page; one that ignores its failure does not either."""
+    config = {"url": dummy.url, "timeout": 20_000, "on_failure": "error"}
+    pipeline = {"request_processors": [{"rerank_stack": config}]}
+    if response is not None:
+        pipeline["response_processors"] = [response]
+        dummy.answering = FAULTS["500"][1]
+    hook.node.request("PUT", "/_search/pipeline/hook", pipeline)
+    body = {**WORDS, "from": 1, "size": 3}
+    answer, counters = hook.counted(body)
+    assert without_took(answer) == without_took(hook.plain(body))
+    assert counters["failed.pipeline"] == 1
+
+
+def test_a_call_that_needs_too_much_memory_is_not_sent(hook: Hook, dummy: Dummy) -> None:
+    with hook.node.changed({"breaker.rerank_stack.limit": "100b"}):
+        answer, counters = hook.counted(WORDS)
+    assert counters == {"failed.memory": 1}
+    assert without_took(answer) == without_took(hook.plain(WORDS))
+    assert dummy.seen == []
+    assert hook.changes(lambda: hook.search(WORDS)) == {"reranked": 1}
+    (node,) = hook.node.request("GET", "/_nodes/stats/breaker")["nodes"].values()
+    assert node["breakers"]["rerank_stack"]["estimated_size_in_bytes"] == 0

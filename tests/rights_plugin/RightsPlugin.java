@@ -46,14 +46,14 @@ import org.opensearch.watcher.ResourceWatcherService;
 /**
  * Hides documents and fields of indices named guarded* by the header x-user. Like OpenSearch's security plugin, it wraps
  * the readers and uses the thread's context. The user chief sees all. The user clerk sees neither documents whose field
- * secret is yes, nor the fields kind and rerank_features.meta@w. Requests without the header see no document. GET /_rights
- * returns how often each user opened a reader, and which fields were read. For users with a name and a password, it also
- * returns their actions, for which rights are given.
+ * secret is yes, nor the fields kind, pay, note and rerank_features.meta@w. Without the header, the user is the one of the
+ * name and the password; requests with neither see no document. GET /_rights returns how often each user opened a reader,
+ * and which fields were read. For users with a name and a password, it also returns their actions, for which rights are given.
  */
 public final class RightsPlugin extends Plugin implements ActionPlugin {
     private static final String HEADER = "x-user";
     private static final Map<String, Set<String>> HIDDEN =
-        Map.of("chief", Set.of(), "clerk", Set.of("kind", "rerank_features.meta@w"), "nobody", Set.of("kind"));
+        Map.of("chief", Set.of(), "clerk", Set.of("kind", "pay", "note", "rerank_features.meta@w"), "nobody", Set.of("kind"));
 
     private final Map<String, LongAdder> readers = new ConcurrentHashMap<>();
     private final Map<String, Set<String>> read = new ConcurrentHashMap<>();
@@ -86,9 +86,8 @@ public final class RightsPlugin extends Plugin implements ActionPlugin {
             public <Request extends ActionRequest, Response extends ActionResponse> void apply(Task task, String action,
                     Request request, ActionRequestMetadata<Request, Response> metadata, ActionListener<Response> listener,
                     ActionFilterChain<Request, Response> chain) {
-                String given = context.getHeader("Authorization");
-                if (given != null && given.startsWith("Basic ")) {
-                    String user = new String(Base64.getDecoder().decode(given.substring(6)), StandardCharsets.UTF_8).split(":")[0];
+                String user = named();
+                if (user != null) {
                     actions.computeIfAbsent(user, u -> ConcurrentHashMap.newKeySet()).add(action);
                 }
                 chain.proceed(task, action, request, listener);
@@ -96,10 +95,21 @@ public final class RightsPlugin extends Plugin implements ActionPlugin {
         });
     }
 
+    /** The user with a name and a password, or null. */
+    private String named() {
+        String given = context.getHeader("Authorization");
+        boolean isBasic = given != null && given.startsWith("Basic ");
+        return isBasic ? new String(Base64.getDecoder().decode(given.substring(6)), StandardCharsets.UTF_8).split(":")[0] : null;
+    }
+
+    private String user() {
+        return context.getHeader(HEADER) == null ? named() : context.getHeader(HEADER);
+    }
+
     @Override
     public void onIndexModule(IndexModule module) {
         if (module.getIndex().getName().startsWith("guarded")) {
-            module.setReaderWrapper(service -> reader -> new View(reader, context.getHeader(HEADER)));
+            module.setReaderWrapper(service -> reader -> new View(reader, user()));
         }
     }
 
@@ -170,7 +180,7 @@ public final class RightsPlugin extends Plugin implements ActionPlugin {
         Leaf(LeafReader in, String user) throws IOException {
             super(in);
             this.user = user;
-            hidden = HIDDEN.get(user);
+            hidden = HIDDEN.getOrDefault(user, Set.of());
             live = new FixedBitSet(in.maxDoc());
             SortedSetDocValues secret = in.getSortedSetDocValues("secret");
             for (int i = 0; i < in.maxDoc(); i++) {

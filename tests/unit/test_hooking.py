@@ -102,6 +102,17 @@ def test_a_service_with_the_same_versions_has_no_problems(stack):
     assert service_problems({"ready": True, "rankers": {}}, {}, None, 9999) == []  # older: without limits
 
 
+def test_features_that_do_not_fit_into_a_call_are_a_problem():
+    """1 MiB of JSON, and 600 + 4 + 3,000 bytes for each candidate."""
+    about = {**READY, "max_body": 2**24, "stored_bytes": {"text": 3000}, "max_candidates": 10_000}
+    fitting = (2**24 - 2**20) // 3604
+    assert service_problems(about, HERE, "bm25,text", fitting) == []
+    (problem,) = service_problems(about, HERE, "bm25,text", fitting + 1)
+    assert f"install with --depth {fitting}" in problem
+    assert f"--max-body {2**20 + (fitting + 1) * 3604}" in problem
+    assert service_problems(about, HERE, "bm25", fitting + 1) == []
+
+
 @pytest.mark.parametrize(
     ("stack", "depth", "here", "part"),
     [

@@ -12,12 +12,13 @@ import rerank.opensearch.ScoringClient.Failure;
 final class CircuitBreaker {
     private static final Logger logger = LogManager.getLogger(CircuitBreaker.class);
     private static final long CLOSED = 0;
-    /** Failures of one search; the service works. */
-    private static final Set<String> HARMLESS = Set.of("status_400", "status_413", "status_422");
+    private static final Set<String> REFUSALS = Set.of("status_400", "status_413", "status_422");
+    private static final long LOG_PAUSE = TimeUnit.SECONDS.toNanos(10);
 
     private final Config config;
     private final Stats stats;
     private final AtomicInteger failures = new AtomicInteger(); // in a row
+    private final AtomicLong nextLog = new AtomicLong(System.nanoTime());
     private final AtomicLong openUntil = new AtomicLong(CLOSED); // System.nanoTime()
 
     CircuitBreaker(Config config, Stats stats) {
@@ -42,23 +43,38 @@ final class CircuitBreaker {
         return System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(Math.max(config.breakerPause(), config.timeout())) | 1;
     }
 
-    /** Whether another service would fail in the same way. */
-    static boolean blamesTheSearch(String reason) {
-        return reason != null && HARMLESS.contains(reason);
+    /** Whether the service does not accept a call. */
+    static boolean isRefused(String reason) {
+        return reason != null && REFUSALS.contains(reason);
+    }
+
+    /** Whether a call failed because of its search, while the service works. */
+    private static boolean isOfTheSearch(Failure failure) {
+        return isRefused(failure.reason) || failure.reason.equals("status_500");
     }
 
     /** Count the result of a call. longQuery: its failure is not counted. */
     void count(Failure failure, boolean longQuery) {
-        if (failure == null || blamesTheSearch(failure.reason)) {
+        if (failure != null) {
+            log(failure);
+        }
+        if (failure == null || isOfTheSearch(failure)) {
             close();
             return;
         }
-        logger.debug("{} {}", config.url(), failure.getMessage());
         if (longQuery == false) {
             int inRow = failures.incrementAndGet();
             if (inRow >= config.breakerFailures()) {
                 open(failure, inRow);
             }
+        }
+    }
+
+    /** Users see only the reason: the message of the service can name fields that they may not see. */
+    private void log(Failure failure) {
+        long now = System.nanoTime(), due = nextLog.get();
+        if (now - due >= 0 && nextLog.compareAndSet(due, now + LOG_PAUSE)) {
+            logger.warn("{} {}", config.url(), failure.getMessage().replaceAll("\\p{Cntrl}", " "));
         }
     }
 

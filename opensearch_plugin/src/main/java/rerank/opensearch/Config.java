@@ -9,19 +9,36 @@ import java.util.Map;
 
 /**
  * The settings of the request processor. Times are in milliseconds. shadow: score and count searches, and
- * keep their order.
+ * keep their order. stacks: those that searches may name. rawValues: whether explanations show the values of signals, which can
+ * be values of fields that the user may not see.
  */
-record Config(URI url, String stack, int depth, int timeout, boolean failuresAreErrors, boolean fetchesPage,
+record Config(URI url, String stack, List<String> stacks, boolean rawValues, int depth, int timeout, boolean failuresAreErrors, boolean fetchesPage,
               boolean shadow, int maxConnections, int breakerFailures, int breakerPause) {
     static Config read(String tag, Map<String, Object> config) {
         return new Config(
             endpoint(tag, readStringProperty(Protocol.PROCESSOR, tag, config, "url")),
-            readOptionalStringProperty(Protocol.PROCESSOR, tag, config, "stack"),
+            readOptionalStringProperty(Protocol.PROCESSOR, tag, config, "stack"), stacks(tag, config),
+            readBooleanProperty(Protocol.PROCESSOR, tag, config, "raw_values", false),
             number(tag, config, "depth", 100, 10_000), number(tag, config, "timeout", 1_000, 60_000),
             choice(tag, config, "on_failure", "first_stage", "error") == false, choice(tag, config, "fetch", "page", "candidates"),
             readBooleanProperty(Protocol.PROCESSOR, tag, config, "shadow", false),
             number(tag, config, "max_connections", 128, 10_000),
             number(tag, config, "breaker_failures", 5, 1_000_000), number(tag, config, "breaker_pause", 5_000, 3_600_000));
+    }
+
+    private static List<String> stacks(String tag, Map<String, Object> config) {
+        List<String> stacks = readOptionalList(Protocol.PROCESSOR, tag, config, "stacks");
+        return stacks == null ? List.of() : stacks.stream().map(Config::withoutSpaces).toList();
+    }
+
+    private static String withoutSpaces(String stack) {
+        return stack.replaceAll("\\s", "");
+    }
+
+    /** Whether a search may name this stack, whatever it reads. */
+    boolean allowsStack(String named) {
+        String wanted = withoutSpaces(named);
+        return stacks.contains(wanted) || stack != null && wanted.equals(withoutSpaces(stack));
     }
 
     /** Whether a list of URLs without paths contains this one. A listed port may be a star. */

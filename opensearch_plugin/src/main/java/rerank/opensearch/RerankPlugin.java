@@ -9,12 +9,15 @@ import org.opensearch.cluster.metadata.IndexNameExpressionResolver;
 import org.opensearch.cluster.node.DiscoveryNodes;
 import org.opensearch.cluster.service.ClusterService;
 import org.opensearch.common.settings.*;
+import org.opensearch.common.unit.MemorySizeValue;
 import org.opensearch.common.unit.TimeValue;
 import org.opensearch.common.util.concurrent.ThreadContext;
 import org.opensearch.core.common.io.stream.NamedWriteableRegistry;
+import org.opensearch.core.common.breaker.NoopCircuitBreaker;
 import org.opensearch.core.common.settings.SecureString;
 import org.opensearch.core.xcontent.NamedXContentRegistry;
 import org.opensearch.env.Environment;
+import org.opensearch.indices.breaker.BreakerSettings;
 import org.opensearch.env.NodeEnvironment;
 import org.opensearch.ingest.ConfigurationUtils;
 import org.opensearch.plugins.*;
@@ -30,7 +33,8 @@ import org.opensearch.transport.client.Client;
 import org.opensearch.watcher.ResourceWatcherService;
 
 /** The processor {@code rerank_stack} of search pipelines, {@code ext.rerank_stack} of searches, and counters. */
-public final class RerankPlugin extends Plugin implements SearchPipelinePlugin, SearchPlugin, ActionPlugin, ReloadablePlugin {
+public final class RerankPlugin extends Plugin implements SearchPipelinePlugin, SearchPlugin, ActionPlugin,
+        ReloadablePlugin, CircuitBreakerPlugin {
     /** Name of its threads, which process the answers of the service. */
     static final String POOL = "rerank";
     private static final int MOST_THREADS = 10_000;
@@ -47,6 +51,8 @@ public final class RerankPlugin extends Plugin implements SearchPipelinePlugin, 
     Client node;
     Executor pool;
     volatile String token; // for the service, or null
+    /** Of the bodies of calls; it is part of the node's total limit. */
+    org.opensearch.core.common.breaker.CircuitBreaker memory = new NoopCircuitBreaker(Protocol.PROCESSOR);
 
     public RerankPlugin(Settings settings) {
         allowed = ALLOWED.get(settings);
@@ -66,6 +72,17 @@ public final class RerankPlugin extends Plugin implements SearchPipelinePlugin, 
     @Override
     public List<Setting<?>> getSettings() {
         return List.of(TOKEN, ALLOWED);
+    }
+
+    @Override
+    public BreakerSettings getCircuitBreaker(Settings settings) {
+        long limit = MemorySizeValue.parseBytesSizeValueOrHeapRatio("10%", Protocol.PROCESSOR).getBytes();
+        return BreakerSettings.updateFromSettings(new BreakerSettings(Protocol.PROCESSOR, limit, 1.0), settings);
+    }
+
+    @Override
+    public void setCircuitBreaker(org.opensearch.core.common.breaker.CircuitBreaker breaker) {
+        memory = breaker;
     }
 
     @Override

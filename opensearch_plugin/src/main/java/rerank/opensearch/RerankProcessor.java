@@ -6,12 +6,12 @@ import java.io.IOException;
 import java.util.*;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.atomic.AtomicReference;
 import java.util.function.Consumer;
 import java.util.stream.Collectors;
 import java.util.stream.IntStream;
 import org.apache.logging.log4j.LogManager;
 import org.apache.logging.log4j.Logger;
+import org.opensearch.ExceptionsHelper;
 import org.opensearch.OpenSearchException;
 import org.opensearch.OpenSearchStatusException;
 import org.opensearch.action.search.*;
@@ -21,8 +21,10 @@ import org.opensearch.common.CheckedConsumer;
 import org.opensearch.common.document.DocumentField;
 import org.opensearch.common.settings.Settings;
 import org.opensearch.core.action.ActionListener;
+import org.opensearch.core.common.breaker.CircuitBreakingException;
 import org.opensearch.core.index.shard.ShardId;
 import org.opensearch.core.rest.RestStatus;
+import org.opensearch.core.tasks.TaskCancelledException;
 import org.opensearch.index.query.QueryBuilders;
 import org.opensearch.index.seqno.SequenceNumbers;
 import org.opensearch.search.DocValueFormat;
@@ -49,7 +51,7 @@ final class RerankProcessor extends AbstractProcessor
     private final Config config;
     private final ScoringClient service;
     // Stack and indices -> the fields that the service requested last. The first search sends only ids and scores.
-    final Map<String, ScoringResponse.RequestedFields> lastRequested = new ConcurrentHashMap<>();
+    final Map<UUID, ScoringResponse.RequestedFields> lastRequested = new ConcurrentHashMap<>();
 
     RerankProcessor(RerankPlugin plugin, String tag, String description, boolean ignore, Config config, ScoringClient service) {
         super(tag, description, ignore);
@@ -68,12 +70,12 @@ final class RerankProcessor extends AbstractProcessor
         if (context.getAttribute(PLAN) != null) {
             return request; // the pipeline contains the processor twice
         }
-        AtomicReference<SearchPlan> attempt = plugin.threadContext.getTransient(SearchPlan.ATTEMPT);
-        SearchPlan failed = attempt == null ? null : attempt.get(); // it has removed the options from the search
+        AttemptFilter.Attempt attempt = AttemptFilter.Attempt.of(plugin.threadContext);
+        SearchPlan failed = attempt == null ? null : attempt.plan(); // it has removed the options from the search
         SearchPlan plan = new SearchPlan(request, failed == null ? RerankExt.take(request.source()) : failed.ext, this);
         context.setAttribute(PLAN, plan);
         if (failed != null) {
-            plan.end("failed", SearchPlan.FAILED_SEARCH);
+            plan.end("failed", failed.reason);
             return request;
         }
         try {
@@ -82,7 +84,8 @@ final class RerankProcessor extends AbstractProcessor
             if (reason == null && unreachable == null) {
                 SearchSourceBuilder candidates = plan.candidates();
                 if (attempt != null) {
-                    attempt.set(plan);
+                    attempt.begin(plan);
+                    plan.attempt = attempt;
                     plan.isRepeated = config.failuresAreErrors() == false;
                 }
                 return request.source(candidates);
@@ -126,14 +129,19 @@ final class RerankProcessor extends AbstractProcessor
             listener.onResponse(explains ? copy(response, response.getHits(), plan, System.nanoTime()) : response);
         } else {
             plan.isRepeated &= isIgnoreFailure() == false;
-            rerank(plan, response, System.nanoTime(), ActionListener.notifyOnce(listener));
+            rerank(plan, response, System.nanoTime(), ActionListener.notifyOnce(ActionListener.wrap(answer -> {
+                plan.isAnswered = true;
+                listener.onResponse(answer);
+            }, listener::onFailure)));
         }
     }
 
     private void rerank(SearchPlan plan, SearchResponse response, long start, ActionListener<SearchResponse> listener) {
         SearchHit[] found = response.getHits().getHits();
-        if (response.getFailedShards() > 0 && plan.isRepeated) {
-            listener.onFailure(new OpenSearchException("rerank: shards may fail because of the fields of the hook"));
+        Optional<Throwable> cause = Arrays.stream(response.getShardFailures()).map(ShardSearchFailure::getCause)
+            .filter(AttemptFilter::mayComeFromFields).findAny();
+        if (plan.isRepeated && cause.isPresent()) {
+            listener.onFailure(new OpenSearchStatusException("rerank: a shard failed", ExceptionsHelper.status(cause.get()), cause.get()));
             return;
         }
         ScoringRequest hits = ScoringRequest.of(plan, found);
@@ -148,7 +156,13 @@ final class RerankProcessor extends AbstractProcessor
         byte[] query, body;
         try {
             query = hits.query();
-            body = query.length > Protocol.LONGEST_QUERY ? null : hits.body(query, plan.asker.config.timeout());
+            body = query.length > Protocol.LONGEST_QUERY ? null : hits.body(query, plan.asker.config.timeout(), plugin.memory);
+        } catch (CircuitBreakingException e) {
+            scored.onFailure(new Failure("memory", "was not called: the node has no memory for the call"));
+            return;
+        } catch (Failure e) {
+            scored.onResponse(ScoringResponse.passed(e.reason));
+            return;
         } catch (IOException | RuntimeException e) {
             logger.warn("a search could not be sent to the rerank service", e);
             scored.onFailure(e);
@@ -162,7 +176,8 @@ final class RerankProcessor extends AbstractProcessor
         }
         boolean isLong = query.length > ScoringRequest.LONG_QUERY || Objects.toString(plan.ext.text("query"), "").length() > ScoringRequest.LONG_QUERY;
         plan.asker.service.call(body, 1_000_000 + 2_000 * found.length, isLong,
-            bytes -> ScoringResponse.read(bytes, hits.hits().size(), plan.breaksTies()), scored);
+            bytes -> ScoringResponse.read(bytes, hits.hits().size(), plan.breaksTies()),
+            ActionListener.runBefore(scored, () -> plugin.memory.addWithoutBreaking(-body.length)));
     }
 
     /** A listener whose failures, also an Error, end the search. */
@@ -197,10 +212,9 @@ final class RerankProcessor extends AbstractProcessor
             long[] numbers = hits.stream().mapToLong(SearchHit::getSeqNo).distinct().toArray();
             SearchSourceBuilder source = plan.documents(QueryBuilders.termsQuery("_seq_no", numbers))
                 .size(numbers.length * plan.indices); // documents of other indices can have the same numbers
-            SearchRequest request = new SearchRequest(plan.request).source(source).searchType(SearchType.DEFAULT).pipeline("_none")
+            SearchRequest request = new SearchRequest(plan.request).source(source).searchType(SearchType.DEFAULT)
                 .preference("_shards:" + shard + preference);
-            request.setParentTask(plan.request.getParentTask());
-            plugin.node.search(request, one);
+            search(plan, request, one);
         });
     }
 
@@ -215,23 +229,32 @@ final class RerankProcessor extends AbstractProcessor
     private void fullHits(SearchPlan plan, long start, ActionListener<SearchResponse> listener) {
         plan.idsOnly = false;
         plan.end(null, null);
-        SearchRequest request = new SearchRequest(plan.sent).source(plan.asSent(plan.candidates())).pipeline("_none");
-        plugin.node.search(request, ending(listener, r -> rerank(plan, r, start, listener), listener::onFailure));
+        SearchRequest request = new SearchRequest(plan.sent).source(plan.asSent(plan.candidates()));
+        search(plan, request, ending(listener, r -> rerank(plan, r, start, listener), listener::onFailure));
+    }
+
+    /** A search without a pipeline, which ends when the search of the user is cancelled. */
+    private void search(SearchPlan plan, SearchRequest request, ActionListener<SearchResponse> listener) {
+        request.pipeline("_none");
+        plugin.node.search(plan.attempt == null ? request : plan.attempt.child(request, plugin), listener);
     }
 
     private void finish(SearchPlan plan, SearchResponse response, ScoringRequest hits, long start, ScoringResponse answer,
                         ActionListener<SearchResponse> listener) {
+        if (plan.attempt != null && plan.attempt.isCancelled()) {
+            listener.onFailure(new TaskCancelledException("the search was cancelled"));
+            return;
+        }
         plan.end(answer.outcome(), answer.reason());
         plan.explained = answer.explained();
         if (answer.requested() != null) {
             plan.asker.remember(plan.key, answer.requested());
-        } else if (CircuitBreaker.blamesTheSearch(answer.reason())) {
+        } else if (CircuitBreaker.isRefused(answer.reason())) {
             plan.asker.lastRequested.remove(plan.key); // it may now be an older service
         }
         if (plan.outcome.equals("failed") && plan.asker.config.failuresAreErrors()) {
             plugin.stats.count(plan.outcome, plan.reason);
-            String message = "rerank: " + plan.reason + ": " + plan.explained.get("error");
-            listener.onFailure(new OpenSearchStatusException(message, RestStatus.SERVICE_UNAVAILABLE));
+            listener.onFailure(new OpenSearchStatusException("rerank: " + plan.reason, RestStatus.SERVICE_UNAVAILABLE));
             return;
         }
         if (plan.outcome.equals("reranked") && plan.asker.config.shadow()) {
@@ -267,7 +290,13 @@ final class RerankProcessor extends AbstractProcessor
             } else {
                 done.onResponse(documents);
             }
-        }, e -> fullHits(plan, start, listener)));
+        }, e -> {
+            if (AttemptFilter.mayComeFromFields(e)) {
+                fullHits(plan, start, listener);
+            } else {
+                listener.onFailure(e);
+            }
+        }));
     }
 
     private static void show(SearchPlan plan, ScoringResponse.Hit one, ScoringRequest hits, SearchHit hit, boolean reranked) {
@@ -293,7 +322,7 @@ final class RerankProcessor extends AbstractProcessor
         hit.score(one.score());
     }
 
-    void remember(String key, ScoringResponse.RequestedFields requested) {
+    void remember(UUID key, ScoringResponse.RequestedFields requested) {
         if (lastRequested.size() >= 1_000) {
             lastRequested.clear(); // the number of index lists is unlimited; the service requests again
         }

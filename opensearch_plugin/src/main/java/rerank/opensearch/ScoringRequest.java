@@ -13,6 +13,7 @@ import org.opensearch.core.xcontent.MediaTypeRegistry;
 import org.opensearch.core.xcontent.ToXContent;
 import org.opensearch.core.xcontent.XContentBuilder;
 import org.opensearch.search.SearchHit;
+import rerank.opensearch.ScoringClient.Failure;
 
 /**
  * The candidates of one search, and the body of the call that asks for their scores (docs/reference/hook-protocol.md). rest:
@@ -35,18 +36,6 @@ record ScoringRequest(SearchPlan plan, List<SearchHit> hits, List<SearchHit> res
     /** A candidate, or another hit. */
     SearchHit at(int position) {
         return position < hits.size() ? hits.get(position) : rest.get(position - hits.size());
-    }
-
-    /** Equal ids of several indices or shards become different. */
-    private Set<String> ids() {
-        Set<String> ids = new LinkedHashSet<>();
-        for (SearchHit hit : hits) {
-            String id = hit.getId();
-            for (int n = 1; ids.add(id) == false; n++) {
-                id = hit.getIndex() + "/" + hit.getId() + "/" + n;
-            }
-        }
-        return ids;
     }
 
     /** Name of a clause -> its score for each hit, 0 without a match; null: not requested, or too many. */
@@ -83,12 +72,14 @@ record ScoringRequest(SearchPlan plan, List<SearchHit> hits, List<SearchHit> res
     }
 
     /** The JSON, the numbers of the hits, then for each feature all lengths and all values. */
-    byte[] body(byte[] query, int timeout) throws IOException {
-        byte[] head = head(query, timeout);
+    byte[] body(byte[] query, int timeout, org.opensearch.core.common.breaker.CircuitBreaker memory) throws IOException {
+        byte[] head = fittingHead(query, timeout);
         List<byte[][]> features = plan.requested.features().stream()
             .map(name -> hits.stream().map(hit -> value(hit.field(Protocol.FEATURES + name))).toArray(byte[][]::new)).toList();
         int size = features.stream().flatMap(Arrays::stream).mapToInt(value -> Integer.BYTES + value.length).sum();
-        ByteBuffer body = ByteBuffer.allocate(Protocol.FRAME + head.length + NUMBERS * hits.size() + size);
+        size += Protocol.FRAME + head.length + NUMBERS * hits.size();
+        memory.addEstimateBytesAndMaybeBreak(size, "call of the rerank service");
+        ByteBuffer body = ByteBuffer.allocate(size);
         body.putInt(head.length).put(head);
         hits.forEach(hit -> body.putDouble(Double.parseDouble(Float.toString(hit.getScore())))); // as in JSON
         hits.forEach(hit -> body.putInt(hit.getShard().getShardId().id()));
@@ -105,7 +96,20 @@ record ScoringRequest(SearchPlan plan, List<SearchHit> hits, List<SearchHit> res
         return body.array();
     }
 
-    private byte[] head(byte[] query, int timeout) throws IOException {
+    /** The JSON, if necessary without names: the service finds documents of OpenSearch also by their places. */
+    private byte[] fittingHead(byte[] query, int timeout) throws IOException {
+        byte[] head = head(query, timeout, true);
+        boolean mustHaveIds = plan.requested.ids() && plan.requested != ScoringResponse.RequestedFields.NONE;
+        if (head.length > Protocol.LONGEST_JSON && mustHaveIds == false) {
+            head = head(query, timeout, false);
+        }
+        if (head.length > Protocol.LONGEST_JSON) {
+            throw new Failure("JSON above " + (Protocol.LONGEST_JSON >> 20) + " MiB", "would get a call that is too long");
+        }
+        return head;
+    }
+
+    private byte[] head(byte[] query, int timeout, boolean withNames) throws IOException {
         Set<String> indices = new LinkedHashSet<>(Arrays.asList(plan.request.indices()));
         if (indices.isEmpty()) { // all indices, or the indices of a point in time
             hits.forEach(hit -> indices.add(hit.getIndex()));
@@ -114,12 +118,13 @@ record ScoringRequest(SearchPlan plan, List<SearchHit> hits, List<SearchHit> res
         List<String> uuids = hits.stream().map(hit -> hit.getShard().getShardId().getIndex().getUUID()).toList();
         List<String> different = uuids.stream().distinct().toList();
         try (XContentBuilder json = JsonXContent.contentBuilder()) {
-            json.startObject().field("stack", plan.stack).field("index", indices);
+            json.startObject().field("stack", plan.stack).field("stack_allowed", plan.isStackAllowed);
+            json.field("raw_values", plan.showsValues).field("index", withNames ? indices : List.of());
             json.rawField("query", new ByteArrayInputStream(query), MediaTypeRegistry.JSON);
             json.field("rerank", plan.ext.values.isEmpty() ? null : plan.ext.values);
             json.field("hits", hits.size());
-            if (plan.idsOnly == false) {
-                json.field("ids", ids());
+            if (plan.idsOnly == false && withNames) {
+                json.field("ids", hits.stream().map(SearchHit::getId).toList());
             }
             json.field("features", plan.requested.features()).field("clauses", clauses());
             json.startObject("places").field("uuids", different);

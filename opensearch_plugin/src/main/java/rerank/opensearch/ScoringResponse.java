@@ -9,7 +9,7 @@ import rerank.opensearch.ScoringClient.Failure;
 
 /**
  * The checked answer of the service. outcome: reranked, passed or failed; the last two have a reason. hits: all, best first, if
- * reranked. requested: the fields to send with the next call, or null. explained: fields in {@link #EXPLAINED}, or the error.
+ * reranked. requested: the fields to send with the next call, or null. explained: fields in {@link #EXPLAINED}.
  */
 record ScoringResponse(String outcome, String reason, List<Hit> hits, RequestedFields requested, Map<String, Object> explained) {
     /** Fields of the answer that an explanation shows. */
@@ -47,7 +47,7 @@ record ScoringResponse(String outcome, String reason, List<Hit> hits, RequestedF
     }
 
     static ScoringResponse failed(Failure failure) {
-        return new ScoringResponse("failed", failure.reason, null, null, Map.of("error", "the service " + failure.getMessage()));
+        return new ScoringResponse("failed", failure.reason, null, null, Map.of());
     }
 
     /** sent: number of hits. byPosition: whether equal scores stay in the order of the first stage; otherwise as answered. */

