@@ -104,8 +104,8 @@ class CategoryGraph:
     ) -> CategoryGraph:
         """Build the graph of the categories in ``sets`` (one per document or query).
 
-        Default edges: from paths (:func:`path_names`), and from co-occurrences of categories of which at
-        least one is no path. Unconnected paths are linked to their nearest known prefix.
+        Default edges: from paths (:func:`path_names`), and between categories that occur together, unless
+        both are in paths. Unconnected paths are linked to their nearest known prefix.
 
         >>> graph = CategoryGraph.build([("C.2.4",), ("C.2",)])
         >>> graph.names, graph.adjacency.nnz

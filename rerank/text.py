@@ -206,6 +206,11 @@ _MARK_RANGES = (
 """Combining marks that belong inside a word; Python's ``\\w`` leaves them out."""
 
 _ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,30});")
+_RARE = re.compile(
+    "[^\\x00-\\xac\\xae-\\xb1\\xb4\\xb6-\\xb8\\xba-\\u012f\\u0141-\\u0148\\u014a-\\u017e\\u0250-\\u034e\\u0370-\\u03cf"
+    "\\u0400-\\u0560\\u2010-\\u2027\\u2030-\\u205e\\u2190-\\u22ff]"
+)
+"""Characters that may need more than composition. One search for them is faster than one for each step."""
 _FOLDED = re.compile(f"[{IGNORABLE}{COMPATIBLE}]")
 _IGNORABLE = re.compile(f"[{IGNORABLE}]")
 _SPACELESS = re.compile(f"[{SPACELESS}]")
@@ -243,7 +248,7 @@ def normalize(text: str) -> str:
     if text.isascii():
         return text
     text = unicodedata.normalize("NFC", text)
-    if _FOLDED.search(text) is None:
+    if _RARE.search(text) is None or _FOLDED.search(text) is None:
         return text
     text = _FOLDED.sub(_fold, text)
     return unicodedata.normalize("NFC", text)
@@ -264,7 +269,7 @@ def searchable(text: str, *, stemmed: bool) -> str:
     True
     """
     text = normalize(text)
-    if not text.isascii():
+    if not text.isascii() and _RARE.search(text):
         text = _CJK_PAIRS.sub(r"\1\2 ", text) if stemmed and _CJK.search(text) else _spaced(text)
     return _LONG.sub(r"\1", text) if _may_have_long_words(text) else text
 

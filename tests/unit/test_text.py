@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -93,6 +94,14 @@ def test_spellings_of_the_same_word_are_the_same_terms(lang: str, text: str, sam
     assert terms == Terms(lang)(same)
     if lang != "tr":
         assert words(text) == words(same)
+
+
+def test_every_character_is_normalized_alone_as_in_a_text() -> None:
+    """The text has a character that needs all steps. Fast paths must not skip another character."""
+    for code in range(0x80, 0x30000):
+        character = chr(code)
+        if unicodedata.category(character) != "Cs":
+            assert normalize(f"a {character} \u00ad") == normalize(f"a {character} ")
 
 
 def test_similar_letters_and_symbols_stay() -> None:
