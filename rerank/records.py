@@ -295,8 +295,9 @@ def integral_grade(value: Any) -> int | None:
     """
     if type(value) is int:
         return value
-    if isinstance(value, Real) and float(value).is_integer():
-        return int(value)
+    if isinstance(value, Real):
+        number = float(value)
+        return int(number) if number.is_integer() else None
     return None
 
 

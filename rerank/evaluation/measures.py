@@ -108,8 +108,9 @@ def _provider() -> Any:
     import ir_measures
 
     default: Any = ir_measures.DefaultPipeline
+    fallback: Any = ir_measures.providers.FallbackProvider
     others = [provider for provider in default.providers if provider.NAME != "gdeval"]
-    return ir_measures.providers.FallbackProvider(others)
+    return fallback(others)
 
 
 def _compute(evaluator: Any, names: Sequence[str], scored: Mapping[str, Any]) -> list[tuple[str, str, float]]:

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 from rerank.errors import InputError
 
@@ -80,7 +80,7 @@ def open_source(source: Source) -> Iterator[BinaryIO]:
 
 def unpack(raw: BinaryIO, name: str, stack: ExitStack) -> BinaryIO:
     """Return a stream of unpacked UTF-8. ``stack`` closes the inner streams. Raises InputError."""
-    file = io.BufferedReader(cast("io.RawIOBase", raw))
+    file: Any = io.BufferedReader(cast("io.RawIOBase", raw))
     for _ in range(_MAX_LAYERS):
         inner = _unpack_layer(file, name, stack)
         if inner is None:
@@ -145,8 +145,9 @@ def _encoding(start: bytes) -> str | None:
     for mark, encoding in _ENCODINGS.items():
         if start.startswith(mark):
             return encoding
-    zeros = [not byte for byte in start[:2]]  # ASCII in UTF-16 without a mark
-    return {(False, True): "utf-16-le", (True, False): "utf-16-be"}.get(tuple(zeros))
+    if len(start) < 2 or bool(start[0]) == bool(start[1]):
+        return None
+    return "utf-16-le" if start[0] else "utf-16-be"  # ASCII without a mark
 
 
 class _Recoded(io.RawIOBase):

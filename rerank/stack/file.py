@@ -123,7 +123,9 @@ class RelevanceFile(Weights, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     def model(self) -> RelevanceModel:
         """Return the model. Raises UsageError for inconsistent values."""
         weights = msgspec.structs.replace(self, cases={}).linear()
-        calibration = self.calibration and Calibration(**msgspec.structs.asdict(self.calibration))
+        calibration = None
+        if self.calibration is not None:
+            calibration = Calibration(**msgspec.structs.asdict(self.calibration))
         return RelevanceModel(weights, calibration, {case: each.model() for case, each in self.cases.items()})
 
 

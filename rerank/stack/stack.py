@@ -239,7 +239,7 @@ class Stack:
                 versions=file.versions,
                 search=file.search,
                 then=file.then,
-                relevance=file.relevance and file.relevance.model(),
+                relevance=None if file.relevance is None else file.relevance.model(),
                 tuned=file.tuned,
             )
         except msgspec.ValidationError as error:

@@ -87,6 +87,7 @@ class Storage:
         with disk("indexing; the documents are stored, and the next command that writes here indexes them"):
             before, *unfinished = documents.versions()
             newest = unfinished[0] if unfinished else before
+            stamp: int | None
             if self._is_usable(before, before.stamp):
                 if not unfinished:
                     return

@@ -127,7 +127,7 @@ class CrossEncoder:
         """Checksum of the files that decide a score."""
         crc = 0
         for path in self.files:
-            crc = zlib.crc32(np.memmap(path, np.uint8, "r"), crc)
+            crc = zlib.crc32(np.memmap(path, np.uint8, "r").data, crc)
         return f"{crc:08x}"
 
     def score(self, query: str, text: str) -> float:

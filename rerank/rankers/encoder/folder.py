@@ -245,8 +245,8 @@ def _expected(config: Mapping[str, Any]) -> list[str]:
     if config.get("model_type") not in BERT_TYPES:
         return []
     embeddings = ("word_embeddings", "position_embeddings", "token_type_embeddings", "LayerNorm")
-    parts = ("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense")
-    parts += ("attention.output.LayerNorm", "intermediate.dense", "output.dense", "output.LayerNorm")
+    parts = ["attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense"]
+    parts += ["attention.output.LayerNorm", "intermediate.dense", "output.dense", "output.LayerNorm"]
     layers = [
         f"encoder.layer.{layer}.{part}.{kind}"
         for layer in range(int(config.get("num_hidden_layers", 12)))

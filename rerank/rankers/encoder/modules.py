@@ -208,7 +208,8 @@ def _lowercases(normalizer: Any) -> bool:
     from tokenizers import normalizers
 
     if isinstance(normalizer, normalizers.Sequence):
-        return any(_lowercases(part) for part in normalizer)
+        parts: Any = normalizer
+        return any(_lowercases(part) for part in parts)
     if isinstance(normalizer, normalizers.BertNormalizer):
         return bool(normalizer.lowercase)
     return isinstance(normalizer, normalizers.Lowercase)

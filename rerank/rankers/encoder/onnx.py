@@ -89,11 +89,11 @@ class OnnxEncoder(TextEncoder):
         return encoder
 
     @cached_property
-    def width(self) -> int:  # type: ignore[override]
+    def width(self) -> int:
         """E, numbers per vector."""
         projection = self.modules.projection
         before, after = self.tokens.frame
-        return self.states([[*before, *after]]).shape[2] if projection is None else projection.shape[1]
+        return int(self.states([[*before, *after]]).shape[2] if projection is None else projection.shape[1])
 
     @cached_property
     def tokens(self) -> Tokens:
@@ -144,7 +144,7 @@ class OnnxEncoder(TextEncoder):
         parts = {one.name: getattr(self.modules, one.name) for one in fields(Modules)}
         projection = parts.pop("projection")
         digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode())
-        digest.update(np.memmap(path, np.uint8, "r"))
+        digest.update(np.memmap(path, np.uint8, "r").data)
         if projection is not None:
             digest.update(projection.tobytes())
         return digest.hexdigest()[:16]
@@ -241,7 +241,9 @@ class _Graph:
         from onnx import helper
 
         output = f"{len(self.nodes)}"
-        self.nodes.append(helper.make_node(operator, inputs, [output], domain=domain, **attributes))
+        self.nodes.append(
+            helper.make_node(operator, inputs, [output], None, None, domain, None, **attributes)
+        )
         return output
 
     def _operations(self) -> str:
