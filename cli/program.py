@@ -26,6 +26,7 @@ COMMANDS = {
     "tune": "Find the weights of a stack.",
     "stack": "Activate, promote and roll back stacks.",
     "query": "Rank documents for one query.",
+    "rank": "Rank documents for each query of a file.",
     "serve": "Run the HTTP service.",
     "hook": "Rerank the searches of an OpenSearch index.",
     "evaluate": "Measure stacks against a baseline, with significance.",

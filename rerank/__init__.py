@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from rerank.workflows.pairs import predict_pairs as predict_pairs
     from rerank.workflows.promote import promote as promote
     from rerank.workflows.promote import rollback as rollback
+    from rerank.workflows.rank import rank as rank
     from rerank.workflows.status import status as status
     from rerank.workflows.train import train as train
     from rerank.workflows.tune import tune as tune
@@ -66,7 +67,7 @@ _MODULES = {
     "rerank.workspace": ("Workspace",),
     **{
         f"rerank.workflows.{name}": (name,)
-        for name in ("attach", "auto", "encode", "evaluate", "ingest", "status", "train", "tune")
+        for name in ("attach", "auto", "encode", "evaluate", "ingest", "rank", "status", "train", "tune")
     },
 }
 """Module -> its public names, which are imported on first use."""

@@ -110,7 +110,7 @@ def ingest(
     documents = _documents(sources, format, body, errors.append if skip_invalid else None)
     sample = list(progress.over(islice(documents, 1 if existing else SAMPLE), "read", unit="doc"))
     if sources and not sample:
-        _report_empty(sources, errors, _LAYOUTS[format], existing is None, replace, progress)
+        _report_empty(_describe_empty(sources, errors, format), existing is None, replace, progress)
     made = existing or _create(workspace, lang or _language(sample), opensearch)
     report = IngestReport(made, lang=made.lang, category_edges=len(edges or ()))
     made.recreate_engine()
@@ -186,26 +186,19 @@ def _read_record(
         invalid(error)
 
 
-def _report_empty(
-    sources: Sequence[Records],
-    errors: Sequence[InputError],
-    layout: str,
-    new: bool,
-    replace: bool,
-    progress: Progress,
-) -> None:
-    """Report files without valid documents; raise InputError for a new workspace or a replacement."""
+def _describe_empty(sources: Sequence[Records], errors: Sequence[InputError], format: Format) -> str:
+    """Return the error line for files without valid documents."""
     names = ", ".join(name_of(source) for source in sources if isinstance(source, (str, PathLike)))
-    names = names or "the documents"
     skipped = f" ({plural(len(errors), 'record[|s]')} skipped, {errors[0]})" if errors else ""
-    problem = f"{names}: no documents{skipped}; {layout}"
-    if new:
+    return f"{names or 'the documents'}: no documents{skipped}; {_LAYOUTS[format]}"
+
+
+def _report_empty(problem: str, is_new: bool, replace: bool, progress: Progress) -> None:
+    """Print the problem; raise InputError for a new workspace or a replacement."""
+    if is_new:
         raise InputError(problem)
     if replace:
-        raise InputError(
-            f"{names}: no documents, and replacing would delete all documents; to do that, delete the"
-            " workspace"
-        )
+        raise InputError(f"{problem}; replacing would delete all documents: to do that, delete the workspace")
     progress.say(problem)
 
 

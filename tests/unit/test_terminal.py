@@ -123,3 +123,17 @@ def test_a_language_of_a_query_that_is_no_code_is_refused(accents):
     refused = run("query", "wolf", "--lang", "klingon", "-w", accents, encoding="utf-8")
     assert refused.returncode == 2
     assert b"'klingon' is not a language code" in refused.stderr
+
+
+def test_the_queries_of_a_file_are_ranked_without_judgments(accents, tmp_path):
+    queries = tmp_path / "queries.csv"
+    queries.write_text("id,text\nq1,degrees\nq2,nothing\n", "utf-8")
+    options = ("rank", "--queries", queries, "--stack", "bm25", "-w", accents)
+    shown = run(*options, encoding="latin-1")
+    first, second = map(json.loads, shown.stdout.splitlines())
+    assert (first["_id"], [hit["id"] for hit in first["hits"]]) == ("q1", ["café"])
+    assert second == {"_id": "q2", "hits": []}
+    saved = tmp_path / "out.run"
+    assert run(*options, "--save-run", saved, encoding="latin-1").returncode == 0
+    assert list(rerank.read_run(saved)) == ["q1"]
+    assert saved.read_text("utf-8").startswith("q1 Q0 café 1 ")
