@@ -28,7 +28,7 @@ def words_of_parse(explanation: str) -> set[str]:
     words: set[str] = set()
     scopes = [False]
     is_excluded = False
-    for token in re.findall(r'\(|\)|(?<![^ (])-(?=\S)|t:"[^"]*"|t:[^ ()]+|\S', explanation):
+    for token in re.findall(r'\(|\)|(?<![^ (])-(?=\S)|t:"[^"]*"|t:[{\[][^\]}]*.|t:[^ ()]+|\S', explanation):
         if token == "-":
             is_excluded = True
         elif token == "(":
@@ -38,7 +38,8 @@ def words_of_parse(explanation: str) -> set[str]:
             scopes.pop()
             is_excluded = False
         elif token.startswith("t:"):
-            if not scopes[-1] and not is_excluded:
+            is_range = token[2] in "{["
+            if not (scopes[-1] or is_excluded or is_range):
                 words |= set(re.findall("wolf|fox|pup|dog|cat", token))
             is_excluded = False
     return words
