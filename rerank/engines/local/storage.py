@@ -92,13 +92,11 @@ class Storage:
                 if not unfinished:
                     return
                 stamp = self._index(documents, newest, before)
-            elif unfinished and self._is_committed(newest):
-                stamp = self.index.stamp()
             else:
-                stamp = self._index(documents, newest, None)
+                committed = self.index.stamp() if unfinished and self._is_committed(newest) else None
+                stamp = self._index(documents, newest, None) if committed is None else committed
             sync_folder(self.folder / "index")
         with disk("finishing; all documents are stored and indexed"):
-            assert stamp is not None
             documents.publish(newest, stamp)
             with suppress(sqlite3.Error):
                 documents.checkpoint()
