@@ -30,9 +30,11 @@ def command(folder: str, progress: output.Bar, seed: int) -> Iterator[Output]:
     seconds = time.perf_counter() - begin
     yield Output(demo)
     count = demo.evaluated.queries
-    click.echo(f"\n{count} test queries from summaries. The weights were tuned on other queries.\n")
+    click.echo(f"\n{count} summaries as test queries. The weights were tuned on other queries.\n")
     evaluate.show(demo.evaluated)
-    click.echo("\nThe same queries with subject headings*:\n")
+    click.echo("\nShort queries: a heading of 3 to 8 words from the article, which is not indexed.\n")
+    evaluate.show(demo.short)
+    click.echo("\nThe summaries with subject headings*:\n")
     evaluate.show(demo.with_headings)
     click.echo("* These are the headings of the relevant article. These figures are an upper bound.\n")
     relation = "is" if demo.better else "is NOT"
@@ -42,7 +44,7 @@ def command(folder: str, progress: output.Bar, seed: int) -> Iterator[Output]:
     for asked, answer, hits in demo.examples:
         click.echo("\n" + textwrap.fill(f"Query {asked.id}: {asked.text}", 100))
         query.show(answer, demo.tuned.stack, hits, explain=True)
-    click.echo(f"\nBoth tables, and both rankings of every query: {Path(folder) / PAGE}")
+    click.echo(f"\nAll tables, and both rankings of every query: {Path(folder) / PAGE}")
     click.echo(f"\n{seconds:.0f} s. Try your own query:")
     click.echo(
         f'  rerank query "how do bacteria become resistant" -w {folder} --stack {demo.stack} --explain'

@@ -192,6 +192,8 @@ def write_demo_collection(small: Small, folder: Path) -> Path:
     for name in ("corpus", "queries"):
         content = Path(getattr(small, name)).read_bytes()
         (folder / f"{name}.jsonl.gz").write_bytes(gzip.compress(content))
+        if name == "queries":
+            (folder / "short-queries.jsonl.gz").write_bytes(gzip.compress(content))
     for split in SPLITS:
         shutil.copy(getattr(small, split), folder / "qrels")
     shutil.copy(small.categories, folder)

@@ -8,6 +8,9 @@ The same archive gives the same files, byte for byte (with one version of zlib).
 Documents: title and research abstract. Queries: the first two sentences of an article's plain-language
 digest. Documents do not contain digests, because each query would then match its article literally. For the
 same reason the impact statement is not read: it repeats words of the abstract.
+
+Short queries have the same ids and judgments: the first heading of three to eight words in the results of the
+article. Documents do not contain the full text.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from rerank.formats.archives import read_files
 DEFAULT_OUT = Path(__file__).resolve().parent.parent / "rerank" / "demo" / "collection"
 
 DIGESTS = ("executive-summary", "plain-language-summary")
+SHORT = (3, 8)  # words of a short query
 SPLITS = (("train", 6), ("dev", 2), ("test", 2))  # shares of ten
 
 # Also matches the DOI of a part of an article, 10.7554/eLife.00003.002.
@@ -51,6 +55,7 @@ class Article:
     title: str
     abstract: str
     digest: tuple[str, ...]  # its paragraphs
+    heading: str  # the first short one of its results
     subjects: tuple[str, ...]
     keywords: tuple[str, ...]
     organisms: tuple[str, ...]
@@ -110,6 +115,7 @@ def read_article(data: bytes, name: str = "article.xml") -> Article:
         title=article.title,
         abstract=article.abstract,
         digest=jats.paragraphs_of(digests[-1]) if digests else (),
+        heading=short_heading(root),
         subjects=article.subjects,
         keywords=tuple(keywords),
         organisms=tuple(organisms),
@@ -121,6 +127,18 @@ def read_article(data: bytes, name: str = "article.xml") -> Article:
         copyright=jats.plain(meta.find("permissions/copyright-statement")),
         license=license_name(license.get(_HREF, "") if license is not None else ""),
     )
+
+
+def short_heading(root: Any) -> str:
+    """Return the first heading of 3 to 8 words within the results, or an empty text."""
+    for section in root.iterfind("body/sec"):
+        if "result" not in jats.plain(section.find("title")).casefold():
+            continue
+        for title in section.iterfind("sec/title"):
+            heading = tidy(jats.plain(title)).rstrip(".")
+            if SHORT[0] <= len(heading.split()) <= SHORT[1]:
+                return heading
+    return ""
 
 
 def _author(contributor: Any) -> str:
@@ -365,6 +383,7 @@ def build(articles: Sequence[Article]) -> dict[str, bytes]:
 
     corpus: list[dict[str, Any]] = []
     queries: list[dict[str, Any]] = []
+    short: list[dict[str, Any]] = []
     qrels: dict[str, list[tuple[str, ...]]] = {name: [] for name, _ in SPLITS}
     attribution: list[tuple[str, ...]] = []
     for article, names in zip(articles, categories, strict=True):
@@ -400,6 +419,8 @@ def build(articles: Sequence[Article]) -> dict[str, bytes]:
         query = f"q:{article.id}"
         headings = vocabulary.subjects_of(article)
         queries.append({"_id": query, "text": text, "categories": headings, "lang": "en"})
+        if article.heading:
+            short.append({"_id": query, "text": article.heading, "lang": "en"})
         judged = sorted(grades[article.id].items(), key=lambda pair: (-pair[1], pair[0]))
         qrels[split_of(article.id)].extend((query, document, str(grade)) for document, grade in judged)
 
@@ -410,6 +431,7 @@ def build(articles: Sequence[Article]) -> dict[str, bytes]:
         "categories.tsv": _tsv(("child", "parent"), graph),
         "corpus.jsonl.gz": _gzip(_json_lines(corpus)),
         "queries.jsonl.gz": _gzip(_json_lines(queries)),
+        "short-queries.jsonl.gz": _gzip(_json_lines(short)),
     }
     for name, rows in qrels.items():
         files[f"qrels/{name}.tsv"] = _tsv(("query-id", "corpus-id", "score"), rows)

@@ -5,7 +5,8 @@
     python benchmarks/quality/demo.py --check     # exit code 1 if a table is outdated
 
 The costs in README.md are from ``speed/hook.py --keep``.
-The row of ``rerank auto`` comes from ``peers/results/demo.json``; its p is for nDCG@10 against ``bm25``.
+The table in README.md is from ``peers/results/demo.json``; p is for nDCG@10 against ``rerank auto``, with
+Holm's correction for all peers.
 """
 
 from __future__ import annotations
@@ -25,21 +26,31 @@ ROOT = Path(__file__).parents[2]
 KEPT = Path(__file__).parent / "demo.json"
 HOOK = Path(__file__).parents[1] / "speed" / "hook.json"
 FIRST, TRAINED, FULL = "bm25", "bm25,text,meta", "bm25,text,meta,dense"
-CASES = ("typed", "headings", "new")
-"""Queries as people type them; with subject headings; about documents that no train query had."""
+CASES = ("typed", "short", "headings", "new")
+"""Summaries; short queries; summaries with subject headings; about documents that no train query had."""
+WITHOUT_JUDGMENTS = {
+    "opensearch-hybrid": "OpenSearch's hybrid query with the same encoder",
+    "bm25+minilm": "BM25 and the same encoder, equal weights",
+}
+"""Peers that need no judgments."""
 Cells = Mapping[str, Mapping[str, Any]]
 
 
 def figures(report: Mapping[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return stack -> case -> nDCG and p against BM25, from the output of ``rerank demo --json``."""
+    """Return stack -> case -> nDCG@10, R@100 and p against BM25, from ``rerank demo --json``."""
     kept: dict[str, dict[str, dict[str, Any]]] = {}
-    parts = (report, report["with_headings"], report["new_documents"])
+    parts = (report, report["short"], report["with_headings"], report["new_documents"])
     for case, part in zip(CASES, parts):
-        p = {one["stack"]: one["p_holm"] for one in part["comparisons"] if one["measure"] == "nDCG"}
+        p = {row["stack"]: row["p_holm"] for row in part["comparisons"] if row["measure"] == "nDCG@10"}
         for row in part["results"]:
-            value = {"nDCG": round(row["measures"]["nDCG"], 4), "p": p.get(row["stack"])}
-            kept.setdefault(row["stack"], {})[case] = value
+            values = {name: round(row["measures"][name], 4) for name in ("nDCG@10", "R@100")}
+            kept.setdefault(row["stack"], {})[case] = {**values, "p": p.get(row["stack"])}
     return kept
+
+
+def measure_of(found: Mapping[str, Cells]) -> str:
+    """Return the measure of the stored figures."""
+    return next(iter(found[FIRST]["typed"]))
 
 
 def below(p: float) -> str:
@@ -47,32 +58,43 @@ def below(p: float) -> str:
     return "p < 0.0001" if p < 0.0001 else f"p = {p:.4f}"
 
 
-def readme(found: Mapping[str, Cells], auto: Mapping[str, Any]) -> str:
-    """Return the table of the README."""
-    rows = {
-        "BM25": (FIRST, "typed"),
-        "rerank, trained on the judgments only": (TRAINED, "typed"),
-        "rerank, also with a pretrained encoder (MiniLM)": (FULL, "typed"),
-        "the same, queries with subject headings*": (FULL, "headings"),
+def readme(results: Mapping[str, Any]) -> str:
+    """Return the table of the README, from the comparison with other programs on the demo."""
+    rows = {row["peer"]: row for row in results["rows"]}
+    strongest = max(WITHOUT_JUDGMENTS, key=lambda peer: rows[peer]["nDCG@10"])
+    titles = {
+        "rerank-bm25": "BM25",
+        strongest: WITHOUT_JUDGMENTS[strongest],
+        "rerank-auto": "`rerank auto FOLDER`",
     }
-    lines = ["| bundled demo: 1,979 articles, 310 test queries as people type them | nDCG |", "| --- | --- |"]
-    for title, (stack, case) in rows.items():
-        cell = found[stack][case]
-        p = "" if cell["p"] is None else f" ({below(cell['p'])})"
-        lines.append(f"| {title} | {cell['nDCG']:.4f}{p} |")
-    rows_of = {row["peer"]: row for row in auto["rows"]}
-    p = rows_of["rerank-bm25"]["p"].get("rerank-auto")
-    lines.append(
-        "| `rerank auto` on the same files, queries as people type them |"
-        f" {rows_of['rerank-auto']['nDCG']:.4f}{'' if p is None else f' ({below(p)})'} |"
-    )
+    lines = [
+        f"| bundled demo: {results['documents']:,} articles, {results['queries']['test']} summaries"
+        " as queries | nDCG@10 | recall@100 | p | preparation | bytes per document | ms per query | memory |",
+        "|" + " --- |" * 8,
+    ]
+    for peer, title in titles.items():
+        row = rows[peer]
+        p = row["p"].get("rerank-auto")
+        seconds = row["training_s"] + row.get("indexing_s", 0)
+        cells = [
+            title,
+            f"{row['nDCG@10']:.4f}",
+            f"{row['R@100']:.4f}",
+            "" if p is None else below(p)[2:].removeprefix("= "),
+            f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min",
+            f"{row['index_bytes'] / results['documents']:,.0f}",
+            f"{row['p50_ms']:.0f}",
+            "" if peer == "rerank-bm25" else f"{row['memory_mib']:,} MiB",  # measured with all rankers
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def on_new_documents(found: Mapping[str, Cells]) -> str:
     """Return the gains on documents that no train query had."""
     first, trained, full = (found[stack]["new"] for stack in (FIRST, TRAINED, FULL))
-    gains = (cell["nDCG"] - first["nDCG"] for cell in (trained, full))
+    measure = measure_of(found)
+    gains = (cell[measure] - first[measure] for cell in (trained, full))
     without, with_encoder = (f"{gain:.4f}" for gain in gains)
     return f"the gain without the encoder is {without}, p = {trained['p']:.2f}; with it {with_encoder}"
 
@@ -89,28 +111,28 @@ def cost(hook: Mapping[str, Mapping[str, float]]) -> str:
 
 def tutorial(found: Mapping[str, Cells]) -> str:
     """Return the table of the tutorial."""
-    upper = "an upper bound: the headings come from the relevant article"
     rows = (
         (f"`{FIRST}`", found[FIRST]["typed"], "the baseline: no reranking"),
-        (f"`{TRAINED}`", found[TRAINED]["typed"], "the gain for users who only type words"),
+        (f"`{TRAINED}`", found[TRAINED]["typed"], "trained on the judgments only"),
         (f"`{FULL}`", found[FULL]["typed"], "also with MiniLM"),
-        (f"`{FULL}`, with headings", found[FULL]["headings"], upper),
     )
-    lines = ["| | nDCG | | |", "| --- | --- | --- | --- |"]
+    measure = measure_of(found)
+    lines = [f"| | {measure} | | |", "| --- | --- | --- | --- |"]
     for title, cell, note in rows:
         p = "" if cell["p"] is None else below(cell["p"])
-        lines.append(f"| {title} | {cell['nDCG']:.4f} | {p} | {note} |")
+        lines.append(f"| {title} | {cell[measure]:.4f} | {p} | {note} |")
     return "\n".join(lines)
 
 
 def every(found: Mapping[str, Cells]) -> str:
     """Return the table with all stacks and cases."""
-    lines = ["| | as typed | p | headings | p | new documents | p |", "|" + " --- |" * 7]
+    lines = ["| | summaries | p | short queries | p | headings | p | new documents | p |", "|" + " --- |" * 9]
+    measure = measure_of(found)
     for stack, cells in found.items():
         texts = []
         for case in CASES:
-            cell = cells.get(case, {"nDCG": None, "p": None})
-            texts.append("" if cell["nDCG"] is None else f"{cell['nDCG']:.4f}")
+            cell = cells.get(case, {measure: None, "p": None})
+            texts.append("" if cell[measure] is None else f"{cell[measure]:.4f}")
             texts.append("" if cell["p"] is None else below(cell["p"])[2:].removeprefix("= "))
         lines.append(f"| {stack} | {' | '.join(texts)} |")
     return "\n".join(lines)
@@ -119,10 +141,10 @@ def every(found: Mapping[str, Cells]) -> str:
 def pages() -> dict[Path, str]:
     """Return path -> text of the three pages."""
     found = json.loads(KEPT.read_text())
-    auto = json.loads((RESULTS / "demo.json").read_text())
+    results = json.loads((RESULTS / "demo.json").read_text())
     tables = {
         ROOT / "README.md": {
-            "demo": readme(found, auto),
+            "demo": readme(results),
             "new": on_new_documents(found),
             "cost": cost(json.loads(HOOK.read_text())),
         },

@@ -153,11 +153,10 @@ def tune(
     first = fmean(baseline.values())
     measured = list(zip(grids, grid_means(judged, grids, by, progress)))
     single = dict(zip(chosen.signals, _single_signals(*measured[0])))
-    lowest = max(first, *single.values())
     tried = [(grid, means) for grid, means in measured if grid.normalization in normalizations]
     middle = partial(_middle, judged, by)
     choose = partial(_choose, signals=chosen.signals, first_stage=first_stage, middle=middle)
-    best, combiner, value = choose(tried, lowest=lowest)
+    best, combiner, value = choose(tried, lowest=max(first, *single.values()))
     _, fitted, _ = choose([one for one in measured if one[0].normalization == FITTED], lowest=-math.inf)
     per_query = values_by_query(judged, combiner, by)
     return TuningResult(

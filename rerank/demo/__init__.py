@@ -32,8 +32,10 @@ ENCODER = "dense"
 """Pretrained encoder, if MiniLM is installed."""
 PAGE = "demo.html"
 """Name of the evaluation page in the demo's folder."""
+SHORT = "Short queries: a heading of 3 to 8 words from the article, which is not indexed"
+"""Heading of the table of short queries."""
 WITH_HEADINGS = "With the subject headings of the relevant article: an upper bound"
-"""Heading of the second table of the page."""
+"""Heading of the last table of the page."""
 EXAMPLES = 3
 _MARK = "demo"
 
@@ -42,8 +44,8 @@ _MARK = "demo"
 class Demo(Report):
     """Reports of the demo.
 
-    stack: name of the complete stack. evaluated: queries without subject headings. with_headings: with
-    headings of the relevant article.
+    stack: name of the complete stack. evaluated: summaries without subject headings. with_headings: with
+    headings of the relevant article. short: short queries.
     examples: test queries, answers of the tuned stack and first hits.
     """
 
@@ -51,6 +53,7 @@ class Demo(Report):
     tuned: TuneReport
     evaluated: EvaluationReport
     with_headings: EvaluationReport
+    short: EvaluationReport
     examples: list[tuple[Query, SearchResult, list[dict[str, Any]]]]
 
     @property
@@ -63,6 +66,7 @@ class Demo(Report):
         return {
             **self.evaluated.to_json(),
             "with_headings": self.with_headings.to_json(),
+            "short": self.short.to_json(),
             "tuned": self.tuned.to_json(),
             "better": self.better,
             "examples": [
@@ -128,9 +132,12 @@ def run_demo(folder: str | Path, *, seed: int = 0, progress: Progress | None = N
     workspace.use_stack(tuned.stack)
     with_headings = evaluate(workspace, stacks, **test)
     evaluated = evaluate(workspace, stacks, ignore_categories=True, **test)
-    evaluated.correct(with_headings)  # both tables are on the page
+    short_queries = read_queries(COLLECTION / "short-queries.jsonl.gz")
+    short = evaluate(workspace, stacks, **{**test, "queries": short_queries, "keep": 0})
+    evaluated.correct(short, with_headings)  # all tables are on the page
     bare = [replace(query, categories=()) for query in queries]
-    page = evaluation_page(workspace, evaluated, bare, "test.tsv", others={WITH_HEADINGS: with_headings})
+    others = {SHORT: short, WITH_HEADINGS: with_headings}
+    page = evaluation_page(workspace, evaluated, bare, "test.tsv", others=others)
     write_text(path / PAGE, page)
     pipeline = workspace.pipeline(tuned.stack.signals)
     by_id = {query.id: query for query in bare}
@@ -138,4 +145,4 @@ def run_demo(folder: str | Path, *, seed: int = 0, progress: Progress | None = N
     chosen = [by_id[id] for id in sorted(split["test"])[step // 2 :: step][:EXAMPLES]]
     answers = [(query, pipeline.answer(query, tuned.stack)) for query in chosen]
     examples = [(query, answer, pipeline.hits(answer, 3)) for query, answer in answers]
-    return Demo(stacks[-1], tuned, evaluated, with_headings, examples)
+    return Demo(stacks[-1], tuned, evaluated, with_headings, short, examples)

@@ -34,12 +34,15 @@ def test_the_demo_prints_and_reports_its_results(run, small, tiny_demo, tmp_path
     assert done.out.count("Query q:") == rerank.demo.EXAMPLES
     assert " -> " in done.out
     assert f"--stack {STACK} --explain" in done.out
-    assert done.out.index("as people type them") < done.out.index("with subject headings*")
+    parts = ["summaries as", "Short queries", "with subject headings*"]
+    assert sorted(parts, key=done.out.index) == parts
     page = (tmp_path / "ws" / rerank.demo.PAGE).read_text("utf-8")
     for table in page.split(f"<h2>{rerank.demo.WITH_HEADINGS}</h2>", 1):
         assert f"<tr><td>{STACK}</td><td>0." in table
     status = run("status", "-w", tmp_path / "ws", "--json").json
     assert status["documents"] == len(small.documents)
+    in_use = [one["name"] for one in status["releases"] if one["in_use"]]
+    assert [{*name.split(",")} for name in in_use] == [{*STACK.split(",")}]  # the complete stack
     # Repeat the demo with JSON output. It empties the folder of the previous demo.
     (tmp_path / "ws" / "left over").write_text("")
     report = run("demo", "-w", tmp_path / "ws", "--json").json

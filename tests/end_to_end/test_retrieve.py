@@ -27,6 +27,9 @@ def test_query_shows_which_retriever_found_a_document(run, trained, text):
     everything = run(*arguments[:4], "--stack", "text", "--depth", 1000, "--json", "-k", 30).json
     assert {hit["id"] for hit in everything["hits"] if hit["first_stage_rank"]} & by["text"]
     shown = run(*arguments, "--retrieve", "tfidf,text", "--explain").out
+    only_by_text = [hit for hit in union["hits"][:10] if hit["found_by"] == ["text"]]
+    assert shown.count("not retrieved by tfidf, found by text") == len(only_by_text)
+    assert shown.count("raw -> normalized -> weighted") == 10
     assert f"{union['candidates']} candidates: 30 by tfidf, 30 by text" in shown
     assert f"found by {', '.join(union['hits'][0]['found_by'])}" in shown
     nothing = run("query", "zzzzqqq", "-w", trained, "--stack", "tfidf", "--retrieve", "tfidf").out
