@@ -43,7 +43,7 @@ def command(workspace: rerank.Workspace, progress: output.Bar) -> Iterator[Outpu
 
 
 def _show_stack(row: StackState) -> None:
-    title = f"candidate {row.name}" if row.version is None else f"version {row.version}"
+    title = f"candidate {row.name}" if row.version is None else f"version {row.version}, {row.name}"
     if row.since is not None:
         title += f"{', active' if row.in_use else ', last active'} since {row.since}"
     retrievers = " and ".join(row.of.retrievers)

@@ -252,7 +252,12 @@ class Workspace(WorkspaceFolder):
         def tuned(signals: Sequence[str]) -> Stack | None:
             path = self.stack_path(signals)
             active = releases.stack if called(signals) == releases.name else None
-            return Stack.load(path) if path.exists() and (latest or active is None) else active
+            if path.exists() and (latest or active is None):
+                return Stack.load(path)
+            in_use = releases.stack
+            if active is None and in_use is not None and called(in_use.signals) == called(signals):
+                return in_use  # named by its signals with weight
+            return active
 
         first, search = self.first_stage_of(None)
         return find_stack(text, self.ranker, tuned, first, search)

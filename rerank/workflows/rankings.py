@@ -59,7 +59,7 @@ def rank_all(
                 Recall(str(protocol), retrieve or (first,), counts.candidate_recall)
             )
         for label in labels:
-            ranked[label], kept = _rank(experiment, table, stacks[label], first, report.top, protocol.cut)
+            ranked[label], kept = _rank(experiment, table, stacks[label], report.top, protocol.cut)
             if report.top:
                 report.kept.setdefault(str(protocol), {})[label] = kept
     return {label: ranked[label] for label in stacks}
@@ -74,9 +74,9 @@ def ranked_ids(experiment: Experiment, stack: Stack, cut: int) -> dict[str, list
 
 
 def _rank(
-    experiment: Experiment, table: ScoreTable, stack: Stack, first: str, keep: int, cut: int | None
+    experiment: Experiment, table: ScoreTable, stack: Stack, keep: int, cut: int | None
 ) -> tuple[Ranked, dict[str, list[Hit]]]:
-    lead = table.signals.index(first)
+    lead = table.signals.index(stack.first_stage)
     columns = [table.signals.index(name) for name in stack.signals]
     ranked: Ranked = {}
     kept: dict[str, list[Hit]] = {}

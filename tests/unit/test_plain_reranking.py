@@ -79,6 +79,8 @@ def test_signals_with_zero_weight_are_removed(workspace: Workspace, tmp_path: Pa
     assert [row["signal"] for row in report.rows()] == ["tfidf", "bm25", "field:age"]
     assert report.rows()[-1]["weight"] == 0.0
     assert workspace.stack("bm25,field:age,tfidf", latest=True) == stack == Stack.load(report.path)
+    workspace.use_stack(stack)
+    assert workspace.stack("bm25,tfidf") == workspace.releases.stack  # also by the signals with weight
     row = evaluate(workspace, ["tfidf,bm25,field:age"], **AT).results[-1]
     assert row.measures["nDCG@10"] == pytest.approx(report.tuned.value, abs=1e-12)
 
