@@ -15,6 +15,7 @@ from rerank.progress import Progress
 from rerank.rankers.base import Ranker
 from rerank.records import Document, Query
 from rerank.search.scorer import Scorer, ScoringInput, fill_missing_features
+from rerank.search.vector_cache import encode_query
 from rerank.stack.signals import Signal
 
 _BLOCK = 1000  # documents per request
@@ -57,7 +58,7 @@ def score_pairs(
         others, document = sorted({other for _, other in of}), documents[name]
         query = Query(document.id, document.content, document.categories, document.lang)
         if features is not None and isinstance(signal, Ranker):
-            vector = signal.encode_query(scorer.with_known_categories(query)[0])
+            vector = encode_query(signal, scorer.with_known_categories(query)[0])
             found = signal.score(vector, features[[place[other] for other in others]])
         else:
             found = scorer.score(query, ScoringInput(others, {})).raw[:, 0]

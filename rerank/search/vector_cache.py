@@ -7,6 +7,7 @@ import threading
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.errors import TrainingError
 from rerank.rankers.base import Ranker
 from rerank.records import Query
 
@@ -24,20 +25,36 @@ class VectorCache:
         self._vectors: dict[Key, NDArray[np.float32]] = {}  # the most recently used last
 
     def encode(self, ranker: Ranker, query: Query) -> NDArray[np.float32]:
-        """Return the vector of a query; it is computed if it is not in the cache."""
+        """Return the vector of a query; it is computed if it is not in the cache.
+
+        Raises the errors of :func:`encode_query`.
+        """
         key = _key(ranker, query)
         if key is None:
-            return ranker.encode_query(query)
+            return encode_query(ranker, query)
         with self._lock:
             vector = self._vectors.get(key)
         if vector is None:
-            vector = ranker.encode_query(query)
+            vector = encode_query(ranker, query)
         with self._lock:
             self._vectors.pop(key, None)  # it becomes the last one
             self._vectors[key] = vector
             if len(self._vectors) > self._most:
                 del self._vectors[next(iter(self._vectors))]
         return vector
+
+
+def encode_query(ranker: Ranker, query: Query) -> NDArray[np.float32]:
+    """Return the vector of a query by a ranker.
+
+    Raises TrainingError for a vector with a non-finite number: quantized scores would look valid.
+    """
+    vector = ranker.encode_query(query)
+    if not np.isfinite(vector).all():
+        raise TrainingError(
+            f"{ranker.name} has a query vector that is not finite; train {ranker.name} again or leave it out"
+        )
+    return vector
 
 
 def _key(ranker: Ranker, query: Query) -> Key | None:

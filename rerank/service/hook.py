@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.engines.opensearch.columns import DOCUMENT, Column, feature_key
-from rerank.errors import RerankError, UsageError
+from rerank.errors import NotTrainedError, RerankError, TrainingError, UsageError
 from rerank.records import Document, Query
 from rerank.search.scorer import Scorer, ScoringInput, ScoringResult
 from rerank.search.second_phase import rank_scored
@@ -76,11 +76,13 @@ def hook(snapshot: Snapshot, call: HookCall, context: RequestContext) -> bytes:
     except NotRerankedError as reason:
         context.passed = str(reason)
         return _framed(reason.answer)
-    except (RerankError, DeadlineError, ModuleNotFoundError):
+    except (DeadlineError, ModuleNotFoundError):
         raise
-    except (
-        Exception
-    ) as error:  # of one search: a status of 500 would stop the plugin's calls for all searches
+    except Exception as error:
+        is_broken_ranker = isinstance(error, TrainingError) and not isinstance(error, NotTrainedError)
+        if isinstance(error, RerankError) and not is_broken_ranker:
+            raise
+        # It is an error of one search: a status of 500 would stop the plugin's calls for all searches.
         logs.problem("failed", path="/v1/hook", kind=type(error).__name__, places=logs.places(error))
         context.passed = "scoring failed"
         return _framed({"passed": context.passed})

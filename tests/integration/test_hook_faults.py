@@ -14,6 +14,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import numpy as np
 import pytest
 
 from rerank.rankers.cnn.ranker import CnnRanker
+from rerank.rankers.cnn.towers import Head
 from rerank.workspace import Workspace
 from tests.hook import Hits, Hook, articles, flat, scored, texts
 from tests.load import run_clients
@@ -140,13 +142,13 @@ def reranked(hook, service) -> Iterator[None]:
 
 
 def test_a_service_with_a_broken_ranker_is_counted_and_logged(hook, script, folder, tmp_path):
-    """The scores of the ranker are NaN: only searches that use it keep their order."""
+    """The query vectors of the ranker are NaN: only searches that use it keep their order."""
     broken = Path(shutil.copytree(folder, tmp_path / "ws"))
     workspace = Workspace.open(broken)
     ranker = workspace.ranker("text")
     assert isinstance(ranker, CnnRanker)
-    ranker.head.arrays["query"] = np.full_like(ranker.head.arrays["query"], np.nan)
-    workspace.install(ranker)
+    arrays = {**ranker.head.arrays, "query": np.full_like(ranker.head.arrays["query"], np.nan)}
+    workspace.install(replace(ranker, head=Head(arrays), version=""))  # the version comes from the arrays
     with serving(script, broken, tmp_path) as server:
         hook.install(server.url)
         with expect_increase(server, 'rerank_passed_total{reason="scoring failed"}'):

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,8 @@ from hypothesis import strategies as st
 
 from rerank.combiners.linear import Linear
 from rerank.engines.opensearch.columns import Column
-from rerank.errors import UsageError
+from rerank.errors import TrainingError, UsageError
+from rerank.rankers.cnn.towers import Head
 from rerank.rankers.dense.ranker import DenseRanker
 from rerank.rankers.projection.ranker import Terms as ProjectionTerms
 from rerank.records import Document, Query
@@ -235,6 +237,22 @@ def test_an_exception_in_scoring_one_search_is_counted_and_passed_on(unencoded, 
     answer = read_answer(hook(broken, sent, context), ["d00"])
     assert answer == {"passed": "scoring failed"}
     assert context.passed == "scoring failed"
+
+
+def test_a_query_vector_that_is_not_finite_never_orders_hits(tmp_path):
+    whole = cnn()
+    arrays = {**whole.head.arrays, "query": np.full_like(whole.head.arrays["query"], np.nan)}
+    broken = replace(whole, head=Head(arrays), version="")
+    with pytest.raises(TrainingError, match="text has a query vector that is not finite"):
+        VectorCache().encode(broken, Query("q", "apple"))
+    workspace = Workspace.create(tmp_path / "ws", lang="en")
+    workspace.engine.write([Document(id, text="apple") for id in ("a", "b")])
+    workspace.install(broken)
+    workspace.engine.close()
+    snapshot = Snapshot(Settings(folder=str(workspace.folder), stack="bm25*0.5+text*0.5"))
+    sent = HookCall.read(call({"query": {"match": {"a": "apple"}}, "ids": ["a", "b"], "scores": [2, 1]}))
+    answer = hook(snapshot, sent, RequestContext(time.monotonic() + 600, 100, 3))
+    assert read_answer(answer, ["a", "b"]) == {"passed": "scoring failed"}
 
 
 def resident() -> int:
