@@ -54,7 +54,8 @@ def rerank(snapshot: Snapshot, body: RerankBody, context: RequestContext) -> dic
         context.check_encoding(scorer.features, len(documents), encoding_size(documents))
         with context.stage("lexical"):
             statistics = _statistics(snapshot, stack, query, documents, required=body.min_score is not None)
-            scores = _lexical_scores(snapshot, stack, query, documents, statistics, context)
+            terms = _analyze_documents(snapshot, documents, context)
+            scores = _lexical_scores(snapshot, stack, query, LexicalScorer(terms, statistics))
         inputs = ScoringInput.from_documents(documents, scores, scorer.features)
         scored = scorer.score(query, inputs, timer=context)
         stack = stack.for_case(scored.case)
@@ -124,23 +125,24 @@ def _statistics(
         return None
 
 
-def _lexical_scores(
-    snapshot: Snapshot,
-    stack: Stack,
-    query: Query,
-    documents: Sequence[Document],
-    statistics: TermStatistics | None,
-    context: RequestContext,
-) -> dict[str, NDArray[np.float64]]:
-    """Return lexical signal -> (n,) scores."""
+def _analyze_documents(
+    snapshot: Snapshot, documents: Sequence[Document], context: RequestContext
+) -> list[list[str]]:
+    """Return the terms of each document. Raises an error after the deadline of the request."""
     terms: list[list[str]] = []
     for start in range(0, len(documents), _BLOCK):
         context.check()
         terms += [snapshot.analyze(document.content) for document in documents[start : start + _BLOCK]]
-    lexical_scorer = LexicalScorer(terms, statistics)
+    return terms
+
+
+def _lexical_scores(
+    snapshot: Snapshot, stack: Stack, query: Query, scorer: LexicalScorer
+) -> dict[str, NDArray[np.float64]]:
+    """Return lexical signal -> (n,) scores."""
     query_terms = snapshot.analyze(query.search_text(snapshot.pipeline.engine.lang))
     names = dict.fromkeys(lexical((stack.first_stage, *stack.signals)))
-    return {name: lexical_scorer.score(name, query_terms) for name in names}
+    return {name: scorer.score(name, query_terms) for name in names}
 
 
 def search(snapshot: Snapshot, body: SearchBody, context: RequestContext) -> dict[str, Any]:
@@ -169,8 +171,10 @@ def search(snapshot: Snapshot, body: SearchBody, context: RequestContext) -> dic
 def rerank_ids(snapshot: Snapshot, body: IdsBody, context: RequestContext) -> dict[str, Any]:
     """``POST /v1/rerank_ids``: rerank documents of the engine, for the stock processors of OpenSearch.
 
-    Scores have single precision and a point or exponent, for ML Commons. Raises UsageError if no id is known
-    or one repeats.
+    Ids that the engine does not know, and documents that are not scored, keep their position. Their
+    scores lie between those of the documents around them, because the processors sort by score. Scores have
+    single precision and a point or exponent, for ML Commons. Raises UsageError if no id is known or one
+    repeats.
     """
     context.check_count(len(body.ids), "ids")
     context.query = body.query
@@ -184,20 +188,43 @@ def rerank_ids(snapshot: Snapshot, body: IdsBody, context: RequestContext) -> di
     engine = snapshot.pipeline.engine
     unscored = ScoringInput(ids, {}, documents=engine.get)
     with context.stage("engine"):
+        existing_ids = engine.contains(ids)
+        if not existing_ids:
+            raise UsageError("the engine knows none of the ids; does the search return the field of the id?")
         inputs = scorer.load_missing_scores_and_features(query, unscored)
-    selected = select_scorable(scorer, replace(inputs, candidates=None), context)
+    exists = np.array([id in existing_ids for id in ids])
+    selected = select_scorable(scorer, replace(inputs, candidates=None), context, owned=exists)
     context.without_features = selected.without_features
     context.missing = dict.fromkeys(scorer.features, len(ids))
     scored = scorer.score(query, selected.inputs, timer=context)
-    if not selected.scorable.any() or not (scored.raw.any() or engine.contains(ids)):
-        raise UsageError("the engine knows none of the ids; does the search return the field of the id?")
     stack = stack.for_case(scored.case)
     ranking = rank_scored(stack, scored, context, engine.get).with_unscored(ids, selected.scorable, {})
     context.late = ranking.late
-    scores = [float(str(score)) for score in ranking.scores.astype(np.float32)]
-    results = [{"index": i, "relevance_score": score} for i, score in zip(ranking.order.tolist(), scores)]
+    scores = _spread_scores(ranking.scores, selected.scorable[ranking.order])
+    results = [
+        {"index": position, "relevance_score": float(str(score))}
+        for position, score in zip(ranking.order.tolist(), scores.astype(np.float32))
+    ]
     counts = {"without_features": context.without_features} if context.without_features else {}
     return {"model": str(stack), "results": results, **counts}
+
+
+def _spread_scores(scores: NDArray[np.float64], is_scored: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Return scores in which those of unscored documents are evenly spaced between the scored ones.
+
+    scores:    (n,) best first. is_scored: (n,).
+
+    >>> _spread_scores(np.array([3.0, 3.0, 1.0, 1.0]), np.array([True, False, True, False]))
+    array([3. , 2. , 1. , 0.5])
+    """
+    if is_scored.all() or not is_scored.any():
+        return scores
+    scored = scores[is_scored]
+    positions = np.concatenate([[-1], np.flatnonzero(is_scored), [len(scores)]])
+    spread: NDArray[np.float64] = np.interp(
+        np.arange(len(scores)), positions, [scored[0] + 1, *scored, scored[-1] - 1]
+    )
+    return spread
 
 
 def make_query(

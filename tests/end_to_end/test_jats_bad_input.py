@@ -117,7 +117,7 @@ def test_incomplete_articles_are_read(run, tmp_path):
     done = run("ingest", "--format", "jats", "--body", tmp_path / "in", "-w", tmp_path / "ws")
     assert (done.code, done.err) == (0, "")
     found = {document.id: document for document in Workspace.open(tmp_path / "ws").engine.documents()}
-    assert found["10.1000/d"].text == "Before after."
+    assert found["10.1000/d"].text == "Before aaaaaaaaaa after."
     assert [row["ref"] for row in found["10.1000/c"].extra["citations"]] == ["10.1000/2"]
 
 

@@ -172,6 +172,25 @@ def test_one_limit_of_encoded_documents_holds_for_all_documents_of_the_engine(un
     assert answer["ids"][3:] == ids[3:]
 
 
+@pytest.mark.parametrize("stack", ["bm25", "bm25*0.5+text*0.5"])
+def test_unknown_ids_keep_their_position_and_get_no_score_of_others(unencoded, stack):
+    ids = ["d02", "none", "d01", "none either", "d00"]
+
+    def scores(ids: list[str]) -> tuple[list[int], list[float]]:
+        body = IdsBody(query="apple", ids=ids, stack=stack)
+        answer = rerank_ids(unencoded, body, RequestContext(time.monotonic() + 600, 100, 3))
+        results = answer["results"]
+        order = [result["index"] for result in results]
+        return order, [result["relevance_score"] for result in results]
+
+    known_order, known_scores = scores(ids[::2])
+    order, with_unknown = scores(ids)
+    assert order == [2 * known_order[0], 1, 2 * known_order[1], 3, 2 * known_order[2]]
+    assert with_unknown[::2] == known_scores
+    assert with_unknown[1] == pytest.approx((known_scores[0] + known_scores[1]) / 2)
+    assert with_unknown[3] == pytest.approx((known_scores[1] + known_scores[2]) / 2)
+
+
 def test_documents_that_cannot_be_encoded_in_time_are_refused(unencoded):
     costs = EncodingCosts()
     body = RerankBody(query="apple", documents=["apple pear"] * 10)
