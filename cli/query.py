@@ -143,7 +143,7 @@ def _remarks(
         yield plural(count, output.recomputed(name))
     for name in retriever_depths(stack.retrieve):
         if name in pipeline.rankers:
-            missing = workspace.engine.prepared(name, pipeline.rankers[name].version)
+            missing = workspace.engine.count_missing_vectors(name, pipeline.rankers[name].version)
             if missing:
                 yield plural(missing, output.lacking(name))
     read = any(signal.uses_categories for signal in scorer.signals)

@@ -69,10 +69,12 @@ class WorkspaceFolder:
         settings = settings or {}
         file = str(path / _SETTINGS)
         kind = engine_class(engine, str(path))
-        kind.named(settings, file)
+        kind.trust_hosts(settings, file)
         try:
             with _creation(path) as mark:
-                created = kind.in_workspace(path / "engine", lang, settings, new=not attach, where=file)
+                created = kind.in_workspace(
+                    path / "engine", lang, settings, new=not attach, settings_file=file
+                )
                 try:
                     text = config_file.written(lang, engine, settings, created.first_stages)
                     created.close()
@@ -139,7 +141,7 @@ class WorkspaceFolder:
 
     def _open_engine(self, *, new: bool = False) -> Engine:
         kind, settings, where = self._engine_kind()
-        return kind.in_workspace(self.folder / "engine", self.lang, settings, new=new, where=where)
+        return kind.in_workspace(self.folder / "engine", self.lang, settings, new=new, settings_file=where)
 
     def _engine_kind(self) -> tuple[type[Engine], dict[str, Any], str]:
         name, file = self.config.get("engine", "local"), str(self.folder / _SETTINGS)
@@ -177,18 +179,18 @@ class WorkspaceFolder:
     def place(self) -> str:
         """Location of the documents, for messages."""
         kind, settings, where = self._engine_kind()
-        return kind.place_of(settings, where) or str(self.folder)
+        return kind.location(settings, where) or str(self.folder)
 
     def check_place(self, engine: str, settings: Mapping[str, Any]) -> None:
         """Raise UsageError if the settings name another location."""
         kind, mine, where = self._engine_kind()
-        here = kind.place_of(mine, where)
-        if engine_class(engine, where).place_of(settings, where) != here:
+        here = kind.location(mine, where)
+        if engine_class(engine, where).location(settings, where) != here:
             raise UsageError(
                 f"{self.folder}: the documents are in {here or 'this folder'}; leave --url, --index and"
                 f" --profile out, edit {where}, or choose another workspace with -w"
             )
-        kind.named(settings, where)
+        kind.trust_hosts(settings, where)
 
     @property
     def lang(self) -> str | None:

@@ -41,7 +41,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from rerank.index_templates import index_body
 
-from rerank.engines.base import Encoder, SearchRequest
+from rerank.engines.base import Encoder, SearchRequest, WriteOptions
 from rerank.engines.opensearch import OpenSearchEngine, Settings
 from rerank.engines.opensearch.layout import Layout
 from rerank.formats import read_corpus
@@ -93,7 +93,7 @@ class Bench:
         shutil.rmtree(self.folder / name, ignore_errors=True)
         settings = Settings((self.url,), name, replicas=0)
         engine = OpenSearchEngine.create(settings, self.folder / name, self.lang)
-        engine.write(read_corpus(self.corpus), encoders=encoders)
+        engine.write(read_corpus(self.corpus), options=WriteOptions(encoders))
         return engine
 
     def size(self, name: str) -> int:

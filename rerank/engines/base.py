@@ -79,6 +79,26 @@ class Encoding:
             self.progress(count)
 
 
+@dataclass(frozen=True)
+class WriteOptions:
+    """How :meth:`Engine.write` writes documents.
+
+    encoders:     the rankers whose features are written together with the documents.
+    replace:      remove all documents that are not written.
+    skip_refused: report refused documents in the result, instead of raising EngineError.
+    progress:     called with the number of documents in each finished part.
+    """
+
+    encoders: Sequence[Encoder] = ()
+    replace: bool = False
+    skip_refused: bool = False
+    progress: Callable[[int], object] | None = None
+
+
+DEFAULT_WRITE = WriteOptions()
+"""Add or update documents without features, and refuse invalid ones."""
+
+
 class FeatureStore(ABC):
     """The stored features of an engine's documents, by ranker and version.
 
@@ -93,8 +113,8 @@ class FeatureStore(ABC):
     def missing(self, name: str, version: str) -> int:
         """Count the documents without a feature."""
 
-    def prepared(self, name: str, version: str) -> int | None:
-        """Count the documents without searchable features; None: the ranker cannot retrieve."""
+    def count_missing_vectors(self, name: str, version: str) -> int | None:
+        """Count the documents that a ranker cannot retrieve; see :meth:`Engine.count_missing_vectors`."""
         return None
 
 
@@ -272,6 +292,26 @@ def cannot_retrieve(name: str) -> UsageError:
     )
 
 
+class HookSource(ABC):
+    """Reads the documents and features of hits that a cluster sends to the hook."""
+
+    @property
+    def files(self) -> Any:
+        """Rows and features in the files of the workspace (``TextRows``); None if the hits have them."""
+        return None
+
+    @abstractmethod
+    def owned(self, uuids: Sequence[str]) -> list[bool]:
+        """Return (n,) whether each index, given by its uuid, belongs to the workspace now."""
+
+    @abstractmethod
+    def documents_at(self, locations: Sequence[tuple[str, int, int]]) -> list[Document | None]:
+        """Return the documents at these locations; None if a document was changed or deleted.
+
+        locations: uuid of the index, number of the shard, and sequence number of the document.
+        """
+
+
 class Engine(ABC):
     """Documents, their text index, and their features.
 
@@ -298,43 +338,35 @@ class Engine(ABC):
 
     @classmethod
     def in_workspace(
-        cls, folder: Path, lang: str | None, settings: Mapping[str, Any], *, new: bool, where: str
+        cls, folder: Path, lang: str | None, settings: Mapping[str, Any], *, new: bool, settings_file: str
     ) -> Engine:
         """Open the engine of a workspace, or create a ``new`` one.
 
-        lang: language of documents; None: unknown or mixed. settings: from the file ``where``.
+        lang: language of the documents; None if it is unknown or mixed.
+        settings: the engine's table in ``settings_file``, which errors name.
         """
         raise NotImplementedError(f"{cls.__name__} cannot be used in a workspace")
 
     @classmethod
-    def place_of(cls, settings: Mapping[str, Any], where: str) -> str:
-        """Return the location of the documents for messages; empty: the folder. Raises UsageError."""
+    def location(cls, settings: Mapping[str, Any], settings_file: str) -> str:
+        """Return where the documents are, for messages; empty: in the folder. Raises UsageError."""
         return ""
 
     @classmethod  # noqa: B027 (most engines keep no secrets)
-    def named(cls, settings: Mapping[str, Any], where: str) -> None:
-        """Mark settings as typed by the user. They are trusted; settings from a file are not."""
+    def trust_hosts(cls, settings: Mapping[str, Any], settings_file: str) -> None:
+        """Trust the hosts of settings that the user typed. Hosts from a file are not trusted."""
 
     @abstractmethod
     def write(
         self,
         documents: Iterable[Document],
         delete: Iterable[str] = (),
-        *,
-        encoders: Sequence[Encoder] = (),
-        replace: bool = False,
-        skip_refused: bool = False,
-        progress: Callable[[int], object] | None = None,
+        options: WriteOptions = DEFAULT_WRITE,
     ) -> WriteResult:
         """Add or update ``documents`` by id, and remove the ids of ``delete``.
 
         An interruption leaves the old or the new state. In a cluster, run an interrupted ingest in place
         again.
-
-        encoders: also write these features.
-        replace: remove all other documents.
-        skip_refused: do not raise EngineError for refused documents.
-        progress: called with numbers of written documents.
 
         Raises BusyError if another process writes, InputError for a repeated id.
         """
@@ -376,7 +408,7 @@ class Engine(ABC):
         Requests with equal options (:func:`batches`) are faster together.
 
         Raises UsageError for unknown signals, invalid filters, and rankers that cannot retrieve
-        (:meth:`prepared`).
+        (:meth:`count_missing_vectors`).
         """
 
     def find(self, request: SearchRequest) -> Candidates:
@@ -414,13 +446,18 @@ class Engine(ABC):
         """The stored features; None: rankers encode the candidates of each search."""
         return None
 
-    def prepared(self, name: str, version: str) -> int | None:
-        """Count the documents without searchable features of a ranker.
+    def count_missing_vectors(self, name: str, version: str) -> int | None:
+        """Return how many documents a ranker cannot retrieve yet.
 
-        None: the ranker cannot retrieve; :meth:`write_features` with an encoder that ``retrieves`` changes
-        this.
+        0 means that a search can find every document by its vector. None means that the engine has no vectors
+        of this ranker, so it cannot retrieve at all; :meth:`write_features` stores them for an encoder that
+        ``retrieves``.
         """
-        return self.features.prepared(name, version) if self.features is not None else None
+        return self.features.count_missing_vectors(name, version) if self.features is not None else None
+
+    def hook_source(self) -> HookSource | None:
+        """Return what reads the hits that a cluster sends to the hook; None for an engine without cluster."""
+        return None
 
     def write_features(
         self,

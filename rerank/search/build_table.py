@@ -121,7 +121,9 @@ def score_table(
         unknown_categories=sum(bool(categories) for _, categories in matched),
     )
     for name in learned(retriever_depths(request.retrieve)):
-        report.not_found[name] = pipeline.engine.prepared(name, pipeline.rankers[name].version) or 0
+        report.not_found[name] = (
+            pipeline.engine.count_missing_vectors(name, pipeline.rankers[name].version) or 0
+        )
     rows: list[tuple[str, Sequence[str], np.ndarray, str]] = []
     recall: dict[str, list[float]] = {}
     candidates = _candidates(pipeline, request, scorer.features)

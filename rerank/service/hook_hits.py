@@ -37,13 +37,13 @@ class HookHits:
         if len(index) not in (0, n) or (len(index) and index.max() >= len(self._uuids)):
             raise UsageError(f"{n} ids came with {len(index)} positions in uuids; send one for each")
         self._index = index if len(index) else np.zeros(n, np.int64)
-        owns = getattr(engine, "owns", None)
-        own = owns(self._uuids) if self._uuids and owns is not None else [True]
+        source = self._source = engine.hook_source()
+        own = source.owned(self._uuids) if self._uuids and source is not None else [True]
         self.ours = np.ones(n, np.bool_) if all(own) else np.array(own, np.bool_)[self._index]
-        features = getattr(engine, "attached_features", None)
-        self.sidecar, self.locatable = features is not None, hasattr(engine, "at")
-        self.attached = features is not None and call.places is not None
-        self._files: Any = features.rows if features is not None else None
+        self._files: Any = source.files if source is not None else None
+        self.sidecar = self._files is not None
+        self.locatable = source is not None
+        self.attached = self.sidecar and call.places is not None
         placeholders = (f"\0{i:06}" for i in range(n))  # other indices can have the same ids
         self.ids = [id if ours else other for id, ours, other in zip(call.ids, self.ours, placeholders)]
         self.repeated = len(set(self.ids)) < n
@@ -107,12 +107,13 @@ class HookHits:
     def documents(self, positions: Sequence[int]) -> list[Document | None]:
         """The stored documents of these hits; None if deleted."""
         which = list(positions)
-        if not self.locatable or self._locations is None:
+        if self._source is None or self._locations is None:
             return list(self._engine.get([self.ids[i] for i in which]))
         shards, seq_nos, _ = self._locations
         locations = zip(*(part[which].tolist() for part in (self._index, shards, seq_nos)))
-        at = self._engine.at  # type: ignore[attr-defined]
-        return list(at([(self._uuids[index], *rest) for index, *rest in locations]))
+        return self._source.documents_at(
+            [(self._uuids[index], shard, seq_no) for index, shard, seq_no in locations]
+        )
 
     def find_ids(self) -> None:
         """Find the ids of hits without an id; a hit without a document keeps its placeholder."""

@@ -97,7 +97,8 @@ class Snapshot:
 
     def stored_bytes(self) -> dict[str, int]:
         """Ranker -> bytes of a document's features in a call of the hook. An attached index sends none."""
-        if getattr(self.pipeline.engine, "attached_features", None) is not None:
+        source = self.pipeline.engine.hook_source()
+        if source is not None and source.files is not None:
             return {}
         current = {name: feature_key(name, ranker.version) for name, ranker in self.rankers.items()}
         return {name: self.columns[key].stored_bytes for name, key in current.items()}

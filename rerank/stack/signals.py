@@ -138,7 +138,7 @@ def check_retriever(signal: Signal, engine: Engine) -> None:
         check_signal(signal.name, engine.first_stages)
         return
     check_retrieves(signal)
-    if engine.prepared(signal.name, signal.version) is None:
+    if engine.count_missing_vectors(signal.name, signal.version) is None:
         raise cannot_retrieve(signal.name)
 
 

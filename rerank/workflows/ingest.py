@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ from itertools import chain, islice
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
-from rerank.engines.base import WriteResult, field_number
+from rerank.engines.base import WriteOptions, WriteResult, field_number
 from rerank.errors import BusyError, EngineError, InputError, UsageError
 from rerank.formats import read_categories, read_corpus
 from rerank.formats.beir import document_from_fields
@@ -117,9 +118,9 @@ def ingest(
     if replace and not yes:
         documents = _keep_half(documents, sample, made)
     encoders = encoders_of(made, None, progress) if encode_features else []
-    options = {"delete": delete, "replace": replace, "skip_refused": skip_invalid, "encoders": encoders}
+    options = WriteOptions(encoders, replace, skip_refused=skip_invalid)
     try:
-        done = _write(made, _count(chain(sample, documents), report), progress, **options)
+        done = _write(made, _count(chain(sample, documents), report), delete, options, progress)
     except BaseException as error:
         if existing is None and not isinstance(error, BusyError):  # if busy, another process uses it
             made.discard()
@@ -203,13 +204,18 @@ def _report_empty(problem: str, is_new: bool, replace: bool, progress: Progress)
 
 
 def _write(
-    workspace: Workspace, documents: Iterable[Document], progress: Progress, **options: Any
+    workspace: Workspace,
+    documents: Iterable[Document],
+    delete: Sequence[str],
+    options: WriteOptions,
+    progress: Progress,
 ) -> WriteResult:
-    """Write documents. options: of :meth:`Engine.write`."""
+    """Write documents; show how many were read, and how many were sent to a cluster."""
     with ExitStack() as steps:
         sending = cache(lambda: steps.enter_context(progress.step("send", unit="doc")))
         read = progress.over(documents, "ingest", unit="doc")
-        return workspace.engine.write(read, progress=lambda count: sending()(count), **options)
+        options = dataclasses.replace(options, progress=lambda count: sending()(count))
+        return workspace.engine.write(read, delete, options)
 
 
 def _report_changes(report: IngestReport, result: WriteResult, errors: Sequence[InputError]) -> None:

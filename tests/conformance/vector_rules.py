@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.arrays import feature_width
-from rerank.engines.base import Encoder, Engine, SearchRequest, VectorQuery
+from rerank.engines.base import Encoder, Engine, SearchRequest, VectorQuery, WriteOptions
 from rerank.errors import UsageError, WorkspaceError
 from rerank.filters import filters_of
 from rerank.records import Candidates, Document
@@ -124,7 +124,7 @@ def _near(
 
 def _all_near(engine: Engine, case: Case, documents: Sequence[Document], version: str = "v1") -> None:
     """All features are searchable, and the nearest documents are found."""
-    same(engine.prepared(case.name, version), 0, "prepared()")
+    same(engine.count_missing_vectors(case.name, version), 0, "count_missing_vectors()")
     same(set(_near(engine, case.by(ROW, version))), set(case.nearest(documents, ROW, 5)), "the matches")
 
 
@@ -206,7 +206,11 @@ def changed_documents_are_found_after_encoding(engine: Engine, case: Case) -> No
     """Vectors of changed and removed documents are not found."""
     best, by = case.nearest(_filled(engine, case), ROW, 40), case.by(ROW)
     engine.write([Document(best[1], text="alpha changed")], delete=[best[0]])
-    same((len(engine), engine.prepared(case.name, "v1")), (39, 1), "len() and prepared()")
+    same(
+        (len(engine), engine.count_missing_vectors(case.name, "v1")),
+        (39, 1),
+        "len() and count_missing_vectors()",
+    )
     same(set(_near(engine, by, 3)), set(best[2:5]), "the matches")
     engine.write_features([case.encoder(retrieves=False)])
     same(set(_near(engine, by, 3)), set(best[1:4]), "the matches after encoding")
@@ -255,7 +259,7 @@ def invalid_retrievers_are_refused(engine: Engine, case: Case) -> None:
     with raises(ArithmeticError):
         engine.write_features([case.encoder(encode=fails)])
     for version in ("v1", "v2"):
-        same(engine.prepared(case.name, version), None, "prepared()")
+        same(engine.count_missing_vectors(case.name, version), None, "count_missing_vectors()")
         with raises(UsageError, f"{case.name} cannot retrieve"):
             _near(engine, case.by(ROW, version))
         engine.write_features([case.encoder()])
@@ -276,7 +280,7 @@ def stored_features_are_not_encoded_again(engine: Engine, case: Case) -> None:
     documents = collection()
     engine.write(documents)
     engine.write_features([case.encoder(retrieves=False)])
-    if engine.prepared(case.name, "v1") is None:
+    if engine.count_missing_vectors(case.name, "v1") is None:
         same(engine.write_features([case.encoder(encode=never)]), {case.name: 40}, "write_features()")
     same(engine.write_features([case.encoder(encode=never)]), {case.name: 0}, "write_features()")
     _all_near(engine, case, documents)
@@ -288,12 +292,12 @@ def an_ingest_can_contain_features(engine: Engine, case: Case) -> None:
     documents, encoders = collection(), [case.encoder(retrieves=False)]
     _filled(engine, case, count=20)
     for some, replaces in ((documents[20:30], False), (documents, True)):
-        engine.write(some, encoders=encoders, replace=replaces)
+        engine.write(some, options=WriteOptions(encoders, replaces))
         engine.write_features(encoders)
         _all_near(engine, case, documents[: len(engine)])
     found, stage = [], engine.first_stages[0]
     for _ in range(2):  # with vectors and without
         same(sorted(engine.documents(), key=lambda document: document.id), documents, "documents()")
         found.append(search(engine, "alpha beta", stage, ids=engine.ids()).scores)
-        engine.write(documents, replace=True)
+        engine.write(documents, options=WriteOptions(replace=True))
     same(found[0], found[1], "the scores")

@@ -192,6 +192,26 @@ def shelf(node: Node, properties: dict[str, Any], sources: Sequence[dict[str, An
         node.request("DELETE", "/shelf")
 
 
+def test_an_index_that_left_the_alias_is_not_owned(library: Workspace, node: Node) -> None:
+    """The hook must not rerank its hits as documents of the workspace; a new index is owned at once."""
+
+    def uuid(name: str) -> str:
+        return node.request("GET", f"/{name}")[name]["settings"]["index"]["uuid"]
+
+    source = library.engine.hook_source()
+    assert source is not None
+    before = uuid("library-1")
+    assert source.owned([before]) == [True]
+    index(node, "library-2")
+    assert source.owned([uuid("library-2"), before]) == [True, False]
+    move = [
+        {"remove": {"index": "library-2", "alias": ALIAS}},
+        {"add": {"index": "library-1", "alias": ALIAS}},
+    ]
+    node.request("POST", "/_aliases", {"actions": move})
+    wait_until(lambda: source.owned([uuid("library-2"), before]) == [False, True])
+
+
 def test_a_document_in_two_indices_of_an_alias_counts_once(library: Workspace, node: Node) -> None:
     index(node, "library-2")
     node.request("PUT", "/library-2/_doc/d3?refresh=true", {"name": "wolf", "body": "a short text"})

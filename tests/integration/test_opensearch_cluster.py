@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from rerank.engines.base import Encoder, Engine, SearchRequest
+from rerank.engines.base import Encoder, Engine, SearchRequest, WriteOptions
 from rerank.engines.opensearch import OpenSearchEngine, Settings, bulk, doc_value_features, writing
 from rerank.engines.opensearch.columns import FEATURES
 from rerank.errors import EngineError
@@ -301,8 +301,8 @@ def test_a_node_is_killed_during_ingests(
 
     def write(name: str, engine: OpenSearchEngine, progress: Callable[[int], object] | None = None) -> Any:
         if name.startswith("fresh"):
-            return engine.write(documents, progress=progress)
-        return engine.write([*changed, *added], deleted, progress=progress)
+            return engine.write(documents, options=WriteOptions(progress=progress))
+        return engine.write([*changed, *added], deleted, WriteOptions(progress=progress))
 
     jobs = [lambda name=name, engine=engine: ingest(name, engine) for name, engine in engines.items()]
     with background(*jobs):

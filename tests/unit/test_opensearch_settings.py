@@ -65,7 +65,7 @@ def test_fields_in_rerank_toml_are_read_again(table: dict[str, list[str]]) -> No
             fields_of(table, "x")
         return
     written = HERE.table() | ({"fields": table} if table else {})
-    engine = OpenSearchEngine.in_workspace(Path(), None, written, new=False, where="")
+    engine = OpenSearchEngine.in_workspace(Path(), None, written, new=False, settings_file="")
     config = config_file.read(config_file.written(None, "opensearch", written, engine.first_stages))
     read = config["opensearch"].pop("fields", {})
     assert fields_of(read, "") == {name: tuple(paths) for name, paths in table.items()}

@@ -389,12 +389,12 @@ class Elsewhere(LocalEngine):
 
     @classmethod
     def in_workspace(
-        cls, folder: Path, lang: str | None, settings: Mapping[str, Any], *, new: bool, where: str
+        cls, folder: Path, lang: str | None, settings: Mapping[str, Any], *, new: bool, settings_file: str
     ) -> LocalEngine:
-        return super().in_workspace(Path(settings["path"]), lang, {}, new=new, where=where)
+        return super().in_workspace(Path(settings["path"]), lang, {}, new=new, settings_file=settings_file)
 
     @classmethod
-    def place_of(cls, settings: Mapping[str, Any], where: str) -> str:
+    def location(cls, settings: Mapping[str, Any], settings_file: str) -> str:
         return f"folder {settings.get('path')}"
 
 

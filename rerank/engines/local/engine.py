@@ -6,7 +6,7 @@ import shutil
 import sqlite3
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.engines.base import (
-    Encoder,
+    DEFAULT_WRITE,
     Engine,
     SearchRequest,
     TermStatistics,
+    WriteOptions,
     WriteResult,
     batches,
     check_signal,
@@ -93,19 +94,20 @@ class LocalEngine(Engine):
 
     @classmethod
     def in_workspace(
-        cls, folder: Path, lang: str | None, settings: Mapping[str, Any], *, new: bool, where: str
+        cls, folder: Path, lang: str | None, settings: Mapping[str, Any], *, new: bool, settings_file: str
     ) -> LocalEngine:
         """See :meth:`Engine.in_workspace`."""
         if settings:
             raise UsageError(
-                f"{where}: {next(iter(settings))!r} is not a setting: the engine local has none; remove it"
+                f"{settings_file}: {next(iter(settings))!r} is not a setting: the engine local has none;"
+                " remove it"
             )
         if new:
             return cls.create(folder, lang)
         engine = cls.open(folder)
         if engine.lang != lang:
             raise WorkspaceError(
-                f"{where}: lang is {lang or ''!r}, but the documents were indexed as"
+                f"{settings_file}: lang is {lang or ''!r}, but the documents were indexed as"
                 f" {engine.lang or 'mixed languages'}; correct lang"
             )
         return engine
@@ -162,13 +164,9 @@ class LocalEngine(Engine):
         self,
         documents: Iterable[Document],
         delete: Iterable[str] = (),
-        *,
-        encoders: Sequence[Encoder] = (),
-        replace: bool = False,
-        skip_refused: bool = False,
-        progress: Callable[[int], object] | None = None,
+        options: WriteOptions = DEFAULT_WRITE,
     ) -> WriteResult:
-        """See :meth:`Engine.write`. Ignores ``encoders``.
+        """See :meth:`Engine.write`. Ignores all options but ``replace``.
 
         Raises InputError for an id in both ``documents`` and ``delete``.
         """
@@ -178,7 +176,7 @@ class LocalEngine(Engine):
                 opened = storage.connection(writes=True)
             with opened as connection:
                 storage.derive(connection)
-                result = connection.write(documents, delete, replace=replace)
+                result = connection.write(documents, delete, replace=options.replace)
                 storage.derive(connection)
             self._reclaim(storage)
         return result

@@ -66,7 +66,7 @@ class LocalFeatures(FeatureStore):
         stored = storage.features.stored(name, version, newest.rows)
         return int((storage.documents.alive(newest) & ~stored).sum())
 
-    def prepared(self, name: str, version: str) -> int | None:
-        """Count the documents without a feature; None: nothing is stored."""
+    def count_missing_vectors(self, name: str, version: str) -> int | None:
+        """Every stored feature can be searched; None if nothing is stored."""
         stored = version in self._engine.storage().features.versions().get(name, ())
         return self.missing(name, version) if stored else None

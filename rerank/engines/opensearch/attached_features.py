@@ -72,9 +72,9 @@ class AttachedFeatures(FeatureStore):
             count += self._index.count(_after(last, shard), shard.name, preference=where)
         return count
 
-    def prepared(self, name: str, version: str) -> int | None:
-        """Count the documents that a ranker cannot find; None: it cannot retrieve."""
-        return self._doc_values.prepared(name, version)
+    def count_missing_vectors(self, name: str, version: str) -> int | None:
+        """Vectors are in the index, not in the files."""
+        return self._doc_values.count_missing_vectors(name, version)
 
     @property
     def locates(self) -> bool:

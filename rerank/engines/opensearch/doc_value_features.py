@@ -236,12 +236,12 @@ class DocValueFeatures(FeatureStore):
         """Count the documents without a feature."""
         return self._index.count({"bool": {"must_not": _exists(feature_key(name, version))}})
 
-    def prepared(self, name: str, version: str) -> int | None:
-        """Count the documents that a ranker cannot find."""
-        found = self.searchable(name, version)
-        if found is None:
+    def count_missing_vectors(self, name: str, version: str) -> int | None:
+        """Count the documents without a value in the k-NN field."""
+        column = self.searchable(name, version)
+        if column is None:
             return None
-        return self._index.count(without_vectors(feature_key(name, version), found.passages))
+        return self._index.count(without_vectors(feature_key(name, version), column.passages))
 
 
 def _exists(key: str) -> dict[str, Any]:

@@ -5,7 +5,6 @@ The first index of the alias NAME is NAME-000001. An empty or replaced collectio
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,16 +24,16 @@ from rerank.engines.base import (
 from rerank.engines.opensearch.attached_features import AttachedFeatures
 from rerank.engines.opensearch.auth import check_trust, trust
 from rerank.engines.opensearch.connection import Settings, check
+from rerank.engines.opensearch.hook_source import ClusterHits
 from rerank.engines.opensearch.index import Index
 from rerank.engines.opensearch.layout import Layout, fields_of
+from rerank.engines.opensearch.reading import Reader
 from rerank.engines.opensearch.search import Searcher
 from rerank.engines.opensearch.templates import Templates
 from rerank.engines.opensearch.term_statistics import term_statistics
 from rerank.engines.opensearch.writing import Writer
 from rerank.errors import EngineError
 from rerank.records import Candidates, Query, SearchTemplate
-
-_LOOK = 2.0  # seconds until the cluster is asked again whether the name has an index
 
 
 class OpenSearchEngine(Writer, Engine):
@@ -58,9 +57,7 @@ class OpenSearchEngine(Writer, Engine):
         self.attached_features = AttachedFeatures(self.doc_values) if index.layout.attached else None
         self.searcher = Searcher(self.doc_values, self.attached_features)
         self.templates = Templates(index, self.attached_features)
-        self._uuids: set[str] = set()
-        self._foreign: set[str] = set()
-        self._look_again = 0.0
+        self._hits = ClusterHits(Reader(index), self.attached_features)
 
     @classmethod
     def create(cls, settings: Settings, folder: Path, lang: str | None = None) -> OpenSearchEngine:
@@ -88,36 +85,28 @@ class OpenSearchEngine(Writer, Engine):
 
     @classmethod
     def in_workspace(
-        cls, folder: Path, lang: str | None, settings: Mapping[str, Any], *, new: bool, where: str
+        cls, folder: Path, lang: str | None, settings: Mapping[str, Any], *, new: bool, settings_file: str
     ) -> OpenSearchEngine:
         """Open or create the engine of a workspace."""
-        read, fields = _read(settings, where)
-        check_trust(read, where)
-        return cls.create(read, folder, lang) if new else cls.open(read, folder, lang, fields)
+        connection, fields = _read(settings, settings_file)
+        check_trust(connection, settings_file)
+        return cls.create(connection, folder, lang) if new else cls.open(connection, folder, lang, fields)
 
     @classmethod
-    def named(cls, settings: Mapping[str, Any], where: str) -> None:
-        """Trust the user's hosts."""
-        trust(_read(settings, where)[0])
+    def trust_hosts(cls, settings: Mapping[str, Any], settings_file: str) -> None:
+        """Trust the hosts of settings that the user typed."""
+        connection, _ = _read(settings, settings_file)
+        trust(connection)
 
     @classmethod
-    def place_of(cls, settings: Mapping[str, Any], where: str) -> str:
-        """Return index and nodes."""
-        read, _ = _read(settings, where)
-        return f"index {read.index} at {read.where}"
+    def location(cls, settings: Mapping[str, Any], settings_file: str) -> str:
+        """Return the index and its nodes."""
+        connection, _ = _read(settings, settings_file)
+        return f"index {connection.index} at {connection.where}"
 
-    def owns(self, uuids: Sequence[str]) -> list[bool]:
-        """Return (n,) which uuids belong to this name.
-
-        For new uuids, the alias is read again; for uuids of other indices, at most every two seconds.
-        """
-        if time.monotonic() > self._look_again:
-            self._foreign.clear()
-            self._look_again = time.monotonic() + _LOOK
-        if not (self._uuids | self._foreign).issuperset(uuids):
-            self._uuids |= set(self.index.shape(fresh=True).uuids.values())
-            self._foreign |= set(uuids) - self._uuids
-        return [uuid in self._uuids for uuid in uuids]
+    def hook_source(self) -> ClusterHits:
+        """Return what reads the documents of hits by their location."""
+        return self._hits
 
     def discard(self) -> None:
         """Remove an empty index."""
@@ -184,6 +173,8 @@ class OpenSearchEngine(Writer, Engine):
         return self.attached_features or self.doc_values
 
 
-def _read(table: Mapping[str, Any], where: str) -> tuple[Settings, dict[str, tuple[str, ...]]]:
-    fields = fields_of(table.get("fields", {}), where)
-    return Settings.read({name: value for name, value in table.items() if name != "fields"}, where), fields
+def _read(table: Mapping[str, Any], settings_file: str) -> tuple[Settings, dict[str, tuple[str, ...]]]:
+    """Return the connection's settings, and the fields of an attached index."""
+    fields = fields_of(table.get("fields", {}), settings_file)
+    connection = {name: value for name, value in table.items() if name != "fields"}
+    return Settings.read(connection, settings_file), fields

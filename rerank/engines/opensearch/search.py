@@ -89,7 +89,7 @@ class Searcher:
         """
         one = requests[0]
         one.check(self._layout.first_stages)
-        columns = {query.name: self._prepared(query) for query in one.vector_queries}
+        columns = {query.name: self._searchable_column(query) for query in one.vector_queries}
         wanted = self._feature_keys(one)
         kept = [*(kept or ()), *self.fields.clauses(one.filters)]
         depths = [one.depth for _ in one.signals] + [query.depth or one.depth for query in one.vector_queries]
@@ -133,7 +133,7 @@ class Searcher:
             hits += answer.hits
         return Answer(hits, answer.took if ids else 0.0)
 
-    def _prepared(self, one: VectorQuery) -> Column:
+    def _searchable_column(self, one: VectorQuery) -> Column:
         column = self._features.searchable(one.name, one.version)
         if column is None:
             raise cannot_retrieve(one.name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -13,7 +13,7 @@ from typing import IO
 
 import msgspec
 
-from rerank.engines.base import Encoder, WriteResult
+from rerank.engines.base import DEFAULT_WRITE, WriteOptions, WriteResult
 from rerank.engines.opensearch.bulk import Action, Written, action, send
 from rerank.engines.opensearch.columns import FEATURES, Column, encode, feature_key
 from rerank.engines.opensearch.doc_value_features import DocValueFeatures
@@ -35,13 +35,13 @@ _CLEANUP = 5.0  # seconds that removing a half-written index may take
 class _Ingest:
     """One ingest: its options, and its actions in a temporary file.
 
-    columns: of the encoders' features. unchanged: skipped documents.
+    columns:   feature key -> mapped column, for the features that are written.
+    actions:   number of actions in the file.
+    unchanged: number of documents that are skipped because the index has them.
     """
 
     file: IO[bytes]
-    encoders: Sequence[Encoder]
-    skip_refused: bool
-    progress: Callable[[int], object] | None
+    options: WriteOptions
     columns: dict[str, Column]
     actions: int = 0
     unchanged: int = 0
@@ -70,18 +70,15 @@ class Writer(Reader):
         self,
         documents: Iterable[Document],
         delete: Iterable[str] = (),
-        *,
-        encoders: Sequence[Encoder] = (),
-        replace: bool = False,
-        skip_refused: bool = False,
-        progress: Callable[[int], object] | None = None,
+        options: WriteOptions = DEFAULT_WRITE,
     ) -> WriteResult:
         """Add, update and remove documents; see :meth:`Engine.write`.
 
         All documents are checked before the first is sent. If interrupted, run it again: stored documents are
         skipped.
 
-        replace: write a new index, then move the alias. An empty collection is always written this way.
+        With ``options.replace``, and always for an empty collection, the documents go into a new index, to
+        which the alias then moves.
         """
         if self._layout.attached:
             raise UsageError(
@@ -91,13 +88,14 @@ class Writer(Reader):
         written = Written()
         try:
             with self.lock(), tempfile.TemporaryFile(dir=self.index.folder) as file:
-                current, replace = self._current(replace)
+                current, replace = self._current(options.replace)
+                encoders = options.encoders
                 stored = self.doc_values.stored() if encoders or replace else {}
                 keys = {feature_key(encoder.name, encoder.version) for encoder in encoders}
                 if not encoders:  # rankers that retrieve still do, after a later encoding
                     keys = {key for key, column in stored.items() if column.vectors}
                 columns = {key: stored[key] for key in keys & stored.keys()}
-                ingest = _Ingest(file, encoders, skip_refused, progress, columns)
+                ingest = _Ingest(file, options, columns)
                 self._fill(ingest, documents, delete, compare=not replace)
                 file.flush()
                 if ingest.actions:
@@ -114,7 +112,7 @@ class Writer(Reader):
             written.deleted,
             (*written.missing, *(id for id in delete if not usable(id))),
             tuple(written.refused),
-            encoded=written.created + written.updated if encoders else 0,
+            encoded=written.created + written.updated if options.encoders else 0,
             unchanged=ingest.unchanged,
         )
 
@@ -146,7 +144,8 @@ class Writer(Reader):
         self, ingest: _Ingest, documents: Iterable[Document], delete: Sequence[str], compare: bool
     ) -> None:
         """Check documents and store actions."""
-        encoders, retrieving = ingest.encoders, self.doc_values.retrieving(ingest.encoders)
+        encoders = ingest.options.encoders
+        retrieving = self.doc_values.retrieving(encoders)
         positions: dict[str, int] = {}
         stream = iter(documents)
         while batch := list(islice(stream, _BATCH)):
@@ -205,11 +204,11 @@ class Writer(Reader):
         try:
             for count, done in send(self.index, target, ingest.batches()):
                 written.add(done)
-                if ingest.progress is not None:
-                    ingest.progress(count)
+                if ingest.options.progress is not None:
+                    ingest.options.progress(count)
         except EngineError as error:
             raise EngineError(f"{error} (then run the same command again)") from error
-        if written.refused and not ingest.skip_refused:
+        if written.refused and not ingest.options.skip_refused:
             first = "; ".join(f"{id!r}: {reason}" for id, reason in written.refused[:3])
             raise EngineError(
                 f"OpenSearch refuses {len(written.refused):,} of {plural(ingest.actions, 'document[|s]')}:"
