@@ -39,7 +39,8 @@ _YEAR = re.compile(r"\d{4}")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _TIME = re.compile(
-    r"(\d{4})(?:-(\d\d)(?:-(\d\d)(?:[T ](\d\d):(\d\d)(?::(\d\d)(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?)?)?)?"
+    r"(\d{4})(?:-(\d\d)(?:-(\d\d)(?:[Tt ](\d\d):(\d\d)(?::(\d\d)([.,]\d+)?)?"
+    r"(?: ?(Z|z|UTC|GMT|[+-]\d\d(?::?\d\d)?))?)?)?)?"
 )
 _LOWEST = (1, 1, 1, 0, 0, 0)  # parts of a date
 _DAY = 86_400.0
@@ -270,7 +271,7 @@ def period(text: str) -> tuple[float, float] | None:
         moment = datetime(year, month, day, hour, minute, second, 0, _zone(zone))
     except ValueError:  # the 13th month, the year 0
         return None
-    begin = moment.timestamp() + beyond + float(fraction or 0)
+    begin = moment.timestamp() + beyond + float((fraction or "0").replace(",", "."))
     if count == 1:
         length = _DAY * (366 if calendar.isleap(year) else 365)
     elif count == 2:
@@ -281,7 +282,7 @@ def period(text: str) -> tuple[float, float] | None:
 
 
 def _zone(text: str | None) -> timezone:
-    if text in (None, "Z"):
+    if text is None or text[0] not in "+-":
         return timezone.utc
     sign = -1 if text[0] == "-" else 1
-    return timezone(sign * timedelta(hours=int(text[1:3]), minutes=int(text[-2:])))
+    return timezone(sign * timedelta(hours=int(text[1:3]), minutes=int(text[3:].removeprefix(":") or 0)))

@@ -141,10 +141,10 @@ class Terms(threading.local):
 # The char filters of the index templates have the same rules. A test compares all characters.
 
 IGNORABLE = (
-    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
+    "\u00ad\u034f\u061c\u0640\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
     "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8"
 )
-"""Invisible characters (Unicode: Default_Ignorable_Code_Point), which NFKC_Casefold also removes."""
+"""Invisible characters (Unicode: Default_Ignorable_Code_Point), and the tatweel, which stretches words."""
 
 COMPATIBLE = (
     "\u00b2\u00b3\u00b5\u00b9\u0130\u0132\u0133\u013f\u0140\u0149\u017f\u01c4-\u01cc\u01f1-\u01f3"  # µ, ĳ, ſ
@@ -234,7 +234,7 @@ def normalize(text: str) -> str:
 
     1. HTML entities become characters: ``&beta;`` and ``&#946;``. Unknown names stay.
     2. Accents are composed (NFC).
-    3. Invisible characters are removed, such as soft hyphens and zero-width spaces.
+    3. Invisible characters are removed, such as soft hyphens and zero-width spaces; also the tatweel.
     4. Other forms of letters and digits become the usual ones (NFKC): full and half width, ligatures, raised
        and lowered digits, letters of formulas, Roman numbers. Other compatible characters stay.
 
@@ -258,7 +258,7 @@ def searchable(text: str, *, stemmed: bool) -> str:
     """Return the text that is split into index terms: normalized, and made of words.
 
     Texts without spaces (Thai, Lao, Khmer, Burmese and others) become overlapping pairs of letters. Words
-    above LONGEST_TERM are cut.
+    above LONGEST_TERM are cut. A final sigma is a sigma: capitals have only one.
 
     stemmed: the language has a stemmer. Then Chinese and Japanese texts also become pairs, because its
         analyzer does not split them.
@@ -268,7 +268,7 @@ def searchable(text: str, *, stemmed: bool) -> str:
     >>> searchable("x" * 70, stemmed=True) == "x" * 64
     True
     """
-    text = normalize(text)
+    text = normalize(text).replace("ς", "σ")
     if not text.isascii() and _RARE.search(text):
         text = _CJK_PAIRS.sub(r"\1\2 ", text) if stemmed and _CJK.search(text) else _spaced(text)
     return _LONG.sub(r"\1", text) if _may_have_long_words(text) else text

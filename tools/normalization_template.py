@@ -14,7 +14,7 @@ from html.entities import html5, name2codepoint
 from pathlib import Path
 from typing import Any
 
-from rerank.text import CJK, IGNORABLE, SPACELESS, normalize, pairs_pattern
+from rerank.text import CJK, IGNORABLE, SPACELESS, normalize, pairs_pattern, searchable
 
 FILE = Path(__file__).parents[1] / "index_templates" / "rerank-normalization.json"
 HANGUL = range(0xAC00, 0xD7A4)
@@ -36,13 +36,18 @@ def entities() -> Iterator[tuple[str, str]]:
             yield f"&{name}", value
 
 
+def index_form(character: str) -> str:
+    """Return the characters in index terms for a character."""
+    return searchable(character, stemmed=False)
+
+
 def forms() -> Iterator[tuple[str, str]]:
     """Yield all characters that normalization changes, and decomposed letters, except Korean ones."""
     for code in range(sys.maxunicode + 1):
         character = chr(code)
         if unicodedata.category(character) in ("Cs", "Co", "Cn") or code in HANGUL:
             continue
-        normal = normalize(character)
+        normal = index_form(character)
         if normal != character:
             yield character, normal
         letters = unicodedata.normalize("NFD", character)

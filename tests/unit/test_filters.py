@@ -53,6 +53,25 @@ def test_a_date_is_a_period():
         assert period(text) is None
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2024-05-01T02:00:00+02:00",
+        "2024-05-01 00:00:00+00",  # PostgreSQL
+        "2024-05-01 02:00:00 +0200",
+        "2024-04-30T18:30:00-05:30",
+        "2024-05-01t00:00:00z",
+        "2024-05-01 00:00:00 UTC",
+    ],
+)
+def test_spellings_of_one_moment_are_equal(text):
+    assert period(text) == period("2024-05-01T00:00:00Z")
+
+
+def test_a_comma_separates_the_fraction_of_a_second():
+    assert period("2024-05-01T00:00:00,250Z") == period("2024-05-01T00:00:00.250Z")
+
+
 def test_the_last_dates_of_the_calendar_are_dates():
     """Open ends are often written in this way. The year 10000 begins 253402300800 seconds after 1970."""
     end = 253402300800.0
