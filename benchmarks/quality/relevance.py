@@ -3,8 +3,8 @@
     python -m benchmarks.quality.relevance WORKSPACE QUERIES QRELS --stack bm25,text
 
 For each test query, one relevant document and N - 1 random ones are sent. ``first`` is the share of queries
-whose relevant document gets the first place, by the stack and by each of its signals. ``answer`` is the AUC of
-the best score: N documents with a relevant one against N without.
+whose relevant document gets the first place, by the stack and by each of its signals. ``answer`` is the AUC
+of the best score: N documents with a relevant one against N without.
 """
 
 from __future__ import annotations

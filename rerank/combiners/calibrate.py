@@ -15,14 +15,14 @@ Array = NDArray[np.float64]
 MIN_RELEVANT = 30
 """With fewer relevant candidates, there is no calibration."""
 
-LIST_SIZE = 100
+LIST_SIZE = 10
 """Best candidates of a query in the regression."""
 
 _FOLDS = 5
-_MEASURED = 10
-"""Candidates per query whose probabilities are compared with the judgments."""
-
 _GROUPS = 10
+_GROUP_SIZE = 100
+"""Smallest group of the calibration error. In smaller ones, most of the difference would be chance."""
+
 _STEPS = 50
 _RIDGE = 1e-4
 """Weight of the squared coefficients, so that they stay finite if the scores separate all documents."""
@@ -105,8 +105,8 @@ def _cross_fitted(lists: Sequence[CandidateList]) -> tuple[float | None, float]:
         calibration = Calibration(*fitted, relevant=0, auc=None, error=0.0)
         for each in lists[fold::_FOLDS]:
             own = calibration.probabilities(each.scores, each.length)
-            probabilities.append(own[:_MEASURED])
-            targets.append(each.relevant[:_MEASURED])
+            probabilities.append(own)
+            targets.append(each.relevant)
             if each.relevant.any():
                 best.append(float(own.max()))
             if len(each.foreign):
@@ -120,10 +120,13 @@ def _cross_fitted(lists: Sequence[CandidateList]) -> tuple[float | None, float]:
 def calibration_error(probabilities: Array, targets: NDArray[np.bool_]) -> float:
     """Return the mean difference of probability and share of relevant documents in groups of equal size.
 
-    >>> calibration_error(np.array([0.25, 0.25, 0.75, 0.75]), np.array([False, False, True, True]))
+    There are ten groups, or fewer, so that a group has at least 100 documents.
+
+    >>> calibration_error(np.array([0.25, 0.25, 0.75, 0.75]), np.array([False, False, True, False]))
     0.25
     """
-    groups = np.array_split(np.argsort(probabilities, kind="stable"), _GROUPS)
+    count = min(_GROUPS, max(len(probabilities) // _GROUP_SIZE, 1))
+    groups = np.array_split(np.argsort(probabilities, kind="stable"), count)
     differences = [
         abs(float(probabilities[group].mean() - targets[group].mean())) * len(group)
         for group in groups

@@ -39,7 +39,7 @@ class Calibration:
     auc:      probability that the best of a query's candidates gets a larger p than the best of another
         query's candidates. None: there were no candidates of other queries.
     error:    expected calibration error of the first ten candidates: the mean difference of p and the share
-        of relevant documents, in ten groups of equal size.
+        of relevant documents, in groups of equal size.
 
     Both are measured on queries that the regression did not see (cross-fitting).
     """

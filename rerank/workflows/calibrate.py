@@ -22,7 +22,7 @@ from rerank.workflows.experiment import Experiment
 
 Array = NDArray[np.float64]
 
-_FOREIGN = 30
+_FOREIGN = 10
 """Best candidates of another query, which are examples of lists without an answer."""
 
 _JUDGED = Protocol(None)
