@@ -133,7 +133,7 @@ def _remarks(
     from rerank.stack.parse import retriever_depths
 
     tune = f"`rerank tune --stack {','.join(stack.tuned_for)} --queries QUERIES --qrels QRELS`"
-    here = workspace.versions_here(stack)
+    here = workspace.installed_versions(stack)
     for name in workspace.outdated(stack):
         used = f"; it uses {name} {pipeline.rankers[name].version}" if name in here else ""
         yield f"{name} was trained again after this stack was tuned{used}; run {tune}"

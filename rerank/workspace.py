@@ -4,43 +4,56 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+import shlex
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from numbers import Integral
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rerank import config_file
 from rerank.combiners.linear import NAME
-from rerank.errors import RerankError, UsageError
+from rerank.engines.base import FIRST_STAGES, Engine
+from rerank.engines.registry import engine_class
+from rerank.errors import BusyError, InputError, NoCollectionError, RerankError, UsageError, WorkspaceError
 from rerank.evaluation.leakage import TrainingRecord
+from rerank.files import LOCK, folder_lock, parse_json, sync_folder, trouble, write_text
 from rerank.filters import filters_of
 from rerank.rankers.base import Ranker
 from rerank.rankers.registry import families
 from rerank.rankers.store import RankerStore
-from rerank.records import Query
+from rerank.records import Query, SearchTemplate, shorten
 from rerank.search.pipeline import Pipeline, ResultPage
 from rerank.stack.parse import retriever_depths
 from rerank.stack.releases import KEPT, Releases, tuned_versions
-from rerank.stack.signals import check_retriever, learned, resolve
+from rerank.stack.signals import SEARCH, check_retriever, learned, resolve
 from rerank.stack.stack import Stack, called, find_stack
-from rerank.workspace_folder import WorkspaceFolder
+from rerank.text import language, language_or_none
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from rerank.rankers.graphs.citations import Citations
 
-
-WorkspaceOrPath = WorkspaceFolder | str | PathLike[str]
-"""A workspace, or its folder."""
 
 LONGEST_NAME = 200
 """Characters of the name of a stack in the name of its file."""
 
+_ELSEWHERE = "choose another folder with -w"
+_SETTINGS = "rerank.toml"
+_UNFINISHED = "rerank.toml.new"  # of a workspace in creation; it becomes rerank.toml
 
-class Workspace(WorkspaceFolder):
-    """One collection with rankers and stacks. Use :meth:`open` or :meth:`create`.
+
+class Workspace:
+    """The folder of one collection: its settings, documents, rankers and stacks.
+
+    Use :meth:`open` or :meth:`create`. The documents can be in the folder or in an OpenSearch cluster, which
+    the settings (``rerank.toml``) name. Nothing is read before it is needed.
 
     >>> from rerank import Document
     >>> workspace = Workspace.create(folder / "new", lang="en")
@@ -52,8 +65,201 @@ class Workspace(WorkspaceFolder):
     """
 
     def __init__(self, folder: Path, config: dict[str, Any]) -> None:
-        super().__init__(folder, config)
+        self.folder = folder
+        self.config = config
+        self._engine: Engine | None = None
         self._rankers: dict[tuple[str, str | None], Ranker] = {}
+
+    def __fspath__(self) -> str:
+        return str(self.folder)
+
+    def __repr__(self) -> str:
+        return f"Workspace({str(self.folder)!r})"
+
+    @staticmethod
+    def exists(folder: str | PathLike[str]) -> bool:
+        """Return whether the folder is a workspace."""
+        return (Path(folder) / _SETTINGS).exists()
+
+    @classmethod
+    def create(
+        cls,
+        folder: str | PathLike[str],
+        *,
+        lang: str | None = None,
+        engine: str = "local",
+        settings: Mapping[str, Any] | None = None,
+        attach: bool = False,
+    ) -> Self:
+        """Create a workspace and open it.
+
+        lang:     language of the documents; None if it is unknown or mixed.
+        engine:   name of the engine, and its settings.
+        attach:   use an index that exists, and do not change its documents.
+
+        Raises WorkspaceError if the folder is a workspace or has other files, UsageError for wrong settings.
+        """
+        path = Path(folder)
+        try:
+            os.fspath(path).encode()
+        except UnicodeEncodeError:  # tantivy cannot open it
+            raise WorkspaceError(f"{str(path)!a}: the name is not UTF-8; {_ELSEWHERE}") from None
+        if path.exists() and not path.is_dir():
+            raise WorkspaceError(f"{path}: a file, and not a workspace; {_ELSEWHERE}")
+        lang = language(lang)
+        settings = settings or {}
+        settings_file = str(path / _SETTINGS)
+        kind = engine_class(engine, str(path))
+        kind.trust_hosts(settings, settings_file)
+        try:
+            with _new_folder(path) as unfinished, ExitStack() as undo:
+                created = kind.in_workspace(
+                    path / "engine", lang, settings, new=not attach, settings_file=settings_file
+                )
+                if not attach:
+                    undo.callback(_discard, created)
+                text = config_file.written(lang, engine, settings, created.first_stages)
+                created.close()
+                _write_durably(unfinished, text)
+                undo.pop_all()
+        except OSError as error:
+            raise WorkspaceError(f"{path}: cannot make a workspace ({error.strerror or error})") from error
+        return cls.open(path)
+
+    @classmethod
+    def open(cls, folder: str | PathLike[str] | Self) -> Self:
+        """Open a workspace; an open one is returned unchanged. Raises WorkspaceError."""
+        if isinstance(folder, cls):
+            return folder
+        if not isinstance(folder, (str, PathLike)):
+            raise UsageError(f"workspace: {shorten(folder)} is neither a Workspace nor a folder")
+        path = Path(folder)
+        file = path / _SETTINGS
+        try:
+            config = config_file.load(file)
+        except InputError as error:
+            cause = error.__cause__
+            if not isinstance(cause, (FileNotFoundError, NotADirectoryError)):
+                raise (trouble(cause, file) or WorkspaceError(str(error))) from error
+            command = f"rerank ingest CORPUS -w {shlex.quote(str(path))}"
+            no_workspace = f"{path}: no workspace here; make one with `{command}`"
+            raise WorkspaceError(_lost_settings(path) or no_workspace) from None
+        if config.get("format") != config_file.FORMAT:
+            raise WorkspaceError(
+                f"{path}: a workspace of format {config.get('format')!r}, but this version of rerank reads"
+                f" {config_file.FORMAT}; ingest the documents into a new workspace"
+            )
+        config_file.check(config, file)
+        return cls(path, config)
+
+    def discard(self) -> None:
+        """Remove a new, empty workspace."""
+        with suppress(OSError, RerankError):
+            (self.folder / "engine").mkdir(exist_ok=True)
+            with self.engine.lock():
+                if len(self.engine):
+                    return
+                self.engine.discard()
+                (self.folder / _SETTINGS).unlink()
+                shutil.rmtree(self.folder / "engine", ignore_errors=True)
+                self.folder.rmdir()
+
+    @property
+    def engine(self) -> Engine:
+        """The engine, opened when first used."""
+        if self._engine is None:
+            self._engine = self._open_engine()
+        return self._engine
+
+    def recreate_engine(self) -> None:
+        """Create the engine again if its folder was removed."""
+        try:
+            _ = self.engine
+        except NoCollectionError:
+            self._engine = self._open_engine(new=True)
+
+    def _open_engine(self, *, new: bool = False) -> Engine:
+        kind, settings = self._engine_settings()
+        return kind.in_workspace(
+            self.folder / "engine", self.lang, settings, new=new, settings_file=self._settings_file
+        )
+
+    @property
+    def _settings_file(self) -> str:
+        return str(self.folder / _SETTINGS)
+
+    def _engine_settings(self) -> tuple[type[Engine], dict[str, Any]]:
+        name = self.config.get("engine", "local")
+        return engine_class(name, self._settings_file), self.config.get(name, {})
+
+    @property
+    def first_stage(self) -> str:
+        """Default first stage: a signal, or ``search`` (template)."""
+        return self.first_stage_of(None)[0]
+
+    def first_stage_of(self, text: str | None) -> tuple[str, SearchTemplate | None]:
+        """Read ``bm25``, ``template:FILE``, ``stored:ID`` or ``run:FILE``; default: from ``rerank.toml``.
+
+        FILE is then relative to the workspace.
+        """
+        from rerank.formats import read_template
+
+        folder = self.folder if text is None else None
+        text = str(self.config.get("first_stage", FIRST_STAGES[0])) if text is None else text
+        search = read_template(text, folder)
+        return (text, None) if search is None else (SEARCH, search)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Fields that other clients search for words; empty: all.
+
+        By default, title and text of an attached index.
+        """
+        words = self.config.get("words")
+        if words is not None:
+            return tuple(words)
+        fields = self.config.get("opensearch", {}).get("fields", {})
+        paths: list[str] = []
+        for part in ("title", "text"):
+            values = fields.get(part, ()) if isinstance(fields, dict) else ()
+            paths += [values] if isinstance(values, str) else values
+        return tuple(paths)
+
+    @property
+    def location(self) -> str:
+        """Where the documents are, for messages: the folder, or an index and its nodes."""
+        kind, settings = self._engine_settings()
+        return kind.location(settings, self._settings_file) or str(self.folder)
+
+    def check_location(self, engine: str, settings: Mapping[str, Any]) -> None:
+        """Raise UsageError if the settings name another location than the one of the workspace."""
+        kind, own_settings = self._engine_settings()
+        file = self._settings_file
+        location = kind.location(own_settings, file)
+        if engine_class(engine, file).location(settings, file) != location:
+            raise UsageError(
+                f"{self.folder}: the documents are in {location or 'this folder'}; leave --url, --index and"
+                f" --profile out, edit {file}, or choose another workspace with -w"
+            )
+        kind.trust_hosts(settings, file)
+
+    @property
+    def lang(self) -> str | None:
+        """Language of the documents; None if it is unknown or mixed."""
+        return self.config.get("lang") or None
+
+    def category_edges(self) -> list[tuple[str, str]] | None:
+        """Return child-parent pairs of the category graph, or None."""
+        from rerank.formats import read_categories
+
+        path = self.folder / "categories.tsv"
+        return read_categories(path) if path.exists() else None
+
+    def save_category_edges(self, edges: Iterable[tuple[str, str]]) -> None:
+        """Store a category graph."""
+        from rerank.formats.tables import format_rows
+
+        write_text(self.folder / "categories.tsv", format_rows([("child", "parent"), *edges]))
 
     def citations(self) -> Citations:
         """Read the citations of the documents."""
@@ -74,34 +280,46 @@ class Workspace(WorkspaceFolder):
         return self._rankers[name, version]
 
     def versions(self, stack: Stack | None = None) -> dict[str, str]:
-        """Ranker -> version: of the stack, else of the active stack, else the newest."""
-        stacks = [one for one in (stack, self.releases.stack) if one is not None]
+        """Return the version of each ranker that searches use.
+
+        It is the version of the stack, else the one of the active stack, else the newest. A version that was
+        removed does not count.
+        """
+        active = self.releases.stack
+        stacks = [candidate for candidate in (stack, active) if candidate is not None]
         versions = {}
         for name in self.trained() if stack is None else stack.rankers:
-            named = [one.versions[name] for one in stacks if name in one.versions]
-            stored = (version for version in named if self._installed.has(name, version))
-            versions[name] = next(stored, None) or self._installed.record(name).version
+            in_stacks = [candidate.versions[name] for candidate in stacks if name in candidate.versions]
+            installed = [version for version in in_stacks if self._installed.has(name, version)]
+            versions[name] = installed[0] if installed else self._installed.record(name).version
         return versions
 
-    def versions_here(self, stack: Stack) -> dict[str, str]:
-        """Ranker -> existing version of a stack."""
-        return {
-            name: version for name, version in stack.versions.items() if self._installed.has(name, version)
-        }
+    def installed_versions(self, stack: Stack) -> dict[str, str]:
+        """Return the versions that a stack names and that are installed."""
+        versions = stack.versions.items()
+        return {name: version for name, version in versions if self._installed.has(name, version)}
 
-    def needed(self, *, before: bool = False) -> dict[str, list[str]]:
-        """Ranker -> versions whose features must be stored.
+    def versions_to_keep(self, *, include_previous: bool = False) -> dict[str, list[str]]:
+        """Return the versions of each ranker whose features must be stored.
 
-        before: include earlier stacks and the newest versions; all if a stack is unreadable.
+        These are the versions of the active stack. With ``include_previous``, also the newest version, and
+        versions of earlier stacks, to which a rollback can return. If a stack cannot be read, all are kept.
         """
-        tuned = tuned_versions(self.folder, 1 + KEPT if before else 1)
-        needed = {}
+        in_stacks = tuned_versions(self.folder, 1 + KEPT if include_previous else 1)
+        versions_by_ranker = {}
         for name in self.trained():
             with suppress(RerankError):
                 stored = self._installed.versions(name)
-                wanted = stored if tuned is None else [*stored[:before], *tuned.get(name, ())]
-                needed[name] = [one for one in dict.fromkeys(wanted) if self._installed.has(name, one)]
-        return {name: versions for name, versions in needed.items() if versions}
+                versions = stored
+                if in_stacks is not None:
+                    newest = stored[:1] if include_previous else []
+                    versions = [*newest, *in_stacks.get(name, ())]
+                installed = [
+                    version for version in dict.fromkeys(versions) if self._installed.has(name, version)
+                ]
+                if installed:
+                    versions_by_ranker[name] = installed
+        return versions_by_ranker
 
     def forget_rankers(self) -> None:
         """Reload rankers on their next use."""
@@ -112,15 +330,18 @@ class Workspace(WorkspaceFolder):
         # Not stored: a reference cycle would keep files open until garbage collection.
         return RankerStore(self.folder / "rankers", lambda: tuned_versions(self.folder))
 
-    def check_name(self, name: str, family: str, variant: str) -> None:
-        """Raise UsageError for an invalid or used name."""
+    def check_ranker_name(self, name: str, family: str, variant: str) -> None:
+        """Raise UsageError for an invalid name, and for the name of another ranker."""
         if not re.fullmatch(NAME, name):
             raise UsageError(
                 f"{name!r} is not a name of a ranker; use letters, digits, and _ - . after the first letter"
             )
         if not learned([name]):
             raise UsageError(f"{name} is a first stage; choose another name for the ranker")
-        owner = next(((one.name, name) for one in families().values() if name in one.rankers), None)
+        owner = None
+        for other_family in families().values():
+            if name in other_family.rankers:
+                owner = other_family.name, name
         if owner is None and name in self.trained():
             record = self._installed.record(name)
             owner = record.family, record.variant
@@ -129,22 +350,27 @@ class Workspace(WorkspaceFolder):
                 f"{name} is the name of another ranker ({owner[1]}, of the family {owner[0]}); choose another"
             )
 
-    def seen(self, name: str, version: str | None = None) -> TrainingRecord:
-        """Return training and dev queries, or empty. Default version: the newest."""
+    def training_record(self, name: str, version: str | None = None) -> TrainingRecord:
+        """Return the queries and documents that trained a ranker, or an empty record.
+
+        version: by default the newest.
+        """
         return TrainingRecord.from_json(self._installed.read(name, version, "seen.json"))
 
     def training_records(self, stack: Stack) -> dict[str, TrainingRecord]:
-        """Ranker -> training record; "": the stack's weights."""
-        own = TrainingRecord.from_json(stack.tuned.get("seen"))
-        return {name: self.seen(name, stack.versions.get(name)) for name in stack.rankers} | {"": own}
+        """Return the training record of each ranker. The name "" has the record of the stack's weights."""
+        records = {name: self.training_record(name, stack.versions.get(name)) for name in stack.rankers}
+        records[""] = TrainingRecord.from_json(stack.tuned.get("seen"))
+        return records
 
-    def install(self, ranker: Ranker, seen: TrainingRecord | None = None) -> None:
-        """Store a trained ranker as the newest version; versions without a stack are removed.
+    def install(self, ranker: Ranker, record: TrainingRecord | None = None) -> None:
+        """Store a trained ranker as the newest version, and remove versions that no stack uses.
 
-        seen: training and dev queries.
+        record: the queries and documents that trained it.
         """
-        self.check_name(ranker.name, ranker.family, ranker.variant or ranker.name)
-        self._installed.install(ranker, {"seen.json": json.dumps(seen.to_json()) + "\n"} if seen else {})
+        self.check_ranker_name(ranker.name, ranker.family, ranker.variant or ranker.name)
+        files = {"seen.json": json.dumps(record.to_json()) + "\n"} if record else {}
+        self._installed.install(ranker, files)
         # Loaded from disk on the next use, so tests check the stored ranker.
         self.forget_rankers()
 
@@ -209,20 +435,19 @@ class Workspace(WorkspaceFolder):
             raise UsageError(f"query takes a text or a Query, not {query!r}")
         if not isinstance(stack, (str, Stack, type(None))):
             raise UsageError(f"stack takes a text or a Stack, not {stack!r}")
-        found = stack if isinstance(stack, Stack) else self.stack(stack or self.default_stack)
+        if not isinstance(stack, Stack):
+            stack = self.stack(stack or self.default_stack)
         pipeline = self.pipeline(
-            found.signals,
-            retrieve=found.retrieve,
+            stack.signals,
+            retrieve=stack.retrieve,
             infer_categories=infer_categories,
-            versions=self.versions(found),
+            versions=self.versions(stack),
         )
-        answer = pipeline.answer(query, found, filters=filters_of(filter))
+        answer = pipeline.answer(query, stack, filters=filters_of(filter))
         hits = pipeline.hits(answer, k)
-        texts = self.engine.get([hit["id"] for hit in hits])
-        return ResultPage(answer, [{**hit, "text": d.text if d else ""} for hit, d in zip(hits, texts)])
-
-    def __repr__(self) -> str:
-        return f"Workspace({str(self.folder)!r})"
+        documents = self.engine.get([hit["id"] for hit in hits])
+        texts = [document.text if document is not None else "" for document in documents]
+        return ResultPage(answer, [{**hit, "text": text} for hit, text in zip(hits, texts)])
 
     # -- stacks ------------------------------------------------------------------------------------------
 
@@ -259,8 +484,8 @@ class Workspace(WorkspaceFolder):
                 return in_use  # named by its signals with weight
             return active
 
-        first, search = self.first_stage_of(None)
-        return find_stack(text, self.ranker, tuned, first, search)
+        first_stage, search = self.first_stage_of(None)
+        return find_stack(text, self.ranker, tuned, first_stage, search)
 
     @property
     def releases(self) -> Releases:
@@ -292,11 +517,11 @@ class Workspace(WorkspaceFolder):
     def rollback(self) -> Stack:
         """Activate the previous stack. Raises UsageError if it or a ranker is missing."""
         with self._installed.changing():
-            before = self.releases.previous()
-            assert before.stack is not None
-            self._check_versions(before.stack, f"version {before.number}, {before.stack},")
-            before.save()
-        return before.stack
+            previous = self.releases.previous()
+            assert previous.stack is not None
+            self._check_versions(previous.stack, f"version {previous.number}, {previous.stack},")
+            previous.save()
+        return previous.stack
 
     def _check_versions(self, stack: Stack, name: str) -> None:
         for ranker in stack.rankers:
@@ -310,4 +535,67 @@ class Workspace(WorkspaceFolder):
     def outdated(self, stack: Stack) -> list[str]:
         """Return rankers trained after the stack was tuned."""
         versions = {name: self.ranker(name).version for name in stack.rankers}
-        return [name for name, v in versions.items() if stack.versions.get(name, v) != v]
+        return [name for name, version in versions.items() if stack.versions.get(name, version) != version]
+
+
+WorkspaceOrPath = Workspace | str | PathLike[str]
+"""A workspace, or its folder."""
+
+
+@contextmanager
+def _new_folder(folder: Path) -> Iterator[Path]:
+    """Yield the file for the settings, and make the folder a workspace if the block succeeds.
+
+    The file marks an unfinished workspace from the beginning, and becomes ``rerank.toml`` at the end. Only a
+    folder ``engine`` next to this mark is removed, after an error or by the next creation.
+    """
+    existed = folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    unfinished = folder / _UNFINISHED
+    with folder_lock(folder, f"making a workspace in {folder}"):
+        if (folder / _SETTINGS).exists():
+            raise BusyError(f"another process has just made a workspace in {folder}; run again")
+        names = {path.name for path in folder.iterdir()} - {LOCK}
+        if names and not {_UNFINISHED} <= names <= {_UNFINISHED, "engine"}:
+            raise WorkspaceError(
+                _lost_settings(folder) or f"{folder}: not empty, and not a workspace; {_ELSEWHERE}"
+            )
+        _write_durably(unfinished, "")
+        shutil.rmtree(folder / "engine", ignore_errors=True)
+        try:
+            yield unfinished
+            unfinished.rename(folder / _SETTINGS)
+            sync_folder(folder)
+        except BaseException:
+            shutil.rmtree(folder / "engine", ignore_errors=True)
+            unfinished.unlink(missing_ok=True)
+            if not existed:
+                with suppress(OSError):
+                    folder.rmdir()
+            raise
+
+
+def _discard(engine: Engine) -> None:
+    """Remove the empty index of a workspace that could not be created."""
+    with suppress(RerankError):
+        engine.discard()
+
+
+def _write_durably(path: Path, text: str) -> None:
+    path.write_text(text, "utf-8")
+    sync_folder(path)
+    sync_folder(path.parent)
+
+
+def _lost_settings(folder: Path) -> str | None:
+    """Return the error for a folder with documents, but without settings; None without documents."""
+    try:
+        lang = parse_json((folder / "engine" / "engine.json").read_bytes())["lang"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    lines = f'format = {config_file.FORMAT}\\nlang = "{language_or_none(lang) or ""}"\\n'
+    file = shlex.quote(str(folder / _SETTINGS))
+    return (
+        f"{folder}: {_SETTINGS} is missing, but the folder `engine` holds a collection; write the file again"
+        f" with `printf '{lines}' > {file}`"
+    )

@@ -50,7 +50,7 @@ class Snapshot:
         for one in (*self.tuned.values(), self.default):
             if one.then is not None:
                 one.then.encoder()
-            for name, version in workspace.versions_here(one).items():
+            for name, version in workspace.installed_versions(one).items():
                 self.versions[name, version] = workspace.ranker(name, version)
         self.pipeline = Pipeline(workspace.engine, self.rankers, settings.infer_categories, VectorCache())
         self.columns = {

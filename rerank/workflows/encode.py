@@ -48,7 +48,7 @@ def encode(
         one._replace(retrieves=one.name in retrieve) for one in encoders_of(workspace, names, progress)
     ]
     title = " ".join(("encode", *dict.fromkeys(encoder.name for encoder in encoders)))
-    total, keep = len(workspace.engine) * len(encoders), workspace.needed(before=True)
+    total, keep = len(workspace.engine) * len(encoders), workspace.versions_to_keep(include_previous=True)
     with (progress if encoders else Progress()).step(title, total, "doc") as step:
         encoded = workspace.engine.write_features(encoders, force=force, keep=keep, progress=step)
     return EncodeReport(encoded)
@@ -61,7 +61,7 @@ def encoders_of(
     if names is not None:
         rankers = [workspace.ranker(one) if isinstance(one, str) else one for one in names]
     else:
-        rankers, older = [], workspace.needed()
+        rankers, older = [], workspace.versions_to_keep()
         for name in workspace.trained():
             try:
                 versions = [workspace.ranker(name, version) for version in (None, *older.get(name, ()))]

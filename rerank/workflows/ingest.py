@@ -136,7 +136,7 @@ def ingest(
 def _open(workspace: WorkspaceOrPath, lang: str | None, opensearch: Settings | None) -> Workspace:
     workspace = Workspace.open(workspace)
     if opensearch is not None:
-        workspace.check_place("opensearch", opensearch.table())
+        workspace.check_location("opensearch", opensearch.table())
     if lang is not None and language(lang) != workspace.lang:
         raise InputError(
             f"{workspace.folder}: the language is {workspace.lang or 'not set'} and cannot be changed to"

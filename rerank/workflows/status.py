@@ -82,13 +82,13 @@ def status(workspace: WorkspaceOrPath) -> StatusReport:
             continue
         row.missing_features = workspace.engine.missing_features(name, row.version)
         row.features = not row.missing_features
-    for name, versions in workspace.needed().items():
+    for name, versions in workspace.versions_to_keep().items():
         if name in rankers and rankers[name].version is not None:
             rankers[name].older = [one for one in versions if one != rankers[name].version]
     return StatusReport(
         *_stacks(workspace),
         workspace=str(workspace.folder),
-        place=workspace.place,
+        place=workspace.location,
         documents=len(workspace.engine),
         lang=workspace.lang,
         rankers=list(rankers.values()),

@@ -92,7 +92,7 @@ def _called(
         raise UsageError(f"{as_name!r} names one ranker, not {len(names)}; train one ranker")
     called = {variant: as_name or variant for variant in names}
     for variant, name in called.items():
-        workspace.check_name(name, family.name, variant)
+        workspace.check_ranker_name(name, family.name, variant)
     return called
 
 

@@ -138,7 +138,7 @@ def test_later_documents_and_versions_are_retrieved(
     (about,) = knn_node.request("GET", f"/{index}").values()
     passages = about["mappings"]["properties"]["rerank_features"]["properties"]["dense:knn"]
     now = Workspace.open(cluster)  # a new index contains only needed versions
-    needed = {now.ranker("dense").version, *now.needed(before=True).get("dense", ())}
+    needed = {now.ranker("dense").version, *now.versions_to_keep(include_previous=True).get("dense", ())}
     assert passages["properties"].keys() == needed
     run("ingest", corpus, "--replace", "--no-encode", "-w", cluster).ok()
     assert run("encode", "-w", cluster, "--json").json["encoded"] == {"dense": SIZE * len(needed)}

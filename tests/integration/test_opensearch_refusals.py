@@ -209,7 +209,9 @@ def test_a_bulk_request_that_times_out_is_reported(run, many, node, name, tmp_pa
 
 def test_requests_that_are_too_large_are_reported(run, node, name, tmp_path, write_lines):
     def limit(request: Any) -> Any:
-        return Answer(413, b"too large", "text/plain") if request.bulk and len(request.body) > 20_000 else None
+        return (
+            Answer(413, b"too large", "text/plain") if request.bulk and len(request.body) > 20_000 else None
+        )
 
     records = [{"_id": f"n{i}", "text": f"gene number {i}"} for i in range(1000)]
     file = write_lines(tmp_path / "large.jsonl", [*records, {"_id": "large", "text": "y" * 30_000}])

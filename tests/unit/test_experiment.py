@@ -139,7 +139,7 @@ def test_training_queries_are_recorded_and_reported_as_leaks(workspace):
     """Queries: q1 trains and tunes, q2 stops training. Relevant documents of q3 are also relevant for q1."""
     judged = {q: Qrels((q, d, 1) for d in QRELS[q]) for q in ("q1", "q2", "q3")}
     train(workspace, ["lsi"], queries=QUERIES, qrels=judged["q1"], dev_qrels=judged["q2"], config={"dim": 2})
-    seen = workspace.seen("lsi")
+    seen = workspace.training_record("lsi")
     assert [seen.among(how, ["q1", "q2", "q3"]) for how in ("trained", "stopped")] == [["q1"], ["q2"]]
     assert seen.among("documents", ["owl", "wolf", "fox", "hen"]) == ["owl", "wolf", "fox"]
 

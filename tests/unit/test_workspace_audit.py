@@ -147,7 +147,7 @@ def test_documents_can_be_ingested_again_after_their_folder_is_lost(folder, tmp_
     assert (report.added, report.encoded, report.lang) == (60, {"text": 60}, "en")
     again = Workspace.open(folder)
     assert (again.trained(), again.engine.missing_features("text", "v1")) == (["text"], 0)
-    assert tune_fruit(again).scoring.recomputed == {}
+    assert again.search("pear", stack="tfidf*1 + text*1").answer.recomputed == {}
 
 
 def test_documents_without_engine_settings_are_kept(folder, tmp_path):
