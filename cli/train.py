@@ -116,8 +116,8 @@ def _described(fitted: TrainingResult) -> str:
         text = f"interrupted, {text if fitted.epoch else 'the start is kept'}"
     if fitted.dev is not None:
         text += f"; {fitted.measure} {fitted.dev:.4f}"
-        if fitted.baseline is not None:
-            text += f", {fitted.baseline:.4f} {fitted.without}"
+        if fitted.baseline_value is not None:
+            text += f", {fitted.baseline_value:.4f} {fitted.baseline_name}"
     return text
 
 

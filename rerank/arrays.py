@@ -1,4 +1,4 @@
-"""Arrays of stored features.
+"""Packed sequences, and the arrays of stored features.
 
 A feature with several vectors has F blocks of E numbers, then the number of filled blocks.
 """
@@ -6,13 +6,78 @@ A feature with several vectors has F blocks of E numbers, then the number of fil
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 _VECTORS = 1024  # passage vectors multiplied together, in cache
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """n sequences of integers in one array, 4 bytes per integer.
+
+    flat:    (total length,) all sequences, one after the other.
+    offsets: (n + 1,) sequence i is ``flat[offsets[i]:offsets[i + 1]]``.
+    """
+
+    flat: NDArray[np.int32]
+    offsets: NDArray[np.int64]
+
+    @classmethod
+    def from_lists(cls, sequences: Sequence[Sequence[int] | NDArray[np.int32]]) -> Ragged:
+        """Pack sequences in their order.
+
+        >>> packed = Ragged.from_lists([[7, 8], [], [9]])
+        >>> packed.flat.tolist(), packed.offsets.tolist()
+        ([7, 8, 9], [0, 2, 2, 3])
+        """
+        offsets = _offsets([len(sequence) for sequence in sequences])
+        return cls(np.fromiter(chain.from_iterable(sequences), np.int32, int(offsets[-1])), offsets)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int64]:
+        """The (n,) lengths of the sequences."""
+        return np.diff(self.offsets)
+
+    def take(self, rows: NDArray[np.integer]) -> Ragged:
+        """Return the sequences with these numbers, in this order; a number may occur several times."""
+        lengths = self.lengths[rows]
+        return Ragged(self.flat[ranges(self.offsets[rows], lengths)], _offsets(lengths))
+
+    def padded(self, minimum: int) -> Ragged:
+        """Append zeros to each non-empty sequence that is shorter than ``minimum``."""
+        lengths = self.lengths
+        short = (lengths > 0) & (lengths < minimum)
+        if not short.any():
+            return self
+        offsets = _offsets(np.where(short, minimum, lengths))
+        flat = np.zeros(offsets[-1], dtype=np.int32)
+        flat[ranges(offsets[:-1], lengths)] = self.flat
+        return Ragged(flat, offsets)
+
+
+def _offsets(lengths: ArrayLike) -> NDArray[np.int64]:
+    return np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
+
+
+def ranges(begins: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Concatenate the ranges that start at ``begins`` and have these lengths: (sum of lengths,).
+
+    >>> ranges(np.array([5, 0]), np.array([2, 3])).tolist()
+    [5, 6, 0, 1, 2]
+    """
+    ends = np.cumsum(lengths)
+    return np.repeat(begins - (ends - lengths), lengths) + np.arange(lengths.sum())
 
 
 def feature_width(passages: int, numbers: int) -> int:

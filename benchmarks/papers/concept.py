@@ -162,7 +162,7 @@ def trained(data: Data, how: str, seed: int, args: argparse.Namespace) -> dict[s
     return {
         **scores,
         "best": fit.best,
-        "share": fit.share,
+        "share": fit.alpha,
         "steps": fit.steps,
         "seconds": seconds,
         "cpu": cpu,

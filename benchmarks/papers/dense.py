@@ -90,7 +90,7 @@ def one(texts: Texts, graph: LinkGraph, test: HeldOut, start: str, how: str, see
     return {
         "recall": recall_of(test, loaded.encode(pool)).tolist(),
         "best": fit.best,
-        "share": fit.share,
+        "share": fit.alpha,
         "steps": fit.steps,
         "seconds": time.time() - begin,
         "cpu": time.process_time() - cpu,

@@ -37,7 +37,7 @@ from rerank.rankers.projection.pairs import Vectors, unit_rows
 from rerank.rankers.projection.ranker import Projection, Terms, term_matrix
 from rerank.rankers.projection.s2net import Comparisons, S2Net, entries, minimize
 from rerank.rankers.projection.spectral import opca
-from rerank.rankers.training.data import Corpus, Judged, TrainingData
+from rerank.rankers.training.data import Corpus, TrainingData, TrainingQuery
 from rerank.rankers.training.job import TrainingJob
 from rerank.records import Document, Qrels, Query
 from rerank.workflows.ingest import ingest
@@ -108,7 +108,7 @@ def row(label: str, ranks: np.ndarray, seconds: float, note: str = "") -> None:
     )
 
 
-def some(judged: list[Judged], count: int) -> list[Judged]:
+def some(judged: list[TrainingQuery], count: int) -> list[TrainingQuery]:
     chosen = np.random.default_rng(0).permutation(len(judged))[:count]
     return [judged[i] for i in sorted(chosen.tolist())]
 

@@ -324,7 +324,7 @@ def run(options: argparse.Namespace, name: str, how: str, seed: int) -> dict[str
     paper["measures"] = compared(options, name, how, seed, before, after)
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     loss = next((one.loss for one in reversed(fit.history) if one.loss is not None), None)
-    return paper | {"steps": fit.steps, "kept": fit.best, "share": fit.share, "loss": loss, "device": device}
+    return paper | {"steps": fit.steps, "kept": fit.best, "share": fit.alpha, "loss": loss, "device": device}
 
 
 def compared(

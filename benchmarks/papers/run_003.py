@@ -173,7 +173,7 @@ def trained(collection: Collection, work: Path, label: str, setting: str, seed: 
         "epoch": one.epoch,
         "epochs": one.epochs,
         "dev": one.dev,
-        "dev_without": one.baseline,
+        "dev_without": one.baseline_value,
     }
 
 

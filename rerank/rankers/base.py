@@ -21,19 +21,21 @@ from rerank.records import Document, Query
 
 
 class Ranker(ABC):
-    """One learned signal. Queries need NumPy, not torch.
+    """One learned signal: it stores features of each document, and scores them for the vector of a query.
 
-    family:  its family in ``rerank.rankers.registry``.
-    name:    name in stacks, commands and JSON.
-    variant: kind within the family. Default: its name.
-    version: hash of everything that decides its output.
-    bounds:  lowest and highest score.
-    uses_text: whether the query's text and language matter.
-    uses_categories: whether the query's categories matter.
-    categories: known categories; None: any.
-    retrieves: whether it can search: the score depends only on the inner product (with several vectors, the
-        cosine) and rises with it.
-    passages: maximum vectors per document; 0: a single vector.
+    Encoding and scoring queries must not import torch, which takes seconds to load.
+
+    family: the name of its family in ``rerank.rankers.registry``.
+    name: how stacks, commands and JSON call it.
+    variant: its kind within the family; by default its name.
+    version: a hash of everything that determines its output. Features of another version are not scored.
+    bounds: the lowest and the highest possible score.
+    uses_text: whether the query's text and language change the score.
+    uses_categories: whether the query's categories change the score.
+    categories: the categories that it knows; None if it knows all.
+    retrieves: whether it can search. The score must depend only on the inner product of query and features,
+        or with several vectors on their cosine, and must rise with it.
+    passages: the maximum number of vectors per document; 0 for a single vector.
 
     >>> import numpy as np
     >>> class Length(Ranker):
@@ -76,15 +78,19 @@ class Ranker(ABC):
 
     @abstractmethod
     def encode_documents(self, documents: Sequence[Document]) -> NDArray[Any]:
-        """Features of n documents: (n, width), always the same dtype and width."""
+        """Return the features of n documents, (n, width). All calls return the same dtype and width."""
 
     @abstractmethod
     def encode_query(self, query: Query) -> NDArray[np.float32]:
-        """Vector of a query."""
+        """Return the vector of a query, (E,)."""
 
     @abstractmethod
     def score(self, query: NDArray[np.float32], features: NDArray[Any]) -> NDArray[np.float64]:
-        """Scores of n documents: (n,)."""
+        """Return the (n,) scores of documents.
+
+        query:    (E,) vector of :meth:`encode_query`.
+        features: (n, width) of :meth:`encode_documents`.
+        """
 
     def valid(self, features: NDArray[Any]) -> NDArray[np.bool_]:
         """Return which of n stored features can be scored, (n,) bool. The others count as missing.
@@ -105,16 +111,19 @@ class Ranker(ABC):
 
     @abstractmethod
     def save(self, folder: Path) -> None:
-        """Write safetensors and JSON into a new folder."""
+        """Write everything that :meth:`load` needs into a new folder, as safetensors and JSON."""
 
     @classmethod
     @abstractmethod
     def load(cls, folder: Path) -> Ranker:
-        """Read the files of :meth:`save` without unpickling, for ``load_ranker``, which reports damage."""
+        """Read the files of :meth:`save`, without unpickling.
+
+        Errors of damaged files may be of any kind; ``load_ranker`` reports them to the user.
+        """
 
 
 def check_width(ranker: Ranker, features: NDArray[Any], numbers: int) -> None:
-    """Raise WorkspaceError for features of another width."""
+    """Raise WorkspaceError if (n, width) features do not have this number of numbers per document."""
     if features.shape[1:] != (numbers,):
         raise WorkspaceError(
             f"the stored {ranker.name} features have {features.shape[-1]} numbers, not {numbers};"
@@ -123,13 +132,13 @@ def check_width(ranker: Ranker, features: NDArray[Any], numbers: int) -> None:
 
 
 def write_record(ranker: Ranker, folder: Path, **record: Any) -> None:
-    """Write ``ranker.json``."""
+    """Write ``ranker.json``: family, variant, name and version of a ranker, and further values."""
     identity = {name: getattr(ranker, name) for name in ("family", "variant", "name", "version")}
     write_text(folder / "ranker.json", json.dumps(identity | record, ensure_ascii=False, indent=2) + "\n")
 
 
 def content_hash(settings: Any, arrays: Iterable[NDArray[Any]]) -> str:
-    """Hash of settings, which are JSON, and arrays."""
+    """Return 16 hexadecimal digits that identify settings, which must be JSON, and the bytes of arrays."""
     digest = hashlib.sha256(json.dumps(settings).encode())
     for array in arrays:
         digest.update(np.ascontiguousarray(array).tobytes())
@@ -140,8 +149,11 @@ def content_hash(settings: Any, arrays: Iterable[NDArray[Any]]) -> str:
 class ArrayRanker(Ranker):
     """A ranker whose files are arrays, vocabularies and a record of its other values.
 
-    version: default: a hash of everything that decides its output.
-    trained: how it was fitted.
+    A subclass is a dataclass that implements :meth:`content` and :meth:`fields_of`; saving and loading follow
+    from them.
+
+    version: by default a hash of everything that determines its output.
+    trained: how it was fitted, a JSON object that is only stored.
     """
 
     name: str
@@ -157,14 +169,23 @@ class ArrayRanker(Ranker):
 
     @abstractmethod
     def content(self) -> tuple[dict[str, NDArray[Any]], dict[str, list[str] | str], dict[str, Any]]:
-        """Arrays, vocabularies and values, which are JSON."""
+        """Return everything that determines the ranker's output.
+
+        The arrays are stored in ``model.safetensors``, the vocabularies in ``vocabularies.json``, and the
+        other values, which must be JSON, in ``ranker.json``. The version of the ranker is a hash of all
+        three, in this order. :meth:`fields_of` is the inverse.
+        """
 
     @classmethod
     @abstractmethod
     def fields_of(
         cls, arrays: Mapping[str, NDArray[Any]], vocabularies: dict[str, Any], record: dict[str, Any]
     ) -> dict[str, Any]:
-        """Fields of the class from its :meth:`content`; the record is ``ranker.json``."""
+        """Return the fields of the class, by name, from what :meth:`content` returned.
+
+        record: the content of ``ranker.json``, which has further values.
+        A mapping that does not fit raises ValueError, KeyError or TypeError, which ``load_ranker`` reports.
+        """
 
     def save(self, folder: Path) -> None:
         """Write ``ranker.json``, ``vocabularies.json`` and ``model.safetensors``."""
@@ -180,12 +201,13 @@ class ArrayRanker(Ranker):
     @classmethod
     def load(cls, folder: Path) -> ArrayRanker:
         """Memory-map a saved ranker."""
-        files = ("ranker.json", "vocabularies.json")
-        record, vocabularies = (parse_json((folder / name).read_text("utf-8")) for name in files)
-        own = cls.fields_of(map_arrays(folder / "model.safetensors"), vocabularies, record)
-        return cls(**{name: record[name] for name in ("name", "version", "variant", "trained")}, **own)
+        record = parse_json((folder / "ranker.json").read_text("utf-8"))
+        vocabularies = parse_json((folder / "vocabularies.json").read_text("utf-8"))
+        common = {name: record[name] for name in ("name", "version", "variant", "trained")}
+        fields = cls.fields_of(map_arrays(folder / "model.safetensors"), vocabularies, record)
+        return cls(**common, **fields)
 
 
-def within(arrays: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:
-    """Arrays whose names have a prefix, by the rest of the name."""
-    return {name.removeprefix(prefix): one for name, one in arrays.items() if name.startswith(prefix)}
+def strip_prefix(arrays: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:
+    """Return the arrays whose names start with a prefix, by the rest of the name."""
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}

@@ -227,7 +227,7 @@ class Trainings:
             over = f"; its time was over, {result.unit} {result.epoch} of {result.epochs} is kept"
             choice = replace(choice, reason=choice.reason + over, cut=True)
         if result.dev is not None:
-            values = f"{result.measure} {result.dev:.4f}, {result.baseline:.4f} {result.without}"
+            values = f"{result.measure} {result.dev:.4f}, {result.baseline_value:.4f} {result.baseline_name}"
             self.run.say("rankers", f"{name}: {values}")
         return choice
 

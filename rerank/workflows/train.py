@@ -151,7 +151,8 @@ def _fit(
         if job.data is not None:
             result = replace(result, measure=result.measure.replace("the first stage", job.data.first_stage))
         workspace.install(result.ranker, report.seen)
-        result.cleanup()
+        if result.discard_checkpoint is not None:
+            result.discard_checkpoint()
         report.rankers.append(result)
         if result.interrupted:
             job.progress.say(f"interrupted: kept {result.unit} {result.epoch} of {name}, the best one")

@@ -13,7 +13,7 @@ from rerank.errors import TrainingError
 from rerank.evaluation.leakage import TrainingRecord
 from rerank.formats import write_qrels
 from rerank.progress import Progress
-from rerank.rankers.training.data import Corpus, Judged, TrainingData
+from rerank.rankers.training.data import Corpus, TrainingData, TrainingQuery
 from rerank.rankers.training.job import TrainingResult
 from rerank.records import Candidates, Document, LabeledPair, Qrels, Query
 from rerank.results import Report
@@ -97,13 +97,13 @@ class Collection:
         """Return the categories of documents."""
         return [self.documents.categories[self.position[id]] for id in ids]
 
-    def judged(self, row: int, grades: Mapping[str, int], candidates: Candidates) -> Judged:
+    def judged(self, row: int, grades: Mapping[str, int], candidates: Candidates) -> TrainingQuery:
         """Return judged documents and candidates as positions."""
         known = sorted((self.position[d], grade) for d, grade in grades.items() if d in self.position)
         places, values = np.array(known, dtype=np.int64).reshape(-1, 2).T
         wanted = values > 0
         found = np.array([self.position[d] for d in candidates.ids], dtype=np.int64)
-        return Judged(row, places[wanted], values[wanted], found, candidates.scores, places[~wanted])
+        return TrainingQuery(row, places[wanted], values[wanted], found, candidates.scores, places[~wanted])
 
 
 def training_data(
@@ -193,10 +193,10 @@ def _of_judgments(
 
 def _judge(
     collection: Collection, candidates: Iterable[_Asked], report: TrainReport, *, infer: bool
-) -> tuple[list[Query], list[Judged]]:
+) -> tuple[list[Query], list[TrainingQuery]]:
     """Return the queries, with inferred categories, and their judged documents."""
     queries: list[Query] = []
-    judged: list[Judged] = []
+    judged: list[TrainingQuery] = []
     for query, grades, found in candidates:
         report.unknown_documents += sum(d not in collection.position for d in grades if grades[d] > 0)
         if not len(found):

@@ -10,12 +10,13 @@ import pytest
 import torch
 from msgspec import structs
 
+from rerank.arrays import Ragged
 from rerank.errors import WorkspaceError
 from rerank.rankers.cnn.config import CnnConfig
 from rerank.rankers.cnn.embeddings import Embedding
 from rerank.rankers.cnn.network import TorchRanker, TorchTower
 from rerank.rankers.cnn.ranker import PARTS, CnnRanker
-from rerank.rankers.cnn.towers import Ragged, Vocabulary
+from rerank.rankers.cnn.towers import Vocabulary
 from rerank.rankers.registry import family, load_ranker
 from rerank.records import Document, Query
 
@@ -76,7 +77,7 @@ def make(name, head="cosine", shared=True):
 
 
 def tokens(towers, records):
-    return [Ragged.of([tower.vocabulary.tokens(record) for record in records]) for tower in towers]
+    return [Ragged.from_lists([tower.vocabulary.tokens(record) for record in records]) for tower in towers]
 
 
 def scores_of(ranker, queries=QUERIES, documents=DOCUMENTS):

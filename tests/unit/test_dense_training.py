@@ -15,7 +15,7 @@ from rerank.rankers.dense.neighbors import by_pagerank
 from rerank.rankers.dense.quintuplets import QuintupletSampler, Vocabulary
 from rerank.rankers.dense.texts import Passages, Texts
 from rerank.rankers.encoder.transformer import TextEncoder
-from rerank.rankers.training.trainer import SHARES, between
+from rerank.rankers.training.trainer import ALPHAS, interpolate
 from tests.dense import collection, trainer
 from tests.watch import Watch
 
@@ -32,7 +32,7 @@ def train(tiny, checkpoint=None, progress=None, evaluator=None, loss=None, **cha
     task = trainer(tiny, progress, checkpoint=checkpoint, loss=loss, **{**SETTINGS, **changes})
     task.evaluate = evaluator or task.evaluate
     run = task.fit()
-    return SimpleNamespace(**vars(run), kept=run.kept, encoder=task.encoder)
+    return SimpleNamespace(**vars(run), best_measurement=run.best_measurement, encoder=task.encoder)
 
 
 class FixedMeasures:
@@ -54,7 +54,7 @@ def test_training_improves_the_ranking_of_held_out_links(tiny, name):
     first, best = fit.history[0], max(fit.history, key=lambda m: m.measures["NDCG"])
     assert best.measures["NDCG"] > min(first.measures["NDCG"] + 0.1, 0.95)
     assert fit.best == best.step > 0
-    assert fit.share == best.share
+    assert fit.alpha == best.alpha
 
 
 @pytest.mark.parametrize(
@@ -74,13 +74,13 @@ def test_training_ends_when_the_main_measure_stops_improving(tiny, recalls, step
 
 def test_averages_with_the_untrained_weights_are_evaluated(tiny):
     fit = train(tiny, steps=4, every=2, rate=5e-3)
-    tried = {m.share: m for m in fit.history if m.share < 1}
-    assert tuple(tried) == SHARES
+    tried = {m.alpha: m for m in fit.history if m.alpha < 1}
+    assert tuple(tried) == ALPHAS
     assert {m.step for m in tried.values()} == {4}
     best = max(fit.history, key=lambda m: m.measures["NDCG"])
-    assert best.measures in [m.measures for m in fit.history if (m.step, m.share) == (fit.best, fit.share)]
+    assert best.measures in [m.measures for m in fit.history if (m.step, m.alpha) == (fit.best, fit.alpha)]
     without = train(tiny, steps=4, every=2, rate=5e-3, average=False)
-    assert without.history == [m for m in fit.history if m.share == 1]
+    assert without.history == [m for m in fit.history if m.alpha == 1]
 
 
 def test_an_interruption_during_averaging_keeps_the_best_weights(tiny):
@@ -89,14 +89,14 @@ def test_an_interruption_during_averaging_keeps_the_best_weights(tiny):
     )  # untrained, two steps, a better average, then KeyboardInterrupt
     fit = train(tiny, evaluator=found, steps=4, every=2)
     assert fit.interrupted
-    assert (fit.best, fit.share) == (4, SHARES[0])  # the best weights so far
-    assert fit.kept.measures["found"] == 0.9
+    assert (fit.best, fit.alpha) == (4, ALPHAS[0])  # the best weights so far
+    assert fit.best_measurement.measures["found"] == 0.9
 
 
-def test_between_interpolates_two_states(tiny):
+def test_weights_are_interpolated(tiny):
     start = load(tiny).model.state_dict()
     end = {name: weight + 1 if weight.is_floating_point() else weight for name, weight in start.items()}
-    for name, weight in between(start, end, 0.35).items():
+    for name, weight in interpolate(start, end, 0.35).items():
         torch.testing.assert_close(weight, start[name] + 0.35 if weight.is_floating_point() else start[name])
 
 

@@ -114,7 +114,7 @@ def test_s2net_learns_the_meaning_of_words(workspace):
     assert report.encoded == dict.fromkeys(sorted(["s2net", "lsi", "cllsi", "opca", "cca"]), 40)
     assert reciprocal_rank_on_dev(workspace, "s2net") > 0.9
     assert reciprocal_rank_on_dev(workspace, "s2net") > reciprocal_rank_on_dev(workspace, "lsi")
-    assert all(fitted.dev >= fitted.baseline for fitted in report.rankers)
+    assert all(fitted.dev >= fitted.baseline_value for fitted in report.rankers)
     assert encode(workspace).encoded == dict.fromkeys(report.encoded, 0)
     stack = Stack.parse("tfidf*0.5+s2net*0.5")
     answer = workspace.pipeline(stack.signals).answer(QUERIES[0], stack)
@@ -156,7 +156,7 @@ def test_text_pairs_can_replace_judgments(workspace):
     report = fit(workspace, ("s2net", "cllsi"), (), None, None, pairs=PAIRS)
     assert (report.train_pairs, report.dev_pairs, report.train_queries) == (36, 4, 0)
     assert reciprocal_rank_on_dev(workspace, "s2net") > 0.9
-    assert report.rankers[0].dev > report.rankers[0].baseline
+    assert report.rankers[0].dev > report.rankers[0].baseline_value
     assert report.encoded == {"cllsi": 40, "s2net": 40}
     with pytest.raises(UsageError, match="text"):
         fit(workspace, ("text",), (), None, None, pairs=PAIRS)

@@ -11,11 +11,12 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from rerank.arrays import Ragged
 from rerank.rankers.cnn import towers
 from rerank.rankers.cnn.config import CnnConfig
 from rerank.rankers.cnn.embeddings import Embedding
 from rerank.rankers.cnn.network import TorchTower
-from rerank.rankers.cnn.towers import Ragged, Tower, Vocabulary
+from rerank.rankers.cnn.towers import Tower, Vocabulary
 from rerank.records import Document, Query
 
 NAMES = [f"w{i}" for i in range(1, 21)]
@@ -75,21 +76,21 @@ def by_hand(tower, sequences):
 def test_numpy_torch_and_a_simple_loop_give_equal_results(how, sequences):
     """Includes empty texts and texts shorter than the window, as single texts and in chunks."""
     twin, tower = twins(*how)
-    pooled = tower.pool(Ragged.of(sequences))
-    assert (pooled.dtype, pooled.shape) == (np.float32, (len(sequences), twin.out))
+    pooled = tower.pool(Ragged.from_lists(sequences))
+    assert (pooled.dtype, pooled.shape) == (np.float32, (len(sequences), twin.pooled_width))
     with torch.no_grad():
-        np.testing.assert_allclose(pooled, twin(Ragged.of(sequences)).numpy(), atol=2e-6)
+        np.testing.assert_allclose(pooled, twin(Ragged.from_lists(sequences)).numpy(), atol=2e-6)
     np.testing.assert_allclose(pooled, by_hand(tower, sequences), atol=2e-6)
     for row, sequence in zip(pooled, sequences):
-        np.testing.assert_allclose(tower.pool(Ragged.of([sequence]))[0], row, atol=1e-6)
+        np.testing.assert_allclose(tower.pool(Ragged.from_lists([sequence]))[0], row, atol=1e-6)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(towers, "CHUNK", 2)
-        np.testing.assert_allclose(tower.pool(Ragged.of(sequences)), pooled, atol=1e-6)
+        np.testing.assert_allclose(tower.pool(Ragged.from_lists(sequences)), pooled, atol=1e-6)
 
 
 def test_all_weights_of_a_torch_tower_have_gradients():
     twin, _ = twins()
-    twin(Ragged.of(SHORT)).square().sum().backward()
+    twin(Ragged.from_lists(SHORT)).square().sum().backward()
     assert all(parameter.grad.to_dense().any() for parameter in twin.parameters())
 
 
@@ -144,7 +145,7 @@ def test_ragged_arrays_behave_like_lists(sequences, data):
     def as_lists(ragged):
         return [ragged.flat[a:b].tolist() for a, b in pairwise(ragged.offsets.tolist())]
 
-    ragged = Ragged.of(sequences)
+    ragged = Ragged.from_lists(sequences)
     assert as_lists(ragged) == sequences
     assert ragged.lengths.tolist() == [len(s) for s in sequences]
     if sequences:

@@ -31,8 +31,8 @@ from rerank.rankers.training.data import (
     LONGEST_TEXT,
     Corpus,
     DevSet,
-    Judged,
     TrainingData,
+    TrainingQuery,
     weighted_ndcg,
 )
 from rerank.rankers.training.job import TrainingJob
@@ -63,7 +63,7 @@ def judgments(draw):
         grades = [draw(st.integers(1, 3)) for _ in documents]
         candidates = draw(st.lists(st.integers(0, COLLECTION - 1), unique=True, max_size=10))
         scores = np.linspace(1, 0.1, len(candidates))
-        judged.append(Judged(10 + query, ints(documents), ints(grades), ints(candidates), scores))
+        judged.append(TrainingQuery(10 + query, ints(documents), ints(grades), ints(candidates), scores))
     return judged
 
 
@@ -117,8 +117,8 @@ def test_properties_of_every_batch(source, graded, least, judged, batch, negativ
 def test_negatives_come_from_the_selected_source():
     """A query with candidates 0 to 9 of a collection of 1000, relevant document 999, and 40 negatives."""
     judged = [
-        Judged(0, ints([999]), ints([1]), ints(range(10)), np.ones(10)),
-        Judged(1, ints([998]), ints([1]), ints([]), np.ones(0)),
+        TrainingQuery(0, ints([999]), ints([1]), ints(range(10)), np.ones(10)),
+        TrainingQuery(1, ints([998]), ints([1]), ints([]), np.ones(0)),
     ]
 
     def drawn(source, query=0):
@@ -136,7 +136,7 @@ def test_negatives_come_from_the_selected_source():
 def test_lower_grades_are_sampled_as_often_as_their_weight(monkeypatch):
     """Each of two lower grades has probability 0.25 / 1.5. They stay below higher grades."""
     monkeypatch.setattr(sampling, "LEAST_EXAMPLES", 1)
-    judged = [Judged(0, ints([1, 2, 3]), ints([1, 3, 2]), ints([]), np.ones(0))]
+    judged = [TrainingQuery(0, ints([1, 2, 3]), ints([1, 3, 2]), ints([]), np.ones(0))]
     rng, counts, pairs = np.random.default_rng(0), np.zeros(4), set()
     sampler = Sampler(judged, 50, 1, 1, "random")
     for _ in range(1500):
@@ -156,7 +156,7 @@ def test_batch_sizes_depend_on_the_number_of_judgments():
         (4000, 1, 256),
         (500, 8, 128),
     ):
-        one = Judged(0, ints(range(relevant)), ints([1] * relevant), ints([]), np.ones(0))
+        one = TrainingQuery(0, ints(range(relevant)), ints([1] * relevant), ints([]), np.ones(0))
         assert batch_size([one] * queries) == size
 
 
@@ -187,7 +187,7 @@ def test_weighted_ndcg_equals_ir_measures(seed):
         relevant = np.unique(np.concatenate((candidates[: random.integers(0, 4)], [300 + q])))
         first, model = np.sort(random.random(n))[::-1], random.normal(size=n)
         grade = random.integers(1, 4, len(relevant))
-        judged.append(Judged(q, relevant, grade, candidates, first))
+        judged.append(TrainingQuery(q, relevant, grade, candidates, first))
         scores.append(model)
         rows.append((f"q{q}", [f"d{d:03}" for d in candidates], np.stack((first, model), axis=1)))
         grades += [(f"q{q}", f"d{d:03}", int(g)) for d, g in zip(relevant, grade)]
@@ -207,7 +207,9 @@ def toy_data(n=20, candidates=8, **changes):
     documents = [Document(f"d{i}", text=f"w{i} w{i}", categories=(f"c{i}",)) for i in range(n)]
     queries = Corpus.read(Query(f"q{i}", f"v{i} v{i}", (f"k{i}",)) for i in range(n))
     retrieved = [ints([(i + 3 * j) % n for j in range(candidates)]) for i in range(n)]
-    judged = [Judged(i, ints([i]), ints([1]), some, np.ones(candidates)) for i, some in enumerate(retrieved)]
+    judged = [
+        TrainingQuery(i, ints([i]), ints([1]), some, np.ones(candidates)) for i, some in enumerate(retrieved)
+    ]
     ids, corpus = [d.id for d in documents], Corpus.read(documents)
     data = TrainingData(ids, corpus, queries, judged, judged, "tfidf", True, query_text=queries)
     return replace(data, **changes)
@@ -233,7 +235,9 @@ def test_the_trainer_memorizes_twenty_pairs():
     assert losses(watch)[0] > 0.9
     assert losses(watch)[-1] < 0.01
     assert fitted.dev == pytest.approx(1)
-    assert fitted.baseline == pytest.approx(1 / math.log2(3))  # a tie counts against the relevant document
+    assert fitted.baseline_value == pytest.approx(
+        1 / math.log2(3)
+    )  # a tie counts against the relevant document
     assert not fitted.interrupted
     scores = all_scores(fitted.ranker)
     rounding = 0.001  # of stored features: after the first epoch a pair may be close without an error
@@ -298,8 +302,8 @@ def test_early_stopping_keeps_the_best_epoch():
 
 def test_the_epoch_can_be_selected_on_random_documents():
     """The results of the first stage have no effect, and may be missing."""
-    judged = [Judged(i, ints([i, i + 5]), ints([2, 1]), ints([]), np.zeros(0)) for i in range(10)]
-    pools, again, other = (DevSet.pools(toy_data(n=500, dev=judged), seed) for seed in (3, 3, 4))
+    judged = [TrainingQuery(i, ints([i, i + 5]), ints([2, 1]), ints([]), np.zeros(0)) for i in range(10)]
+    pools, again, other = (DevSet.from_random_pools(toy_data(n=500, dev=judged), seed) for seed in (3, 3, 4))
     drawn = [pools.documents[columns] for columns in pools.columns]
     for one, found in zip(judged, drawn, strict=True):
         assert {*one.documents.tolist()} <= {*found.tolist()}
@@ -308,7 +312,7 @@ def test_the_epoch_can_be_selected_on_random_documents():
     assert [one.tolist() for one in drawn] != [other.documents[found].tolist() for found in other.columns]
     watch = Watch()
     fitted = trainer(toy_data(dev=judged), small(epoch_by="pool-random"), watch).fit("text")
-    assert (fitted.measure, fitted.baseline) == ("dev NDCG among random documents", None)
+    assert (fitted.measure, fitted.baseline_value) == ("dev NDCG among random documents", None)
     assert f"among random documents {fitted.dev:.4f}" in watch.said[fitted.epoch - 1]
 
 
@@ -360,7 +364,7 @@ def test_a_resumed_training_equals_an_uninterrupted_one(tmp_path):
         expected.curve,
     )
     for one in (expected, second):
-        one.cleanup()
+        one.discard_checkpoint()
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 

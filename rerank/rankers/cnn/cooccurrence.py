@@ -17,7 +17,7 @@ CONTEXT_POWER = 0.75
 
 
 def cooccurrence_vectors(
-    texts: Callable[[], Iterable[Sequence[str]]], *, size: int, least: int, window: int, seed: int
+    texts: Callable[[], Iterable[Sequence[str]]], *, size: int, min_count: int, window: int, seed: int
 ) -> tuple[list[str], NDArray[np.int64], NDArray[np.float64]]:
     """Return words by descending frequency, their counts (n,), and their vectors (n, size).
 
@@ -26,14 +26,14 @@ def cooccurrence_vectors(
     each axis by the root of its singular value (Levy et al. 2015).
 
     texts: returns the word lists; it is called twice.
-    least: rarer words get no vector.
+    min_count: words with fewer occurrences get no vector.
     window: neighbors on each side. A neighbor at distance d counts (window + 1 - d) / window.
     seed: of the start vector of the SVD.
     """
     from scipy.sparse.linalg import svds
 
     frequencies = Counter(word for text in texts() for word in text)
-    words = [word for word, count in frequencies.most_common() if count >= least]
+    words = [word for word, count in frequencies.most_common() if count >= min_count]
     counts = np.array([frequencies[word] for word in words], dtype=np.int64)
     if len(words) < 2:
         return words, counts, np.ones((len(words), size))
@@ -70,7 +70,8 @@ def _cooccurrences(texts: Iterable[Sequence[str]], words: Sequence[str], window:
     flat = np.array(tokens, dtype=np.int64)
     total = csr_matrix((len(words), len(words)))
     for distance in range(1, window + 1):
-        left, right = flat[:-distance], flat[distance:]
+        left = flat[:-distance]
+        right = flat[distance:]
         inside = (left >= 0) & (right >= 0)
         weights = np.full(int(inside.sum()), (window + 1 - distance) / window)
         total = total + coo_matrix((weights, (left[inside], right[inside])), shape=total.shape).tocsr()

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.arrays import Ragged
 from rerank.categories import CategoryGraph
 from rerank.errors import TrainingError
 from rerank.progress import Progress
 from rerank.rankers.cnn.config import CnnConfig
-from rerank.rankers.cnn.towers import Part, Ragged, Vocabulary
+from rerank.rankers.cnn.towers import Part, Vocabulary
 from rerank.rankers.training.data import LONGEST_TEXT, Corpus, TrainingData
 from rerank.records import Query
 
@@ -24,7 +25,10 @@ if TYPE_CHECKING:
 
 WORDS_READ = 3_000_000
 """Words or categories that a training reads in total, in several epochs of a small corpus: ten seconds."""
-WALK_LENGTH, WALK_EPOCHS = 40, 5
+WALK_LENGTH = 40
+"""Categories in a random walk."""
+WALK_EPOCHS = 5
+"""Maximum number of epochs that DeepWalk reads the walks."""
 LONGEST: dict[Part, int] = {"text": LONGEST_TEXT, "meta": 64}
 """Words and categories that are read per text."""
 _SKIP_GRAM: dict[str, Any] = {"window": 5, "sg": 1, "negative": 5, "workers": 1}
@@ -33,61 +37,76 @@ _SKIP_GRAM: dict[str, Any] = {"window": 5, "sg": 1, "negative": 5, "workers": 1}
 
 @dataclass(frozen=True)
 class Embedding:
-    """Vectors of a vocabulary of n tokens: (n + 1, k), row 0 zero. counts: (n,) occurrences."""
+    """The vectors of a vocabulary of n tokens.
+
+    vectors: (n + 1, k) one row per token; row 0 is zero and pads short texts.
+    counts:  (n,) occurrences of each token.
+    """
 
     vocabulary: Vocabulary
     vectors: NDArray[np.float32]
     counts: NDArray[np.int64]
 
     def importance(self) -> NDArray[np.float32]:
-        """Smooth inverse frequency a / (a + p(w)), a = 0.001 (Arora et al. 2017): (n + 1,), row 0 zero."""
-        share = self.counts / max(1, int(self.counts.sum()))
-        return np.concatenate(([0.0], 1e-3 / (1e-3 + share))).astype(np.float32)
+        """Return the smooth inverse frequency of each token, (n + 1,), with 0 for row 0.
+
+        It is a / (a + p(w)) with a = 0.001, for a token with the relative frequency p(w) (Arora et al. 2017).
+        """
+        frequency = self.counts / max(1, int(self.counts.sum()))
+        return np.concatenate(([0.0], 1e-3 / (1e-3 + frequency))).astype(np.float32)
 
 
 class Inputs:
-    """Inputs of the rankers, made on first use: side -> embedding, and tokens of its texts."""
+    """The embeddings and token sequences of a training, computed on first use and shared by its rankers.
+
+    Each part is a mapping of ``query`` and ``document`` to an embedding and the tokens of all their texts.
+    """
 
     def __init__(self, data: TrainingData, config: CnnConfig, progress: Progress) -> None:
-        self.data, self.config, self.progress = data, config, progress
+        self.data = data
+        self.config = config
+        self.progress = progress
 
     @cached_property
     def text(self) -> dict[str, tuple[Embedding, Ragged]]:
-        """Words. Both sides of one language share an embedding. Raises TrainingError without words."""
-        data, config = self.data, self.config
+        """The words. Queries and documents in one language share an embedding.
 
-        def embedded(*corpora: Corpus) -> Embedding:
-            return word2vec(
-                lambda: chain.from_iterable(corpus.sentences() for corpus in corpora),
-                sum(len(corpus.tokens) for corpus in corpora),
-                size=config.word_size,
-                epochs=config.word_epochs,
-                seed=config.seed + 1,
-                progress=self.progress,
-            )
-
-        of_queries = data.query_text or data.queries
+        Raises TrainingError if the queries or the documents have no words.
+        """
+        data = self.data
+        query_corpus = data.query_text or data.queries
         if data.same_language:
-            query = document = embedded(data.documents, of_queries)
+            query = document = self._embed_words(data.documents, query_corpus)
         else:
-            document, query = embedded(data.documents), embedded(of_queries)
+            document = self._embed_words(data.documents)
+            query = self._embed_words(query_corpus)
         if not document.vocabulary.names:
             raise TrainingError("the documents have no words; `text` and `joint` need titles or texts")
         if not query.vocabulary.names:
             raise TrainingError("the queries have no words; `text` and `joint` need query texts")
         return self._sides(query, document)
 
+    def _embed_words(self, *corpora: Corpus) -> Embedding:
+        return word2vec(
+            lambda: chain.from_iterable(corpus.sentences() for corpus in corpora),
+            sum(len(corpus.tokens) for corpus in corpora),
+            size=self.config.word_size,
+            epochs=self.config.word_epochs,
+            seed=self.config.seed + 1,
+            progress=self.progress,
+        )
+
     @cached_property
     def category_graph(self) -> CategoryGraph:
-        """The graph of all categories."""
+        """The graph of the categories of all documents and queries."""
         names = [*self.data.documents.categories, *self.data.queries.categories]
         return CategoryGraph.build(names, self.data.category_edges)
 
     @cached_property
     def meta(self) -> dict[str, tuple[Embedding, Ragged]]:
-        """Categories. Raises TrainingError if no document has any."""
-        data, config = self.data, self.config
-        if not any(data.documents.categories):
+        """The categories. Raises TrainingError if no document has any."""
+        config = self.config
+        if not any(self.data.documents.categories):
             raise TrainingError(
                 "no document has categories; train `text` only, or ingest documents with a `categories` field"
             )
@@ -108,10 +127,10 @@ class Inputs:
 
 
 def tokens_of(vocabulary: Vocabulary, corpus: Corpus) -> Ragged:
-    """Rows of known words or categories, as :meth:`Vocabulary.tokens`."""
+    """Return the rows of the known words or categories of each text, as :meth:`Vocabulary.tokens` does."""
     if vocabulary.part == "meta":
-        known = {one: vocabulary.tokens(Query("query", "", one)) for one in set(corpus.categories)}
-        return Ragged.of([known[one] for one in corpus.categories])
+        rows_of = {names: vocabulary.tokens(Query("query", "", names)) for names in set(corpus.categories)}
+        return Ragged.from_lists([rows_of[names] for names in corpus.categories])
     rows = np.array([vocabulary.index.get(word, 0) for word in corpus.words] or [0], dtype=np.int32)
     flat = rows[corpus.tokens.flat]
     counts = np.concatenate(([0], np.cumsum(flat > 0)))
@@ -125,15 +144,18 @@ def word2vec(
     size: int,
     seed: int,
     epochs: int | None = None,
-    least: int = 2,
+    min_count: int = 2,
     title: str = "word2vec",
     progress: Progress | None = None,
 ) -> Embedding:
-    """Train skip-gram word2vec; vectors have mean length 1.
+    """Train word vectors by skip-gram word2vec; their mean length is 1.
 
-    texts: returns word lists for each epoch. total: their number.
-    epochs: default: 3 to 30, to read WORDS_READ words.
-    least: rarer words get no vector, unless all are rarer.
+    texts: returns the word lists; it is called once per epoch.
+    total: the number of word lists.
+    size: numbers per vector.
+    epochs: by default 3 to 30, so that about WORDS_READ words are read.
+    min_count: words with fewer occurrences get no vector, unless all words are that rare.
+    title: the name of the step in the progress.
     """
     progress = progress or Progress()
     try:
@@ -142,9 +164,11 @@ def word2vec(
         if not (error.name or "").startswith("gensim"):
             raise
         with progress.step(f"{title} by an SVD, without gensim", 2 * total, "text") as advance:
-            return _without_gensim(lambda: _Counted(texts, advance), size=size, seed=seed, least=least)
-    for rare in dict.fromkeys((least, 1)):
-        model = Word2Vec(**_SKIP_GRAM, vector_size=size, min_count=rare, seed=seed)
+            return _without_gensim(
+                lambda: _Counted(texts, advance), size=size, seed=seed, min_count=min_count
+            )
+    for lowest_count in dict.fromkeys((min_count, 1)):
+        model = Word2Vec(**_SKIP_GRAM, vector_size=size, min_count=lowest_count, seed=seed)
         with progress.step(f"{title}: count", total, "text") as advance:
             model.build_vocab(_Counted(texts, advance))
         if len(model.wv):
@@ -160,14 +184,14 @@ def word2vec(
 
 
 def _without_gensim(
-    texts: Callable[[], Iterable[Sequence[str]]], *, size: int, seed: int, least: int
+    texts: Callable[[], Iterable[Sequence[str]]], *, size: int, seed: int, min_count: int
 ) -> Embedding:
     """Return the embedding of :func:`word2vec`, computed by an SVD of co-occurrences."""
     from rerank.rankers.cnn.cooccurrence import cooccurrence_vectors
 
-    for rare in dict.fromkeys((least, 1)):
+    for lowest_count in dict.fromkeys((min_count, 1)):
         names, counts, vectors = cooccurrence_vectors(
-            texts, size=size, least=rare, window=_SKIP_GRAM["window"], seed=seed
+            texts, size=size, min_count=lowest_count, window=_SKIP_GRAM["window"], seed=seed
         )
         if names:
             break
@@ -177,33 +201,49 @@ def _without_gensim(
 def deepwalk(
     graph: CategoryGraph, *, size: int, seed: int, per_node: int = 10, progress: Progress | None = None
 ) -> Embedding:
-    """Embed categories by random walks (Perozzi et al. 2014; Kuwa et al. 2020, 3.2), :func:`whitened`.
+    """Embed categories by random walks (Perozzi et al. 2014; Kuwa et al. 2020, section 3.2).
 
-    per_node: walks per category; paper: 1.
+    The walks are read as sentences by :func:`word2vec`, and the vectors are :func:`whitened`.
+
+    per_node: walks that start at each category; 1 in the paper.
     """
     walks = random_walks(graph.adjacency, length=WALK_LENGTH, per_node=per_node, seed=seed)
     sentences = [list(map(str, walk)) for walk in walks.tolist()]
     epochs = min(WALK_EPOCHS, max(1, round(WORDS_READ / max(walks.size, 1))))
-    fixed = {"size": size, "seed": seed, "epochs": epochs, "least": 1, "title": "DeepWalk"}
-    found = word2vec(lambda: sentences, len(sentences), progress=progress, **fixed)  # type: ignore[arg-type]
-    rows = [found.vocabulary.index[str(node)] for node in range(len(graph.names))]
-    vectors = whitened(found.vectors[rows].astype(np.float64))
+    embedding = word2vec(
+        lambda: sentences,
+        len(sentences),
+        size=size,
+        seed=seed,
+        epochs=epochs,
+        min_count=1,
+        title="DeepWalk",
+        progress=progress,
+    )
+    rows = [embedding.vocabulary.index[str(node)] for node in range(len(graph.names))]
+    vectors = whitened(embedding.vectors[rows].astype(np.float64))
     vocabulary = Vocabulary("meta", list(graph.names), LONGEST["meta"])
     return Embedding(vocabulary, _unit_mean(vectors), np.ones(len(rows), dtype=np.int64))
 
 
 def random_walks(adjacency: csr_matrix, *, length: int, per_node: int, seed: int) -> NDArray[np.int64]:
-    """Random walks: (nodes * per_node, length) node numbers; isolated nodes repeat."""
+    """Return random walks as node numbers, (nodes * per_node, length).
+
+    A walk from a node without edges stays at this node.
+    """
     from scipy.sparse import diags
 
-    rng, nodes = np.random.default_rng(seed), adjacency.shape[0]
-    steps = (adjacency + diags((np.diff(adjacency.indptr) == 0).astype(np.float32))).tocsr()
-    begin, degree = steps.indptr[:-1].astype(np.int64), np.diff(steps.indptr)
+    rng = np.random.default_rng(seed)
+    nodes = adjacency.shape[0]
+    isolated = np.diff(adjacency.indptr) == 0
+    steps = (adjacency + diags(isolated.astype(np.float32))).tocsr()
+    begin = steps.indptr[:-1].astype(np.int64)
+    degree = np.diff(steps.indptr)
     walks = np.tile(np.arange(nodes)[:, None], (per_node, length))
     for step in range(1, length):
-        here = walks[:, step - 1]
-        draw = np.floor(rng.random(len(here)) * degree[here]).astype(np.int64)
-        walks[:, step] = steps.indices[begin[here] + draw]
+        current = walks[:, step - 1]
+        edge = np.floor(rng.random(len(current)) * degree[current]).astype(np.int64)
+        walks[:, step] = steps.indices[begin[current] + edge]
     return walks
 
 
@@ -216,14 +256,17 @@ def whitened(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
     if len(vectors) < 2:
         return vectors
     left, singular, _ = np.linalg.svd(vectors - vectors.mean(axis=0), full_matrices=False)
-    count, scaled = len(vectors), np.zeros_like(vectors)
-    kept = (singular > 1e-3 * singular[0]) & (np.arange(len(singular)) < max(1, count // 3))
-    scaled[:, : len(singular)] = left * kept * np.sqrt(count)
+    count = len(vectors)
+    principal = (singular > 1e-3 * singular[0]) & (np.arange(len(singular)) < max(1, count // 3))
+    scaled = np.zeros_like(vectors)
+    scaled[:, : len(singular)] = left * principal * np.sqrt(count)
     return scaled
 
 
 @dataclass
 class _Counted:
+    """Texts that can be read several times and report each text to the progress."""
+
     texts: Callable[[], Iterable[Sequence[str]]]
     advance: Callable[[int], object]
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from rerank.arrays import Ragged
 from rerank.config import values_of
 from rerank.errors import TrainingError
 from rerank.rankers.base import content_hash
@@ -27,6 +28,8 @@ from rerank.rankers.training.trainer import Task, Trainer, TrainerOptions
 
 EMBEDDING_RATE = 1e-2
 """Learning rate of word and category vectors."""
+CHUNK_TOKENS = 100_000
+"""Tokens that are encoded at once to measure."""
 TEMPERATURE = 0.05
 """Of the in-batch softmax of the cosine head."""
 LEAST_STEPS = 100
@@ -40,47 +43,66 @@ MEASURES = {
 
 
 class CnnTask(Task):
-    """Trains ``text``, ``meta`` or ``joint``."""
+    """Trains ``text``, ``meta`` or ``joint``.
+
+    variant: decides which parts of the texts are read.
+    inputs:  the embeddings and tokens, which several trainings share.
+    """
 
     def __init__(self, variant: str, name: str, inputs: Inputs) -> None:
-        self.name, self.data, self.config = name, inputs.data, inputs.config
-        data, config, parts = inputs.data, inputs.config, [getattr(inputs, part) for part in PARTS[variant]]
-        sides = {side: [part[side] for part in parts] for side in SIDES}
+        data = inputs.data
+        config = inputs.config
+        self.name = name
+        self.data = data
+        self.config = config
+        parts = [getattr(inputs, part) for part in PARTS[variant]]
         torch.manual_seed(config.seed)
-        towers = {side: [TorchTower(one, config) for one, _ in own] for side, own in sides.items()}
+        towers: dict[str, list[TorchTower]] = {}
+        self.tokens: dict[str, list[Ragged]] = {}
+        for side in SIDES:
+            towers[side] = [TorchTower(part[side][0], config) for part in parts]
+            self.tokens[side] = [part[side][1] for part in parts]
         self.model: TorchRanker = TorchRanker(towers, config)
-        self.tokens = {side: [tokens for _, tokens in own] for side, own in sides.items()}
-        batch, graded = config.batch or batch_size(data.train), config.head == "mlp"
         self.sampler = Sampler(
-            data.train, len(data.document_ids), batch, config.negatives, config.sampling, graded
+            data.train,
+            collection=len(data.document_ids),
+            batch=config.batch or batch_size(data.train),
+            negatives=config.negatives,
+            source=config.sampling,
+            graded=config.head == "mlp",
         )
         self.steps_per_epoch = self.sampler.batches()
-        pools = config.epoch_by == "pool-random"
-        self.dev = DevSet.pools(data, config.seed) if pools else DevSet.of(data)
+        if config.epoch_by == "pool-random":
+            self.dev = DevSet.from_random_pools(data, config.seed)
+        else:
+            self.dev = DevSet.from_candidates(data)
         self.first_stage: float | None = None
         self.spread = 0.0
 
     def optimizers(self) -> Sequence[torch.optim.Optimizer]:
-        """Adam; trained embeddings have a sparse one."""
-        embeddings = {id(m.weight) for m in self.model.modules() if isinstance(m, nn.Embedding)}
-        learned = [one for one in self.model.parameters() if one.requires_grad]
-        sparse = [one for one in learned if id(one) in embeddings]
-        adam = torch.optim.Adam([one for one in learned if id(one) not in embeddings], lr=self.config.rate)
+        """Return Adam, and a sparse one if embeddings are trained."""
+        embeddings = {
+            id(module.weight) for module in self.model.modules() if isinstance(module, nn.Embedding)
+        }
+        dense: list[nn.Parameter] = []
+        sparse: list[nn.Parameter] = []
+        for parameter in self.model.parameters():
+            if parameter.requires_grad:
+                (sparse if id(parameter) in embeddings else dense).append(parameter)
+        adam = torch.optim.Adam(dense, lr=self.config.rate)
         return [adam, torch.optim.SparseAdam(sparse, lr=EMBEDDING_RATE)] if sparse else [adam]
 
     def batches(self, epoch: int, skip: int = 0) -> Iterator[Batch]:
-        """Batches of an epoch."""
         return islice(self.sampler.epoch(np.random.default_rng([self.config.seed, epoch])), skip, None)
 
     def loss(self, batch: Batch) -> Tensor:
-        """In-batch softmax (cosine head) or pairwise hinge (MLP)."""
-        query, document = (
-            self.model.encode(side, [part.take(rows) for part in self.tokens[side]])
-            for side, rows in (("query", batch.queries), ("document", batch.documents))
-        )
+        """Return the in-batch softmax for the cosine head, and the pairwise hinge for the MLP."""
+        query = self._encode_rows("query", batch.queries)
+        document = self._encode_rows("document", batch.documents)
         positive = torch.from_numpy(batch.positive)
         if self.config.head == "cosine":
-            relevant, weight = torch.from_numpy(batch.relevant), torch.from_numpy(batch.weight)
+            relevant = torch.from_numpy(batch.relevant)
+            weight = torch.from_numpy(batch.weight)
             return in_batch_softmax(query @ document.T, positive, relevant, weight, TEMPERATURE)
         if not len(batch.owner):
             return torch.zeros(())
@@ -91,26 +113,30 @@ class CnnTask(Task):
         return pairwise_hinge(better[owner], worse)
 
     def evaluate(self) -> dict[str, float]:
-        """nDCG on dev, with and without the first stage."""
+        """Return the nDCG on dev, with and without the first stage, or among random documents."""
         self.model.eval()
         with torch.no_grad():
-            document = self._encode("document", self.dev.documents)
-            query = self._encode("query", self.dev.queries)
-            scores = []
-            for i, columns in enumerate(self.dev.columns):
-                score = self.model.score(query[i : i + 1], document[torch.from_numpy(columns)]).double()
-                scores.append((torch.tanh(score) if self.config.head == "mlp" else score).numpy())
+            scores = self._dev_scores()
         weighted, alone, first_stage = weighted_ndcg(self.dev.judged, scores)
-        self.spread = float(np.mean([one.std() for one in scores]))
+        self.spread = float(np.mean([query_scores.std() for query_scores in scores]))
         measure = MEASURES[self.config.epoch_by]
         if self.config.epoch_by == "pool-random":
             return {measure: alone}
         self.first_stage = first_stage
         return {measure: weighted, "alone": alone}
 
+    def _dev_scores(self) -> list[NDArray[np.float64]]:
+        document = self._encode_in_chunks("document", self.dev.documents)
+        query = self._encode_in_chunks("query", self.dev.queries)
+        scores = []
+        for row, columns in enumerate(self.dev.columns):
+            score = self.model.score(query[row : row + 1], document[torch.from_numpy(columns)]).double()
+            scores.append((torch.tanh(score) if self.config.head == "mlp" else score).numpy())
+        return scores
+
     def check(self, measured: Measurement) -> None:
-        """Raise TrainingError if nothing is learned."""
-        loss, steps = measured.loss or 0.0, measured.step
+        loss = measured.loss or 0.0
+        steps = measured.step
         epoch = steps // self.steps_per_epoch
         # Few queries make few steps an epoch, and the loss starts at 1.
         stuck = self.config.head == "mlp" and epoch >= 3 and steps >= LEAST_STEPS and loss > 0.995
@@ -120,79 +146,94 @@ class CnnTask(Task):
                 f" differ by {self.spread:.1g}; try another --seed, another --head, or check the judgments"
             )
 
-    def _encode(self, side: str, rows: NDArray[np.int64]) -> Tensor:
-        tokens = self.tokens[side]
-        lengths = sum(part.lengths[rows] for part in tokens) + 1
-        cuts = np.flatnonzero(np.diff(np.cumsum(lengths) // 100_000)) + 1
-        chunks = np.split(rows, cuts)
-        return torch.cat([self.model.encode(side, [part.take(one) for part in tokens]) for one in chunks])
+    def _encode_rows(self, side: str, rows: NDArray[np.int64]) -> Tensor:
+        return self.model.encode(side, [part.take(rows) for part in self.tokens[side]])
+
+    def _encode_in_chunks(self, side: str, rows: NDArray[np.int64]) -> Tensor:
+        """Encode many texts, about CHUNK_TOKENS tokens at once, so that they fit into memory."""
+        lengths = sum(part.lengths[rows] for part in self.tokens[side]) + 1
+        cuts = np.flatnonzero(np.diff(np.cumsum(lengths) // CHUNK_TOKENS)) + 1
+        return torch.cat([self._encode_rows(side, chunk) for chunk in np.split(rows, cuts)])
 
 
 class CnnTrainer:
-    """Fits several rankers with shared embeddings."""
+    """Fits several CNN rankers, which share their embeddings."""
 
     def __init__(self, job: TrainingJob, config: CnnConfig) -> None:
         assert job.data is not None
-        self.job, self.data, self.config, self.progress = job, job.data, config, job.progress
+        self.job = job
+        self.data = job.data
+        self.config = config
+        self.progress = job.progress
         self.inputs = Inputs(self.data, config, self.progress)
 
     def fit(self, variant: str, name: str = "") -> TrainingResult:
-        """Fit one ranker. Raises TrainingError for insufficient data."""
-        config, name = self.config, name or variant
+        """Fit one ranker.
+
+        Raises TrainingError if the data lack texts, categories or candidates, or if nothing is learned.
+        """
+        config = self.config
+        name = name or variant
         task = CnnTask(variant, name, self.inputs)
         checkpoint = Checkpoint(self.job.checkpoint(name), identity(self.data, config, variant))
-        each = task.steps_per_epoch
+        steps_per_epoch = task.steps_per_epoch
         options = TrainerOptions(
-            steps=config.epochs * each,
+            steps=config.epochs * steps_per_epoch,
             patience=config.patience,
-            first=False,
+            measure_first=False,
             warmup=None,
             clip=None,
             seed=config.seed,
         )
         run = Trainer(task, options, checkpoint, self.progress).fit()
-        epoch, value = run.best // each, run.kept.value
+        epoch = run.best // steps_per_epoch
+        value = run.best_measurement.value
         assert value is not None
         record = {"epoch": epoch, "dev": round(value, 6), "config": values_of(config)}
         record["first_stage"] = self.data.first_stage
-        query, document = ([tower.numpy() for tower in task.model.towers[side]] for side in SIDES)
+        ranker = CnnRanker(
+            name=name,
+            variant=variant,
+            query=[tower.numpy() for tower in task.model.towers["query"]],
+            document=[tower.numpy() for tower in task.model.towers["document"]],
+            head=task.model.head(),
+            trained=record,
+        )
+        curve = [(point.step // steps_per_epoch, point.loss, point.value) for point in run.history]
         return TrainingResult(
-            CnnRanker(
-                name=name,
-                variant=variant,
-                query=query,
-                document=document,
-                head=task.model.head(),
-                trained=record,
-            ),
+            ranker,
             epoch,
-            -(-run.steps // each),
+            -(-run.steps // steps_per_epoch),
             value,
             task.first_stage,
             run.interrupted,
             measure={**MEASURES, "weighted": TrainingResult.measure}[config.epoch_by],
-            curve=[(one.step // each, one.loss, one.value) for one in run.history],
+            curve=curve,
             remarks=() if variant == "text" else self.inputs.category_graph.remarks,
-            cleanup=dict if run.interrupted else checkpoint.discard,
+            discard_checkpoint=None if run.interrupted else checkpoint.discard,
         )
 
 
 def identity(data: TrainingData, config: CnnConfig, variant: str) -> str:
-    """Hash of all inputs."""
+    """Return a hash of everything that a training reads.
+
+    A checkpoint stores it, so that only the same training continues from it.
+    """
     settings: list[Any] = [variant, values_of(config), data.first_stage, data.category_edges]
     arrays: list[NDArray[Any]] = []
     for corpus in (data.documents, data.queries, data.query_text):
         if corpus is not None:
             settings += [corpus.words, corpus.categories]
             arrays += [corpus.tokens.flat, corpus.tokens.offsets]
-    judged = (value for one in (*data.train, *data.dev) for value in vars(one).values())
-    return content_hash(settings, [*arrays, *map(np.asarray, judged)])
+    for query in (*data.train, *data.dev):
+        arrays += map(np.asarray, vars(query).values())
+    return content_hash(settings, arrays)
 
 
 def pairwise_hinge(better: Tensor, worse: Tensor) -> Tensor:
-    """Mean of max(0, 1 - (S(q, d+) - S(q, d-))) (Kuwa et al. 2020, section 3.1).
+    """Return the mean of max(0, 1 - (S(q, d+) - S(q, d-))) over P pairs (Kuwa et al. 2020, section 3.1).
 
-    better, worse: (P,) scores before tanh, which saturates.
+    better, worse: (P,) scores S of d+ and d- before tanh, which saturates.
     """
     return functional.relu(1.0 - (better - worse)).mean()
 
@@ -200,10 +241,15 @@ def pairwise_hinge(better: Tensor, worse: Tensor) -> Tensor:
 def in_batch_softmax(
     cosines: Tensor, positive: Tensor, relevant: Tensor, weight: Tensor, temperature: float
 ) -> Tensor:
-    """Weighted mean of -log(exp(s_+ / t) / sum_d exp(s_d / t)), without other relevant d.
+    """Return the weighted mean of -log(exp(s_+ / t) / sum_d exp(s_d / t)) over B examples.
 
-    cosines: (B, U); positive: (B,) relevant column; relevant: (B, U) bool;
-    weight: (B,); temperature: t.
+    The sum leaves out the documents d that are also relevant.
+
+    cosines:     (B, U) scores s of all documents of the batch.
+    positive:    (B,) the column of the relevant document.
+    relevant:    (B, U) bool, the documents that are relevant.
+    weight:      (B,) weights of the examples.
+    temperature: t.
     """
     masked = relevant.clone()
     masked[torch.arange(len(positive)), positive] = False

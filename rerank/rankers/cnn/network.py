@@ -11,17 +11,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from rerank.arrays import Ragged, ranges
 from rerank.rankers.cnn.config import CnnConfig
 from rerank.rankers.cnn.embeddings import Embedding
-from rerank.rankers.cnn.towers import Head, Ragged, Tower, ranges
+from rerank.rankers.cnn.towers import Head, Tower
 
 
 class TorchTower(nn.Module):
-    """Torch version of :class:`rerank.rankers.cnn.towers.Tower`."""
+    """Learns the weights of a :class:`rerank.rankers.cnn.towers.Tower`."""
 
     def __init__(self, embedding: Embedding, config: CnnConfig) -> None:
         super().__init__()
-        self.vocabulary, text = embedding.vocabulary, embedding.vocabulary.part == "text"
+        self.vocabulary = embedding.vocabulary
+        text = self.vocabulary.part == "text"
         self.width = config.width if text else 1
         size = embedding.vectors.shape[1]
         self.vectors = nn.Embedding.from_pretrained(  # type: ignore[no-untyped-call]
@@ -35,34 +37,39 @@ class TorchTower(nn.Module):
         self.importance: Tensor | None
         weights = torch.from_numpy(embedding.importance()) if config.importance and text else None
         self.register_buffer("importance", weights)
-        self.out = config.filters + (size if config.mean else 0)
+        self.pooled_width = config.filters + (size if config.mean else 0)
 
     def forward(self, tokens: Ragged) -> Tensor:
-        """Pool n sequences: (n, out)."""
-        h, size, m = self.width, self.vectors.embedding_dim, self.filters.out_features
+        """Return the pooled vectors of n token sequences, (n, pooled_width)."""
+        h = self.width
+        m = self.filters.out_features
+        size = self.vectors.embedding_dim
         tokens = tokens.padded(h)
         windows = np.maximum(tokens.lengths - h + 1, 0)
-        places = ranges(tokens.offsets[:-1], windows)[:, None] + np.arange(h)
-        # Each distinct word is multiplied once per place in a window, not once per occurrence.
-        words, word = np.unique(tokens.flat, return_inverse=True)
-        vectors = self.vectors(torch.from_numpy(words.astype(np.int64)))
-        by_place = self.filters.weight.view(m, h, size).permute(2, 1, 0).reshape(size, h * m)
+        positions = ranges(tokens.offsets[:-1], windows)[:, None] + np.arange(h)  # (windows, h)
+        # Each distinct word is multiplied once per position in a window, not once per occurrence.
+        distinct, number = np.unique(tokens.flat, return_inverse=True)
+        vectors = self.vectors(torch.from_numpy(distinct.astype(np.int64)))
+        by_position = self.filters.weight.view(m, h, size).permute(2, 1, 0).reshape(size, h * m)
         bias = nn.functional.pad(self.filters.bias, (0, (h - 1) * m))  # of the first word, once a window
-        products = (vectors @ by_place + bias).view(-1, m)
-        bags = torch.from_numpy(word[places] * h + np.arange(h))
+        products = (vectors @ by_position + bias).view(-1, m)
+        bags = torch.from_numpy(number[positions] * h + np.arange(h))
         hidden = torch.tanh(nn.functional.embedding_bag(bags, products, mode="sum"))
         flat = torch.from_numpy(tokens.flat.astype(np.int64))
-        of_token = (flat > 0).float() if self.importance is None else self.importance[flat]  # 0 for padding
-        pooled = _weighted_mean(hidden, of_token[torch.from_numpy(places)].sum(dim=1), windows)
+        # The weight of padding is 0.
+        token_weights = (flat > 0).float() if self.importance is None else self.importance[flat]
+        window_weights = token_weights[torch.from_numpy(positions)].sum(dim=1)
+        pooled = _weighted_mean(hidden, window_weights, windows)
         if not self.mean:
             return pooled
-        mean = _weighted_mean(vectors[torch.from_numpy(word)], of_token, tokens.lengths)
+        mean = _weighted_mean(vectors[torch.from_numpy(number)], token_weights, tokens.lengths)
         return torch.cat([pooled, mean], dim=1)
 
     def numpy(self) -> Tower:
-        """Convert to NumPy, embeddings in fp16."""
+        """Return the same tower in NumPy, with the embeddings in fp16."""
         size = self.vectors.embedding_dim
-        filters, bias = _array(self.filters.weight).T.reshape(self.width, size, -1), _array(self.filters.bias)
+        filters = _array(self.filters.weight).T.reshape(self.width, size, -1)
+        bias = _array(self.filters.bias)
         importance = None if self.importance is None else _array(self.importance)
         vectors = _array(self.vectors.weight).astype(np.float16)
         return Tower(self.vocabulary, vectors, importance, filters.copy(), bias, self.mean)
@@ -74,39 +81,53 @@ def _array(tensor: Any) -> NDArray[np.float32]:
 
 
 def _weighted_mean(rows: Tensor, weights: Tensor, counts: NDArray[np.int64]) -> Tensor:
-    """Means of the first ``counts[0]`` rows, of the next ``counts[1]`` rows, ...; of no rows 0."""
-    owner = torch.from_numpy(np.repeat(np.arange(len(counts)), counts))
-    total = torch.zeros(len(counts)).index_add_(0, owner, weights)
-    summed = torch.zeros(len(counts), rows.shape[1]).index_add_(0, owner, rows * weights[:, None])
+    """Return the weighted means of the first ``counts[0]`` rows, of the next ``counts[1]`` rows, and so on.
+
+    The mean of no rows is 0.
+    """
+    sequence = torch.from_numpy(np.repeat(np.arange(len(counts)), counts))
+    total = torch.zeros(len(counts)).index_add_(0, sequence, weights)
+    summed = torch.zeros(len(counts), rows.shape[1]).index_add_(0, sequence, rows * weights[:, None])
     return summed / total.clamp(min=1e-9)[:, None]
 
 
 class TorchRanker(nn.Module):
-    """Torch version of :class:`rerank.rankers.cnn.ranker.CnnRanker`. towers: of each side."""
+    """Learns the weights of a :class:`rerank.rankers.cnn.ranker.CnnRanker`.
+
+    towers: the towers of ``query`` and of ``document``, one per part.
+    """
 
     def __init__(self, towers: Mapping[str, Sequence[TorchTower]], config: CnnConfig) -> None:
         super().__init__()
         self.towers = towers
-        self.sides = nn.ModuleDict({side: nn.ModuleList(own) for side, own in towers.items()})
+        self.sides = nn.ModuleDict()
+        for side, side_towers in towers.items():
+            self.sides[side] = nn.ModuleList(side_towers)
         self.drop = nn.Dropout(config.dropout)
-        widths = {side: sum(tower.out for tower in own) for side, own in towers.items()}
         cosine = config.head == "cosine"
-        first = config.vector_size if cosine else config.hidden[0]
-        self.from_query = nn.Linear(widths["query"], first)
-        self.from_document = nn.Linear(widths["document"], first, bias=cosine)
+        encoded_width = config.vector_size if cosine else config.hidden[0]
+        self.from_query = nn.Linear(self._pooled_width("query"), encoded_width)
+        self.from_document = nn.Linear(self._pooled_width("document"), encoded_width, bias=cosine)
         sizes = () if cosine else config.hidden
         self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
         self.output = nn.Linear(sizes[-1], 1) if sizes else None
 
+    def _pooled_width(self, side: str) -> int:
+        return sum(tower.pooled_width for tower in self.towers[side])
+
     def encode(self, side: str, tokens: Sequence[Ragged]) -> Tensor:
-        """Pool and apply the first layer: (n, projection or first hidden size)."""
-        first = self.from_query if side == "query" else self.from_document
-        pooled = torch.cat([tower(part) for tower, part in zip(self.towers[side], tokens)], dim=1)
-        encoded: Tensor = first(self.drop(pooled) if self.output is None else pooled)
+        """Pool n texts and apply the first layer: (n, vector size or first hidden size).
+
+        tokens: the n token sequences of each part.
+        """
+        first_layer = self.from_query if side == "query" else self.from_document
+        parts = [tower(sequences) for tower, sequences in zip(self.towers[side], tokens)]
+        pooled = torch.cat(parts, dim=1)
+        encoded: Tensor = first_layer(self.drop(pooled) if self.output is None else pooled)
         return nn.functional.normalize(encoded, dim=1) if self.output is None else encoded
 
     def score(self, query: Tensor, document: Tensor) -> Tensor:
-        """Scores of n encoded pairs: (n,); MLP: before tanh."""
+        """Return the (n,) scores of n encoded pairs. Those of the MLP are the values before tanh."""
         if self.output is None:
             return (query * document).sum(dim=1)
         layer = self.drop(torch.relu(query + document))
@@ -116,10 +137,12 @@ class TorchRanker(nn.Module):
         return scores
 
     def head(self) -> Head:
-        """Convert the head to NumPy."""
+        """Return the head in NumPy."""
         layers: dict[str, Any] = {"query": self.from_query, "document": self.from_document}
         layers |= {f"hidden.{i}": layer for i, layer in enumerate(self.hidden)}
         layers |= {"output": self.output} if self.output is not None else {}
         arrays = {name: _array(layer.weight).T.copy() for name, layer in layers.items()}
-        biases = {f"{name}_bias": layer.bias for name, layer in layers.items() if layer.bias is not None}
-        return Head(arrays | {name: _array(bias) for name, bias in biases.items()})
+        for name, layer in layers.items():
+            if layer.bias is not None:
+                arrays[f"{name}_bias"] = _array(layer.bias)
+        return Head(arrays)

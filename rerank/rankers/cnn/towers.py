@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
+from rerank.arrays import Ragged, ranges
 from rerank.categories import nearest_known
 from rerank.records import Document, Query
 from rerank.text import words
@@ -20,61 +19,13 @@ CHUNK = 16_384
 """Windows that are convolved at once; they fit into the caches (about 10 MB)."""
 
 
-@dataclass(frozen=True)
-class Ragged:
-    """n sequences in one array: sequence i is ``flat[offsets[i]:offsets[i + 1]]``."""
-
-    flat: NDArray[np.int32]
-    offsets: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, sequences: Sequence[Sequence[int] | NDArray[np.int32]]) -> Ragged:
-        """Pack sequences."""
-        offsets = _offsets([len(one) for one in sequences])
-        return cls(np.fromiter(chain.from_iterable(sequences), np.int32, int(offsets[-1])), offsets)
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    @cached_property
-    def lengths(self) -> NDArray[np.int64]:
-        """Length of each sequence: (n,)."""
-        return np.diff(self.offsets)
-
-    def take(self, which: NDArray[np.integer]) -> Ragged:
-        """Select sequences by number, in order."""
-        lengths = self.lengths[which]
-        return Ragged(self.flat[ranges(self.offsets[which], lengths)], _offsets(lengths))
-
-    def padded(self, least: int) -> Ragged:
-        """Pad non-empty sequences with zeros to ``least``."""
-        lengths = self.lengths
-        short = (lengths > 0) & (lengths < least)
-        if not short.any():
-            return self
-        offsets = _offsets(np.where(short, least, lengths))
-        flat = np.zeros(offsets[-1], dtype=np.int32)
-        flat[ranges(offsets[:-1], lengths)] = self.flat
-        return Ragged(flat, offsets)
-
-
-def _offsets(lengths: ArrayLike) -> NDArray[np.int64]:
-    return np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
-
-
-def ranges(begins: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Concatenate the ranges of these lengths from these beginnings: (sum of lengths,).
-
-    >>> ranges(np.array([5, 0]), np.array([2, 3])).tolist()
-    [5, 6, 0, 1, 2]
-    """
-    ends = np.cumsum(lengths)
-    return np.repeat(begins - (ends - lengths), lengths) + np.arange(lengths.sum())
-
-
 @dataclass
 class Vocabulary:
-    """Words or categories and their rows, from 1; row 0 is zero padding."""
+    """The words or categories of one part, and the row of each in the embedding.
+
+    Rows count from 1, because row 0 is the zero vector that pads short texts. ``longest`` is the number of
+    words or categories that are read per text.
+    """
 
     part: Part
     names: list[str]
@@ -85,26 +36,27 @@ class Vocabulary:
         self.index = dict(zip(self.names, range(1, len(self.names) + 1)))
 
     def tokens(self, record: Document | Query) -> list[int]:
-        """Rows of known words among the first ``longest``, or of ``longest`` known categories.
+        """Return the rows of the known words among the first ``longest``, or of ``longest`` known categories.
 
         An unknown category counts as its nearest known prefix.
         """
         index = self.index
         if self.part == "text":
             content = record.content if isinstance(record, Document) else record.text
-            return [i for w in words(content)[: self.longest] if (i := index.get(w))]
-        known = (nearest_known(category, index) for category in record.categories)
-        return sorted({index[name] for name in known if name is not None})[: self.longest]
+            return [index[word] for word in words(content)[: self.longest] if word in index]
+        names = {nearest_known(category, index) for category in record.categories}
+        return sorted(index[name] for name in names if name is not None)[: self.longest]
 
 
 @dataclass
 class Tower:
-    """One side of one part: token numbers -> pooled vectors.
+    """Turns the tokens of one part, of queries or of documents, into a pooled vector per text.
 
-    vectors:    (V + 1, k) embeddings, row 0 zero.
-    importance: (V + 1,) pooling weights; None: equal.
-    filters:    (h, k, m), bias: (m,): convolution of width h.
-    mean:       append mean token vectors; not in the paper.
+    vectors:    (V + 1, k) embeddings; row 0 is zero.
+    importance: (V + 1,) weight of each token in the pooling; None gives all tokens the same weight.
+    filters:    (h, k, m) weights of the convolution of width h.
+    bias:       (m,) bias of the convolution.
+    mean:       whether the mean of the token vectors is appended, which is not in the paper.
     """
 
     vocabulary: Vocabulary
@@ -115,22 +67,26 @@ class Tower:
     mean: bool
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Arrays by name, embeddings as fp16."""
-        arrays = {"filters": self.filters, "bias": self.bias, "importance": self.importance}
-        others = {name: array for name, array in arrays.items() if array is not None}
-        return {"vectors": self.vectors.astype(np.float16, copy=False), **others}
+        """Return the arrays to store, by name. The embeddings are in fp16."""
+        arrays: dict[str, NDArray[Any]] = {"vectors": self.vectors.astype(np.float16, copy=False)}
+        arrays |= {"filters": self.filters, "bias": self.bias}
+        if self.importance is not None:
+            arrays["importance"] = self.importance
+        return arrays
 
     @property
     def width(self) -> int:
-        """Pooled width: m, or m + k with ``mean``."""
+        """The length of a pooled vector: m, or m + k with ``mean``."""
         return len(self.bias) + (self.vectors.shape[1] if self.mean else 0)
 
     def encode(self, records: Sequence[Document] | Sequence[Query]) -> NDArray[np.float32]:
-        """Pool n documents or queries: (n, width)."""
-        return self.pool(Ragged.of([self.vocabulary.tokens(record) for record in records]))
+        """Return the pooled vectors of n documents or queries, (n, width)."""
+        return self.pool(Ragged.from_lists([self.vocabulary.tokens(record) for record in records]))
 
     def pool(self, tokens: Ragged) -> NDArray[np.float32]:
-        """Convolve and average (Kuwa et al. 2020, section 3.1): (n, width); no tokens give zeros.
+        """Return the pooled vectors of n token sequences, (n, width); a sequence without tokens gives zeros.
+
+        The sequences are convolved and averaged (Kuwa et al. 2020, section 3.1):
 
         p_i = tanh([x_i; ...; x_{i+h-1}] W + b), c = sum_i w_i p_i / sum_i w_i; w_i is 1, or the sum of
         the window's importances. Short sequences are padded to h.
@@ -142,8 +98,8 @@ class Tower:
         while first < len(filled):
             limit = tokens.offsets[filled[first]] + CHUNK
             last = max(first + 1, int(np.searchsorted(tokens.offsets[filled + 1], limit, side="right")))
-            which = filled[first:last]
-            pooled[which] = self._pool_filled(tokens.take(which))
+            rows = filled[first:last]
+            pooled[rows] = self._pool_filled(tokens.take(rows))
             first = last
         return pooled
 
@@ -158,16 +114,16 @@ class Tower:
         hidden += self.bias
         np.tanh(hidden, out=hidden)
         if self.importance is None:
-            of_token = (tokens.flat > 0).astype(np.float32)  # padding is no token
+            token_weights = (tokens.flat > 0).astype(np.float32)  # padding is no token
         else:
-            of_token = self.importance[tokens.flat]
-        of_window = of_token[starts].copy()
+            token_weights = self.importance[tokens.flat]
+        window_weights = token_weights[starts].copy()
         for j in range(1, h):
-            of_window += of_token[starts + j]
-        pooled = _weighted_mean(hidden, of_window, np.cumsum(windows) - windows)
+            window_weights += token_weights[starts + j]
+        pooled = _weighted_mean(hidden, window_weights, np.cumsum(windows) - windows)
         if not self.mean:
             return pooled
-        return np.concatenate((pooled, _weighted_mean(vectors, of_token, tokens.offsets[:-1])), axis=1)
+        return np.concatenate((pooled, _weighted_mean(vectors, token_weights, tokens.offsets[:-1])), axis=1)
 
 
 def _weighted_mean(
@@ -181,7 +137,7 @@ def _weighted_mean(
 
 @dataclass(frozen=True)
 class Head:
-    """Pooled vectors c of both sides -> score.
+    """Scores the pooled vectors c of a query and of documents.
 
     Cosine: S = cos(P_q c_q + a_q, P_d c_d + a_d).
     MLP:    S = tanh(O relu(... relu(U_q c_q + U_d c_d + b))) (section 3.1).
@@ -202,7 +158,10 @@ class Head:
         return "output" not in self.arrays
 
     def encode(self, side: str, pooled: NDArray[np.float32]) -> NDArray[np.float32]:
-        """First layer of ``query`` or ``document``: (n, width) -> (n, z); for a cosine, of length 1."""
+        """Apply the first layer of the side ``query`` or ``document`` to (n, width) pooled vectors.
+
+        Returns (n, z) vectors, which have length 1 if the score is a cosine.
+        """
         encoded = self._linear(side, pooled)
         if not self.cosine:
             return encoded
@@ -211,7 +170,7 @@ class Head:
         return unit
 
     def score(self, query: NDArray[np.float32], documents: NDArray[np.floating]) -> NDArray[np.float64]:
-        """(z,), (n, z) -> (n,) scores in [-1, 1]."""
+        """Return the (n,) scores in [-1, 1] of encoded documents, (n, z), for an encoded query, (z,)."""
         if self.cosine:
             cosines: NDArray[np.float32] = documents.astype(np.float32, copy=False) @ query
             return cosines.astype(np.float64)

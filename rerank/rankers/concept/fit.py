@@ -131,7 +131,7 @@ class ConceptFitter:
                 "one component has more than half of the texts: contrasts of components have little effect"
             )
         run = task.fit()
-        threshold = run.kept.measures.get("threshold", 0.5)
+        threshold = run.best_measurement.measures.get("threshold", 0.5)
         trained = {**task.record(run), **counts}
         ranker = ConceptRanker(
             name=name, source=encoder, head=task.head(), threshold=threshold, trained=trained

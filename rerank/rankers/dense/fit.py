@@ -225,7 +225,7 @@ class DenseFitter:
             task = DenseTask(texts, *given)
             measured, details = "held-out pairs", task.counts()
         run = task.fit()
-        if not run.best and run.kept.measures:
+        if not run.best and run.best_measurement.measures:
             job.progress.say(f"no step was better than the untrained encoder, which {name} uses")
         relation = "linked" if config.strategy is None else "cited together"
         parts = [plural(count, _COUNTS[one].format(relation)) for one, count in details.items() if count]

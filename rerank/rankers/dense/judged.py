@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.arrays import Ragged
 from rerank.progress import Progress
-from rerank.rankers.cnn.towers import Ragged
 from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.losses import Contrastive
 from rerank.rankers.dense.neighbors import Neighbors, StructuralPair
@@ -19,7 +19,7 @@ from rerank.rankers.dense.quintuplets import QuintupletSampler
 from rerank.rankers.dense.texts import Passages
 from rerank.rankers.encoder.task import EncoderTask
 from rerank.rankers.encoder.transformer import TextEncoder
-from rerank.rankers.training.data import DevSet, Judged, TrainingData
+from rerank.rankers.training.data import DevSet, TrainingData, TrainingQuery
 
 READ = 2
 """Passages of a document that are read in training: the first and the last."""
@@ -72,14 +72,14 @@ class JudgedNeighbors(Neighbors):
 
 def dev_set(data: TrainingData, seed: int) -> DevSet:
     """Draw dev queries with at most POOL candidates. Raises TrainingError without candidates."""
-    judged, pool = list[Judged](), set[int]()
+    judged, pool = list[TrainingQuery](), set[int]()
     for place in np.random.default_rng((seed, 3)).permutation(len(data.dev)).tolist():
         one = data.dev[place]
         pool |= {*one.candidates[:DEPTH].tolist()}
         if judged and len(pool) > POOL:
             break
         judged.append(replace(one, candidates=one.candidates[:DEPTH], scores=one.scores[:DEPTH]))
-    return DevSet.of(replace(data, dev=judged))
+    return DevSet.from_candidates(replace(data, dev=judged))
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class JudgedTask(EncoderTask):
         progress: Progress | None = None,
         checkpoint: Path | None = None,
     ) -> None:
-        queries = Ragged.of(encoder.tokens(list(data.query_texts)))
+        queries = Ragged.from_lists(encoder.tokens(list(data.query_texts)))
         offsets = np.concatenate((documents.offsets, queries.offsets[1:] + documents.offsets[-1]))
         texts, first = Ragged(np.concatenate((documents.flat, queries.flat)), offsets), len(documents)
         bare = replace(encoder)

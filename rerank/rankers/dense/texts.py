@@ -9,7 +9,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.rankers.cnn.towers import Ragged
+from rerank.arrays import Ragged
 from rerank.rankers.dense.ranker import windows
 from rerank.rankers.encoder.modules import document_tokens
 from rerank.rankers.encoder.transformer import TextEncoder
@@ -61,7 +61,7 @@ class Texts:
         if isinstance(graph, Citations):
             names = [graph.titles[key] for key in outside]
             flat += [np.array(tokens, dtype=np.int32) for tokens in tokenize(names)]
-        return cls(Ragged.of(flat), graph, len(outside))
+        return cls(Ragged.from_lists(flat), graph, len(outside))
 
     def longest(self, encoder: TextEncoder, most: int) -> int:
         """Return the maximum passage count, from 1 to ``most``."""

@@ -22,8 +22,10 @@ from rerank.rankers.training.checkpoint import Checkpoint, TrainingRun
 from rerank.rankers.training.job import TrainingResult
 from rerank.rankers.training.trainer import Task, Trainer, TrainerOptions
 
-LEAST_STEPS, PARTS = 10, 2
-"""The task is evaluated PARTS times an epoch, but not more often than every LEAST_STEPS steps."""
+MEASUREMENTS_PER_EPOCH = 2
+"""How often an epoch is measured by default."""
+LEAST_STEPS = 10
+"""Least number of steps between measurements by default."""
 NO_MEMORY = (
     *("out of memory", "can't allocate memory", "bad_alloc", "ALLOC_FAILED"),
     "could not create a primitive",
@@ -32,20 +34,22 @@ NO_MEMORY = (
 
 
 class Sampler(Protocol):
-    """Draws reproducible batches."""
+    """Draws reproducible batches, from random numbers that depend only on the epoch and the step."""
 
     def steps(self) -> int:
-        """Return batches per epoch."""
+        """Return the number of batches per epoch."""
 
     def epoch(self, number: int, first: int = 0) -> Iterator[Any]:
-        """Yield batches, from ``first``."""
+        """Yield the batches of an epoch, from batch number ``first``."""
 
 
 class EncoderTask(Task):
-    """Trains encoder and loss.
+    """Trains an encoder, and the parameters of the loss.
 
-    text: document -> evaluation tokens.
-    loss: Default: :meth:`make_loss`.
+    text:       returns the tokens of a document, by its position, for measurements.
+    sampler:    draws the batches.
+    checkpoint: the folder of the checkpoint; None keeps none.
+    loss:       by default the result of :meth:`make_loss`.
     """
 
     text: Callable[[int], NDArray[np.int32]]
@@ -59,8 +63,11 @@ class EncoderTask(Task):
         checkpoint: Path | None = None,
         loss: Loss | None = None,
     ) -> None:
-        self.encoder, self.config, self.sampler = encoder, config, sampler
-        self.progress, self.steps_per_epoch = progress or Progress(), sampler.steps()
+        self.encoder = encoder
+        self.config = config
+        self.sampler = sampler
+        self.progress = progress or Progress()
+        self.steps_per_epoch = sampler.steps()
         self.checkpoint: Checkpoint | None = None
         if checkpoint is not None:
             settings, arrays = self.identity()
@@ -71,7 +78,7 @@ class EncoderTask(Task):
         encoder.precision = config.precision
         self.encoding = BatchEncoder(encoder, config.learning_layers(encoder.model.config.num_hidden_layers))
         self.objective = (loss or self.make_loss()).to(encoder.device)
-        self._losses = [one for one in self.objective.modules() if isinstance(one, Loss)]
+        self._losses = [module for module in self.objective.modules() if isinstance(module, Loss)]
         self.model = torch.nn.ModuleDict({"encoder": encoder.model, "loss": self.objective})
 
     def make_loss(self) -> Loss:
@@ -79,22 +86,22 @@ class EncoderTask(Task):
         raise NotImplementedError
 
     def identity(self) -> tuple[Any, Iterable[NDArray[Any]]]:
-        """Return the training data, which checkpoints must match: JSON and arrays."""
+        """Return the training data, as JSON and arrays. A checkpoint continues only with the same data."""
         raise NotImplementedError
 
     def passages(self) -> Iterable[NDArray[np.int32]]:
-        """Yield texts encoded repeatedly."""
+        """Yield the tokens of all texts that are encoded in more than one step."""
         raise NotImplementedError
 
     def fit(self) -> TrainingRun:
-        """Train, and leave the best encoder, possibly untrained, on the CPU.
+        """Train, and leave the best encoder on the CPU. It can be the untrained one.
 
-        Raises TrainingError for insufficient memory or failure.
+        Raises TrainingError if the memory is too small, or if nothing is learned.
         """
-        config, each = self.config, self.steps_per_epoch
+        config = self.config
         options = TrainerOptions(
-            steps=config.steps or config.epochs * each,
-            every=config.every or max(LEAST_STEPS, each // PARTS),
+            steps=config.steps or config.epochs * self.steps_per_epoch,
+            every=config.every or max(LEAST_STEPS, self.steps_per_epoch // MEASUREMENTS_PER_EPOCH),
             patience=config.patience,
             average=config.average,
             seed=config.seed,
@@ -102,7 +109,8 @@ class EncoderTask(Task):
         try:
             run = Trainer(self, options, self.checkpoint, self.progress).fit()
         except (MemoryError, RuntimeError) as error:
-            if isinstance(error, RuntimeError) and not any(part in str(error) for part in NO_MEMORY):
+            message = str(error)
+            if isinstance(error, RuntimeError) and not any(phrase in message for phrase in NO_MEMORY):
                 raise
             raise TrainingError(
                 f"a batch of {config.batch} does not fit into memory; lower --batch or --passage-tokens"
@@ -112,73 +120,82 @@ class EncoderTask(Task):
         return run
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
-        """Return Adam, with separate learning rates."""
+        """Return Adam, with one learning rate for the encoder and one for the loss."""
         rate = self.config.rate
         groups: list[dict[str, Any]] = [{"params": self.encoder.trainable()}]
-        if own := [one for one in self.objective.parameters() if one.requires_grad]:
-            groups.append({"params": own, "lr": rate * self.objective.rate_factor})
+        loss_parameters = [weight for weight in self.objective.parameters() if weight.requires_grad]
+        if loss_parameters:
+            groups.append({"params": loss_parameters, "lr": rate * self.objective.rate_factor})
         return [torch.optim.Adam(groups, lr=rate, eps=1e-8)]
 
     def batches(self, epoch: int, skip: int = 0) -> Iterator[Any]:
-        """Yield batches."""
         return self.sampler.epoch(epoch, skip)
 
     def loss(self, batch: Any) -> Tensor:
-        """Return the loss of a batch."""
         reads = self.objective.reads
         encoded = self.encoding.encode([text for name in reads for text in getattr(batch, name)])
         loss: Tensor = self.objective(with_vectors(batch, reads, encoded))
         return loss
 
     def vectors(self, documents: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return unit vectors, (n, E), without dropout."""
+        """Return the vectors of documents, (n, E), of length 1 and without dropout.
+
+        documents: (n,) positions.
+        """
         return self.encoding.unit_vectors([self.text(document) for document in documents.tolist()])
 
     def on_start(self, resumed: bool) -> None:
         """Run the frozen layers once for each text, if that can be useful."""
         if not self.encoding.keeps:
             return
-        different = {passage.tobytes(): passage for passage in self.passages()}
-        with self.progress.step("frozen layers", len(different), "text") as advance:
-            filled = self.encoding.fill(different.values(), advance)
-        if not filled:
+        distinct = {passage.tobytes(): passage for passage in self.passages()}
+        with self.progress.step("frozen layers", len(distinct), "text") as advance:
+            fits = self.encoding.fill(distinct.values(), advance)
+        if not fits:
             self.progress.say("frozen layers: their outputs do not fit into memory; computed at every step")
 
     def on_epoch_start(self) -> None:
-        """Notify the losses."""
-        for one in self._losses:
-            one.on_epoch_start(self.vectors)
+        """Let the losses prepare the epoch with the vectors of the current encoder."""
+        for loss in self._losses:
+            loss.on_epoch_start(self.vectors)
 
     def on_step_end(self) -> None:
-        """Notify the losses."""
-        for one in self._losses:
-            one.on_step_end()
+        """Let the losses follow the weights."""
+        for loss in self._losses:
+            loss.on_step_end()
 
-    def mixes(self, name: str) -> bool:
-        """Return whether a weight is pretrained."""
+    def is_interpolated(self, name: str) -> bool:
+        """Return whether a weight is one of the encoder, which was pretrained."""
         return name.startswith("encoder.")
 
     def record(self, run: TrainingRun) -> dict[str, Any]:
-        """Return fields for ``ranker.json``."""
-        history = [one.row() for one in run.history]
-        return {"settings": values_of(self.config), "history": history, "best": run.best, "share": run.share}
+        """Return what ``ranker.json`` stores about the training."""
+        history = [measurement.row() for measurement in run.history]
+        return {"settings": values_of(self.config), "history": history, "best": run.best, "share": run.alpha}
 
     def result(
         self, run: TrainingRun, ranker: Ranker, pairs: str, remark: str, details: Mapping[str, Any]
     ) -> TrainingResult:
-        """Return the result. pairs: name of evaluation pairs."""
+        """Return the result of a training.
+
+        pairs: the kind of pairs that measured the training, for messages.
+        """
+        best = run.best_measurement
+        measure = next(iter(best.measures), "nothing")
+        trained = [point for point in run.history if point.alpha == 1]
+        discard = self.checkpoint.discard if self.checkpoint and not run.interrupted else None
         return TrainingResult(
             ranker,
-            run.best,
-            run.steps,
-            run.kept.value,
-            run.history[0].value,
-            run.interrupted,
-            f"{next(iter(run.kept.measures), 'nothing')} of {pairs}",
-            "untrained",
-            "step",
-            (remark,),
-            {**details, "history": self.record(run)["history"], "share": run.share},
-            [(one.step, one.loss, one.value) for one in run.history if one.share == 1],
-            self.checkpoint.discard if self.checkpoint and not run.interrupted else dict,
+            epoch=run.best,
+            epochs=run.steps,
+            dev=best.value,
+            baseline_value=run.history[0].value,
+            interrupted=run.interrupted,
+            measure=f"{measure} of {pairs}",
+            baseline_name="untrained",
+            unit="step",
+            remarks=(remark,),
+            details={**details, "history": self.record(run)["history"], "share": run.alpha},
+            curve=[(point.step, point.loss, point.value) for point in trained],
+            discard_checkpoint=discard,
         )

@@ -45,10 +45,14 @@ class Best:
     interrupted: bool = False
     history: list[tuple[int, float | None, float]] = field(default_factory=list)
 
-    def result(self, ranker: Ranker, without: str = TrainingResult.without, **more: Any) -> TrainingResult:
+    def result(
+        self, ranker: Ranker, baseline_name: str = TrainingResult.baseline_name, **more: Any
+    ) -> TrainingResult:
         """Result of a ranker with this matrix."""
         counts = self.iteration, self.iterations, self.measure, self.first, self.interrupted
-        return TrainingResult(ranker, *counts, without=without, unit="iteration", curve=self.history, **more)
+        return TrainingResult(
+            ranker, *counts, baseline_name=baseline_name, unit="iteration", curve=self.history, **more
+        )
 
 
 class ProjectionTrainer:

@@ -14,7 +14,7 @@ from rerank.progress import Progress
 from rerank.rankers.projection.config import ProjectionConfig
 from rerank.rankers.projection.ranker import fit_terms, term_matrix
 from rerank.rankers.projection.s2net import Comparisons, Integers, Matrix, entries
-from rerank.rankers.training.data import Corpus, DevSet, Judged, TrainingData
+from rerank.rankers.training.data import Corpus, DevSet, TrainingData, TrainingQuery
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Vectors:
         self.given = [side[:cut] for side in given]
         self.dev_pairs = [side[cut:] for side in given]
         self.pairs = self._pairs(data, config)
-        self.dev = DevSet.of(data) if data.dev else None
+        self.dev = DevSet.from_candidates(data) if data.dev else None
 
     def _pairs(self, data: TrainingData, config: ProjectionConfig) -> Pairs:
         """Pair queries with documents of the highest grade (``graded``: any); add given pairs."""
@@ -171,7 +171,7 @@ class TermVectors(Vectors):
         return vstack([self.documents, *self.given[1:]]).tocsr()
 
 
-def _judged_pairs(one: Judged, config: ProjectionConfig) -> Iterator[_Pair]:
+def _judged_pairs(one: TrainingQuery, config: ProjectionConfig) -> Iterator[_Pair]:
     """Pairs of a judged query, total weight 1."""
     chosen = one.documents[(one.grades > 0) if config.graded else (one.grades == one.grades.max())]
     grades = dict(zip(one.documents.tolist(), one.grades.tolist()))

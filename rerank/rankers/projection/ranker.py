@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.arrays import Ragged
 from rerank.rankers.base import ArrayRanker, check_width
-from rerank.rankers.cnn.towers import Ragged
 from rerank.rankers.training.data import LONGEST_TEXT, Corpus
 from rerank.records import Document, Query
 from rerank.text import words
@@ -122,7 +122,7 @@ def _counts(corpus: Corpus, index: Mapping[str, int], letters: int) -> Any:
         return csr_matrix((ones, rows.flat, rows.offsets), shape=(len(rows), columns))
 
     known = [[index[term] for term in terms_of(word, letters) if term in index] for word in corpus.words]
-    counts = (matrix(corpus.tokens, len(known)) @ matrix(Ragged.of(known), len(index))).tocsr()
+    counts = (matrix(corpus.tokens, len(known)) @ matrix(Ragged.from_lists(known), len(index))).tocsr()
     counts.sort_indices()
     return counts
 

@@ -26,40 +26,48 @@ STATE = "state.json"
 class Measurement:
     """An evaluation during a training.
 
-    step: optimizer steps. loss: mean since the previous measurement.
-    measures: name -> value; the first decides, higher is better.
-    share: see ``between``.
+    step:     the number of optimizer steps before it.
+    loss:     the mean loss since the previous measurement; None before the first step.
+    measures: the value of each measure. The first one decides, and higher is better.
+    alpha:    1 for the trained weights; less for weights that :func:`interpolate` returned.
     """
 
     step: int
     loss: float | None
     measures: dict[str, float] = field(default_factory=dict)
-    share: float = 1.0
+    alpha: float = 1.0
 
     @property
     def value(self) -> float | None:
-        """The measure that decides."""
+        """The value of the measure that decides; None without measures."""
         return next(iter(self.measures.values()), None)
 
     def better(self, other: Measurement) -> bool:
-        """Whether it is better; without measures, always."""
+        """Return whether it is better than another one. Without measures, a later one is always better."""
         return self.value is None or other.value is None or self.value > other.value
 
     def row(self) -> dict[str, Any]:
-        """Flat record."""
-        return {"step": self.step, "loss": self.loss, **self.measures, "share": self.share}
+        """Return it as a flat JSON object. ``share`` is ``alpha``."""
+        return {"step": self.step, "loss": self.loss, **self.measures, "share": self.alpha}
 
     def __str__(self) -> str:
-        return ", ".join(f"{n} {value:.4f}" for n, value in self.measures.items()) or "nothing measured"
+        values = [f"{name} {value:.4f}" for name, value in self.measures.items()]
+        return ", ".join(values) or "nothing measured"
 
 
 @dataclass
 class TrainingRun:
-    """Position and result of a training; random numbers depend only on seed and step.
+    """The progress of a training, and its measurements.
 
-    steps: of the optimizer. losses: since the last measurement.
-    stale: consecutive measurements without gain.
-    best: step of the best state; 0: initial. share: see ``between``.
+    Random numbers depend only on the seed and the step, so this and the weights are enough to continue.
+
+    steps:       the number of optimizer steps.
+    losses:      the losses since the last measurement.
+    history:     all measurements.
+    stale:       the number of consecutive measurements without gain.
+    best:        the step of the best state; 0 is the initial state.
+    alpha:       see :class:`Measurement`, of the best state.
+    interrupted: whether the user stopped it.
     """
 
     steps: int = 0
@@ -67,26 +75,33 @@ class TrainingRun:
     history: list[Measurement] = field(default_factory=list)
     stale: int = 0
     best: int = 0
-    share: float = 1.0
+    alpha: float = 1.0
     interrupted: bool = False
 
     @property
-    def kept(self) -> Measurement:
-        """Measurement of the best state."""
-        return next(one for one in self.history if (one.step, one.share) == (self.best, self.share))
+    def best_measurement(self) -> Measurement:
+        """The measurement of the best state."""
+        for measurement in self.history:
+            if (measurement.step, measurement.alpha) == (self.best, self.alpha):
+                return measurement
+        raise ValueError(f"step {self.best} was not measured")
 
 
 class Checkpoint:
-    """The newest checkpoint in a folder; crashes during writes keep the previous one.
+    """The newest checkpoint of a training, in a folder. A crash while it is written keeps the previous one.
 
-    key: hash of the inputs, which must match.
+    key: a hash of the training's inputs. Only a training with the same key continues.
     """
 
     def __init__(self, folder: Path, key: str) -> None:
-        self.folder, self.key = folder, key
+        self.folder = folder
+        self.key = key
 
     def save(self, run: TrainingRun, weights: Weights, optimizers: Optimizers, best: Weights) -> None:
-        """Write the contiguous CPU tensors, then the state file; delete older files."""
+        """Write the weights, the best weights and the optimizers, then the state; delete older files.
+
+        The tensors must be contiguous and on the CPU.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         files = {f"best-{run.best}": best, f"model-{run.steps}": weights}
         files[f"optimizer-{run.steps}"] = _flat(optimizers)
@@ -99,9 +114,9 @@ class Checkpoint:
                 path.unlink()
 
     def load(self, optimizers: Optimizers) -> tuple[TrainingRun, Weights, Weights] | None:
-        """Restore the optimizers; return run, weights, best weights, or None without a checkpoint.
+        """Restore the optimizers, and return the run, its weights and its best weights.
 
-        Raises TrainingError for a damaged checkpoint or a different training.
+        Without a checkpoint, returns None. Raises TrainingError if it is damaged or of another training.
         """
         if not (self.folder / STATE).exists():
             return None
@@ -113,11 +128,9 @@ class Checkpoint:
                     f" was interrupted here; repeat its command to continue it, or add --restart to drop it"
                 )
             run = convert(record["run"], TrainingRun)
-            weights, best, moments = (
-                load_file(self._path(name))
-                for name in (f"model-{run.steps}", f"best-{run.best}", f"optimizer-{run.steps}")
-            )
-            _restore(optimizers, moments)
+            weights = load_file(self._path(f"model-{run.steps}"))
+            best = load_file(self._path(f"best-{run.best}"))
+            _restore(optimizers, load_file(self._path(f"optimizer-{run.steps}")))
         except (OSError, ValueError, KeyError, TypeError, RuntimeError, MsgspecError) as error:
             raise TrainingError(
                 f"{self.folder}: the checkpoint cannot be read ({' '.join(str(error).split())[:200]});"
@@ -126,7 +139,7 @@ class Checkpoint:
         return run, weights, best
 
     def discard(self) -> None:
-        """Delete it."""
+        """Delete the checkpoint and its folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _path(self, name: str) -> Path:
@@ -134,21 +147,22 @@ class Checkpoint:
 
 
 def _flat(optimizers: Optimizers) -> Weights:
-    """Moments and counts as ``optimizer.parameter.name``."""
-    return {
-        f"{place}.{number}.{name}": torch.as_tensor(value).detach().cpu().clone().contiguous()
-        for place, optimizer in enumerate(optimizers)
-        for number, moments in optimizer.state_dict()["state"].items()
-        for name, value in moments.items()
-    }
+    """Return the moments and counts of all optimizers, by ``optimizer.parameter.name``."""
+    flat: Weights = {}
+    for index, optimizer in enumerate(optimizers):
+        for number, moments in optimizer.state_dict()["state"].items():
+            for name, value in moments.items():
+                tensor = torch.as_tensor(value).detach().cpu().clone()
+                flat[f"{index}.{number}.{name}"] = tensor.contiguous()
+    return flat
 
 
 def _restore(optimizers: Optimizers, flat: Weights) -> None:
     states: list[dict[int, dict[str, Any]]] = [{} for _ in optimizers]
     for name, value in flat.items():
-        place, number, moment = name.split(".", 2)
+        index, number, moment = name.split(".", 2)
         # SparseAdam counts in Python's integers: a tensor would make its corrections less precise.
         count = not value.ndim and not value.is_floating_point()
-        states[int(place)].setdefault(int(number), {})[moment] = value.item() if count else value
+        states[int(index)].setdefault(int(number), {})[moment] = value.item() if count else value
     for optimizer, state in zip(optimizers, states):
         optimizer.load_state_dict({**optimizer.state_dict(), "state": state})

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.arrays import Ragged
 from rerank.errors import TrainingError
 from rerank.evaluation.ranks import NDCG
-from rerank.rankers.cnn.towers import Ragged
 from rerank.records import Document, Query
 from rerank.text import words
 
@@ -22,11 +22,11 @@ LONGEST_TEXT = 400
 
 @dataclass(frozen=True)
 class Corpus:
-    """Tokenized texts with categories.
+    """The tokenized texts of a training, with their categories.
 
-    words:      distinct words.
-    tokens:     first LONGEST_TEXT words per text, as positions in ``words``.
-    categories: of each text.
+    words:      the distinct words.
+    tokens:     the first LONGEST_TEXT words of each text, as positions in ``words``.
+    categories: the categories of each text.
     """
 
     words: list[str]
@@ -35,7 +35,7 @@ class Corpus:
 
     @classmethod
     def read(cls, records: Iterable[Document | Query]) -> Corpus:
-        """Tokenize documents or queries, about 4 bytes per word."""
+        """Tokenize documents or queries in their order. This keeps about 4 bytes per word."""
         index: dict[str, int] = {}
         texts: list[NDArray[np.int32]] = []
         categories: list[tuple[str, ...]] = []
@@ -45,23 +45,25 @@ class Corpus:
             tokens = [index.setdefault(word, len(index)) for word in words(text)[:LONGEST_TEXT]]
             texts.append(np.array(tokens, dtype=np.int32))
             categories.append(interned.setdefault(record.categories, record.categories))
-        return cls(list(index), Ragged.of(texts), categories)
+        return cls(list(index), Ragged.from_lists(texts), categories)
 
     def sentences(self) -> Iterator[list[str]]:
-        """Texts as lists of words."""
+        """Yield each text as a list of words."""
         names = np.array(self.words, dtype=object)
         for begin, end in pairwise(self.tokens.offsets.tolist()):
             yield names[self.tokens.flat[begin:end]].tolist()
 
 
 @dataclass(frozen=True)
-class Judged:
-    """A judged query, as positions in the corpora.
+class TrainingQuery:
+    """A judged query. It and its documents are positions in the corpora.
 
-    query:      its position.
-    documents, grades: relevant documents (grade > 0).
-    candidates, scores: of the first stage, best first.
-    unwanted:   documents judged 0 or less.
+    query:      the position of the query.
+    documents:  (R,) the relevant documents, whose grade is above 0.
+    grades:     (R,) their grades.
+    candidates: (n,) the candidates of the first stage, best first.
+    scores:     (n,) their scores by the first stage.
+    unwanted:   the documents that are judged 0 or less.
     """
 
     query: int
@@ -74,17 +76,24 @@ class Judged:
 
 @dataclass(frozen=True)
 class TrainingData:
-    """Data of CNN and projection rankers; ``train`` and ``dev``: judged ``queries``.
+    """The texts and judgments that rankers learn from.
 
-    query_texts: texts of ``queries``.
-    pairs: two corpora of equal length. dev_pairs: number of the last pairs, held out for dev.
+    document_ids:   the id of each document of ``documents``.
+    train, dev:     judged queries to learn from, and to choose the best state of a training with.
+    first_stage:    the signal that retrieved the candidates.
+    same_language:  whether queries and documents are in one language, and share their word vectors.
+    category_edges: pairs of related categories; None: they follow from the names of the categories.
+    query_text:     texts for the word vectors of queries; None: ``queries``.
+    query_texts:    the texts of ``queries``, not tokenized.
+    pairs:          two corpora of equal length, whose texts belong together.
+    dev_pairs:      how many of the last pairs are held out to choose the best state with.
     """
 
     document_ids: Sequence[str]
     documents: Corpus
     queries: Corpus
-    train: list[Judged]
-    dev: list[Judged]
+    train: list[TrainingQuery]
+    dev: list[TrainingQuery]
     first_stage: str
     same_language: bool
     category_edges: Sequence[tuple[str, str]] | None = None
@@ -102,78 +111,98 @@ DEV_RANDOM = 12
 
 @dataclass(frozen=True)
 class DevSet:
-    """Dev queries and candidates.
+    """The dev queries, and the documents that a ranker must score for them.
 
-    documents: (U,) distinct positions. columns: places of each query's candidates in them.
+    judged:    the Q queries, whose candidates are ranked.
+    documents: (U,) positions of all candidates in their corpus, each once.
+    columns:   for each query, the positions of its candidates in ``documents``.
     """
 
-    judged: list[Judged]
+    judged: list[TrainingQuery]
     documents: NDArray[np.int64]
     columns: list[NDArray[np.int64]]
 
     @classmethod
-    def of(cls, data: TrainingData) -> DevSet:
-        """Take up to DEV_QUERIES. Raises TrainingError without candidates."""
-        judged = _sample([one for one in data.dev if len(one.candidates)])
+    def from_candidates(cls, data: TrainingData) -> DevSet:
+        """Rank the candidates of up to DEV_QUERIES dev queries.
+
+        Raises TrainingError if no dev query has candidates.
+        """
+        judged = _sample([query for query in data.dev if len(query.candidates)])
         if not judged:
             raise TrainingError("no dev query retrieves anything; give other --dev-qrels")
-        return cls._of(judged)
+        return cls._from_queries(judged)
 
     @classmethod
-    def pools(cls, data: TrainingData, seed: int) -> DevSet:
-        """Take up to DEV_QUERIES with relevant and random documents; scores are 0."""
-        random = np.random.default_rng(seed)
+    def from_random_pools(cls, data: TrainingData, seed: int) -> DevSet:
+        """Rank the relevant documents of up to DEV_QUERIES dev queries among random documents.
+
+        The scores of the first stage are 0.
+        """
+        rng = np.random.default_rng(seed)
         judged = []
-        for one in _sample(data.dev):
-            drawn = random.integers(len(data.document_ids), size=DEV_RANDOM * len(one.documents))
-            pool = np.union1d(one.documents, drawn)
-            judged.append(replace(one, candidates=pool, scores=np.zeros(len(pool))))
-        return cls._of(judged)
+        for query in _sample(data.dev):
+            drawn = rng.integers(len(data.document_ids), size=DEV_RANDOM * len(query.documents))
+            pool = np.union1d(query.documents, drawn)
+            judged.append(replace(query, candidates=pool, scores=np.zeros(len(pool))))
+        return cls._from_queries(judged)
 
     @property
     def queries(self) -> NDArray[np.int64]:
-        """Positions of the queries, (Q,)."""
-        return np.array([one.query for one in self.judged])
+        """The positions of the queries in their corpus, (Q,)."""
+        return np.array([query.query for query in self.judged])
 
     def ndcg(self, queries: NDArray[Any], documents: NDArray[Any]) -> tuple[float, float, float]:
-        """Return :func:`weighted_ndcg` of the inner products of (Q, E) and (U, E) vectors."""
-        scores = [(documents[c] @ q).astype(np.float64) for q, c in zip(queries, self.columns)]
+        """Return :func:`weighted_ndcg` if scores are the inner products of vectors.
+
+        queries:   (Q, E) vectors of the queries.
+        documents: (U, E) vectors of ``documents``.
+        """
+        scores = []
+        for query, columns in zip(queries, self.columns):
+            scores.append((documents[columns] @ query).astype(np.float64))
         return weighted_ndcg(self.judged, scores)
 
     @classmethod
-    def _of(cls, judged: list[Judged]) -> DevSet:
-        documents, columns = np.unique(
-            np.concatenate([one.candidates for one in judged]), return_inverse=True
-        )
-        cuts = np.cumsum([len(one.candidates) for one in judged])[:-1]
+    def _from_queries(cls, judged: list[TrainingQuery]) -> DevSet:
+        candidates = [query.candidates for query in judged]
+        documents, columns = np.unique(np.concatenate(candidates), return_inverse=True)
+        cuts = np.cumsum(list(map(len, candidates)))[:-1]
         return cls(judged, documents, np.split(columns, cuts))
 
 
-def _sample(judged: list[Judged]) -> list[Judged]:
+def _sample(judged: list[TrainingQuery]) -> list[TrainingQuery]:
     return judged[:: max(1, -(-len(judged) // DEV_QUERIES))]
 
 
 WEIGHTS = np.arange(21) / 20
+"""Weights of the ranker's score that are tried; the first stage has the rest."""
 
 
 def weighted_ndcg(
-    judged: Sequence[Judged], scores: Sequence[NDArray[np.float64]]
+    judged: Sequence[TrainingQuery], scores: Sequence[NDArray[np.float64]]
 ) -> tuple[float, float, float]:
-    """NDCG without cut-off: best of 21 weights, model, first stage.
+    """Return the mean NDCG, without cut-off, of a ranker's scores in combination with the first stage.
 
-    Scores are z-normalized per query; relevant documents lose ties.
+    Returns three values: with the best of the 21 weights, with the ranker only, and with the first stage
+    only.
+    Scores are z-normalized per query, and relevant documents lose ties.
+
+    scores: for each query, the (n,) scores of its candidates.
     """
     total = np.zeros(len(WEIGHTS))
-    for one, model in zip(judged, scores):
-        first = _z(one.scores)[:, None] * (1 - WEIGHTS) + _z(model)[:, None] * WEIGHTS  # (n, 21)
-        _, found, at = np.intersect1d(one.documents, one.candidates, return_indices=True)
-        ranks = (first >= first[at, None]).sum(axis=1) - 1  # (R, 21)
-        ideal, depth = NDCG.ideal(one.grades), len(one.candidates)
-        total += NDCG.values(ranks, one.grades[found], ideal=ideal, depth=depth)
+    for query, ranker_scores in zip(judged, scores):
+        combined = _z_scores(query.scores)[:, None] * (1 - WEIGHTS)
+        combined = combined + _z_scores(ranker_scores)[:, None] * WEIGHTS  # (n, 21)
+        _, retrieved, rows = np.intersect1d(query.documents, query.candidates, return_indices=True)
+        ranks = (combined >= combined[rows, None]).sum(axis=1) - 1  # (R, 21)
+        ideal = NDCG.ideal(query.grades)
+        depth = len(query.candidates)
+        total += NDCG.values(ranks, query.grades[retrieved], ideal=ideal, depth=depth)
     mean = total / len(judged)
     return float(mean.max()), float(mean[-1]), float(mean[0])
 
 
-def _z(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _z_scores(values: NDArray[np.float64]) -> NDArray[np.float64]:
     spread = values.std()
     return (values - values.mean()) / spread if spread > 0 else np.zeros_like(values)

@@ -14,16 +14,16 @@ from rerank.errors import TrainingError
 from rerank.progress import Progress
 from rerank.rankers.training.checkpoint import Checkpoint, Measurement, TrainingRun, Weights
 
-SHARES = (0.2, 0.35, 0.5, 0.65, 0.8)
+ALPHAS = (0.2, 0.35, 0.5, 0.65, 0.8)
 """Parts of the way from the weights before the training to the last ones that ``average`` tries."""
 
 
 class Task:
-    """The part of a training that a family supplies.
+    """The part of a training that a family of rankers supplies.
 
-    name: of the ranker.
-    model: all parameters; checkpoints save its ``state_dict``.
-    steps_per_epoch: batches.
+    name:            the name of the ranker, for messages.
+    model:           has all parameters; checkpoints save its ``state_dict``.
+    steps_per_epoch: the number of batches in an epoch.
     """
 
     name: str
@@ -31,55 +31,60 @@ class Task:
     steps_per_epoch: int
 
     def optimizers(self) -> Sequence[torch.optim.Optimizer]:
-        """New optimizers; ``lr`` is the highest learning rate."""
+        """Return new optimizers. The ``lr`` of their groups is the highest learning rate."""
         raise NotImplementedError
 
     def batches(self, epoch: int, skip: int = 0) -> Iterator[Any]:
-        """Batches of an epoch, from batch ``skip``; always the same."""
+        """Yield the batches of an epoch, from batch number ``skip``. All calls yield the same batches."""
         raise NotImplementedError
 
     def loss(self, batch: Any) -> Tensor:
-        """Loss of a batch, a scalar with gradient."""
+        """Return the loss of a batch, a scalar with gradient."""
         raise NotImplementedError
 
     def evaluate(self) -> dict[str, float]:
-        """Measures by name: the first decides, higher is better. Empty: the last state is kept."""
+        """Return the measures by name. The first one decides, and higher is better.
+
+        Without measures, the last state of the training is kept.
+        """
         return {}
 
     def check(self, measured: Measurement) -> None:
-        """Raise TrainingError if nothing is learned."""
+        """Raise TrainingError if a measurement shows that nothing is learned."""
 
     def on_start(self, resumed: bool) -> None:
-        """Called before the first step, after a checkpoint is restored."""
+        """Prepare the training. It is called once, after a checkpoint is restored."""
 
     def on_epoch_start(self) -> None:
-        """Called before an epoch's first step, not when resuming within it."""
+        """Prepare an epoch. A training that continues within an epoch does not call it for this epoch."""
 
     def on_step_end(self) -> None:
-        """Called after every step."""
+        """Update state that depends on the weights. The trainer calls it after every optimizer step."""
 
-    def mixes(self, name: str) -> bool:
-        """Whether ``average`` mixes a tensor."""
+    def is_interpolated(self, name: str) -> bool:
+        """Return whether ``average`` interpolates this tensor; otherwise its last value is used."""
         return True
 
 
 @dataclass(frozen=True)
 class TrainerOptions:
-    """Options of the loop.
+    """Duration and measurements of a training, and settings of its optimizer.
 
-    steps: maximum. every: steps between measurements. None: an epoch.
-    patience: measurements without gain before it stops.
-    first: also measure the initial state.
-    warmup: share of steps with rising rate, before it falls to 0. None: constant.
-    clip: largest gradient norm. None: no limit.
-    average: also measure mixtures of initial and last weights.
-    seed: of dropout.
+    steps:         the maximum number of optimizer steps.
+    every:         the number of steps between measurements; None measures once per epoch.
+    patience:      the number of measurements without gain that end the training.
+    measure_first: whether the initial state is also measured, and can be the best one.
+    warmup:        the share of the steps in which the learning rate rises, before it falls to 0; None keeps
+        the rate constant.
+    clip:          the largest norm of the gradient; None sets no limit.
+    average:       whether weights between the initial and the last ones are measured at the end.
+    seed:          the seed of dropout.
     """
 
     steps: int
     every: int | None = None
     patience: int = 6
-    first: bool = True
+    measure_first: bool = True
     warmup: float | None = 0.1
     clip: float | None = 1.0
     average: bool = False
@@ -87,7 +92,10 @@ class TrainerOptions:
 
 
 class Trainer:
-    """Trains until the measure stops rising or all steps are done; resuming gives equal results."""
+    """Trains a task until its measure stops rising or all steps are done.
+
+    A training that continues from a checkpoint ends with the same weights as one without an interruption.
+    """
 
     def __init__(
         self,
@@ -96,11 +104,13 @@ class Trainer:
         checkpoint: Checkpoint | None = None,
         progress: Progress | None = None,
     ) -> None:
-        self.task, self.options, self.checkpoint = task, options, checkpoint
+        self.task = task
+        self.options = options
+        self.checkpoint = checkpoint
         self.progress = progress or Progress()
         self.every = options.every or task.steps_per_epoch
         self.optimizers = task.optimizers()
-        self._rates = [[group["lr"] for group in one.param_groups] for one in self.optimizers]
+        self._rates = [group["lr"] for group in self._groups()]
         self.run = TrainingRun()
 
     def fit(self) -> TrainingRun:
@@ -118,10 +128,10 @@ class Trainer:
             self.progress.say(f"{self.task.name} continues at {self._position()}")
         try:
             self.task.on_start(bool(resumed))
-            if self.options.first and not self.run.history:
+            if self.options.measure_first and not self.run.history:
                 self._measure(None)
             self._steps()
-            if self.options.average and self.run.steps and self.run.kept.measures:
+            if self.options.average and self.run.steps and self.run.best_measurement.measures:
                 self._average()
         except KeyboardInterrupt:
             if not self.run.history:
@@ -135,27 +145,32 @@ class Trainer:
         return self.run
 
     def step(self, batch: Any, step: int) -> float:
-        """Do step number ``step``; return the loss."""
+        """Do the optimizer step with the number ``step`` on a batch, and return the loss."""
         options = self.options
         torch.manual_seed(options.seed * 1_000_003 + step)
         scale = 1.0 if options.warmup is None else schedule(step, options.steps, options.warmup)
         self.task.model.train()
-        for optimizer, rates in zip(self.optimizers, self._rates):
+        for group, rate in zip(self._groups(), self._rates):
+            group["lr"] = rate * scale
+        for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
-            for group, rate in zip(optimizer.param_groups, rates):
-                group["lr"] = rate * scale
         loss = self.task.loss(batch)
         if loss.requires_grad:
             loss.backward()  # type: ignore[no-untyped-call]
         if options.clip is not None:
-            groups = (group for optimizer in self.optimizers for group in optimizer.param_groups)
-            torch.nn.utils.clip_grad_norm_([one for group in groups for one in group["params"]], options.clip)
+            parameters = [parameter for group in self._groups() for parameter in group["params"]]
+            torch.nn.utils.clip_grad_norm_(parameters, options.clip)
         for optimizer in self.optimizers:
             optimizer.step()
         return float(loss.detach())
 
+    def _groups(self) -> list[dict[str, Any]]:
+        """Return the groups of parameters. A restored optimizer has new ones."""
+        return [group for optimizer in self.optimizers for group in optimizer.param_groups]
+
     def _steps(self) -> None:
-        run, total = self.run, self.options.steps
+        run = self.run
+        total = self.options.steps
         self.progress.start(f"train {self.task.name}", total, "step")
         self.progress.advance(run.steps)
         for batch in self._batches():
@@ -175,9 +190,10 @@ class Trainer:
                     self.checkpoint.save(run, self._weights(), self.optimizers, self._best)
 
     def _batches(self) -> Iterator[Any]:
-        run, each = self.run, self.task.steps_per_epoch
+        run = self.run
         while run.steps < self.options.steps:
-            for batch in self.task.batches(run.steps // each, run.steps % each):
+            epoch, skip = divmod(run.steps, self.task.steps_per_epoch)
+            for batch in self.task.batches(epoch, skip):
                 if run.stale >= self.options.patience or run.steps == self.options.steps:
                     return
                 yield batch
@@ -190,34 +206,43 @@ class Trainer:
             self.task.check(measured)
         run.losses.clear()
         # The first steps can cost a pretrained model some quality. As long as it recovers, it continues.
-        since = run.history[1:] if self.options.first else run.history
-        run.stale = 0 if all(measured.better(other) for other in since) else run.stale + 1
-        if not run.history or measured.better(run.kept):
-            run.best, self._best = run.steps, self._weights()
+        trained = run.history[1:] if self.options.measure_first else run.history
+        is_gain = all(measured.better(earlier) for earlier in trained)
+        run.stale = 0 if is_gain else run.stale + 1
+        if not run.history or measured.better(run.best_measurement):
+            run.best = run.steps
+            self._best = self._weights()
         run.history.append(measured)
         self._report(measured)
 
     def _average(self) -> None:
-        """Measure mixtures of initial and last weights."""
-        run, last, kept = self.run, self._weights(), self.run.kept
-        start = {name: self._start[name] if self.task.mixes(name) else one for name, one in last.items()}
-        for share in SHARES:
-            mixed = between(start, last, share)
-            self.task.model.load_state_dict(mixed)
-            measured = Measurement(run.steps, None, self.task.evaluate(), share)
+        """Measure weights between the initial and the last ones, and keep the best."""
+        run = self.run
+        last = self._weights()
+        start = {name: self._start[name] for name in last if self.task.is_interpolated(name)}
+        best = run.best_measurement
+        for alpha in ALPHAS:
+            weights = interpolate({**last, **start}, last, alpha)
+            self.task.model.load_state_dict(weights)
+            measured = Measurement(run.steps, None, self.task.evaluate(), alpha)
             run.history.append(measured)
-            self.progress.say(f"{share:.2f} of the way to {self._position()}: {measured}")
-            if measured.better(kept):
-                kept, self._best, run.best, run.share = measured, mixed, run.steps, share
+            self.progress.say(f"{alpha:.2f} of the way to {self._position()}: {measured}")
+            if measured.better(best):
+                best = measured
+                self._best = weights
+                run.best = run.steps
+                run.alpha = alpha
 
     def _weights(self) -> Weights:
-        whole = self.task.model.state_dict().items()
-        return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in whole}
+        tensors = self.task.model.state_dict().items()
+        return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors}
 
     def _position(self) -> str:
-        step, total, each = self.run.steps, self.options.steps, self.task.steps_per_epoch
-        if self.every == each and total % each == 0:
-            return f"epoch {step // each} of {total // each}"
+        step = self.run.steps
+        total = self.options.steps
+        steps_per_epoch = self.task.steps_per_epoch
+        if self.every == steps_per_epoch and total % steps_per_epoch == 0:
+            return f"epoch {step // steps_per_epoch} of {total // steps_per_epoch}"
         return f"step {step} of {total}"
 
     def _report(self, measured: Measurement) -> None:
@@ -228,13 +253,17 @@ class Trainer:
                 else "nothing is held out: the last step is kept"
             )
             return
-        best = self.run.kept
-        also = "" if best is measured or not measured.measures else f"; the best so far {best.value:.4f}"
-        self.progress.say(f"{self.task.name}, {self._position()}: loss {measured.loss:.4f}, {measured}{also}")
+        best = self.run.best_measurement
+        is_best = best is measured or not measured.measures
+        comparison = "" if is_best else f"; the best so far {best.value:.4f}"
+        values = f"loss {measured.loss:.4f}, {measured}{comparison}"
+        self.progress.say(f"{self.task.name}, {self._position()}: {values}")
 
 
 def schedule(step: int, total: int, warmup: float) -> float:
-    """Rate factor: rises for ``warmup`` of the steps, then falls to 0, linearly.
+    """Return the factor of the learning rate at a step of ``total`` steps.
+
+    It rises linearly for the share ``warmup`` of the steps, and then falls linearly to 0.
 
     >>> [round(schedule(step, 10, 0.2), 2) for step in (0, 1, 2, 6, 10)]
     [0.5, 1.0, 1.0, 0.5, 0.0]
@@ -243,9 +272,13 @@ def schedule(step: int, total: int, warmup: float) -> float:
     return min((step + 1) / rise, max(0.0, (total - step) / max(1.0, total - rise)))
 
 
-def between(start: Weights, end: Weights, share: float) -> Weights:
-    """start + share (end - start) (Wortsman et al. 2022, WiSE-FT)."""
-    return {
-        name: one + share * (end[name] - one) if one.is_floating_point() else end[name]
-        for name, one in start.items()
-    }
+def interpolate(start: Weights, end: Weights, alpha: float) -> Weights:
+    """Return start + alpha (end - start) for each tensor of the same name (Wortsman et al. 2022, WiSE-FT).
+
+    A tensor of integers has the value of ``end``.
+    """
+    weights = {}
+    for name, tensor in start.items():
+        is_float = tensor.is_floating_point()
+        weights[name] = tensor + alpha * (end[name] - tensor) if is_float else end[name]
+    return weights
