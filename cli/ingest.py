@@ -27,7 +27,9 @@ MOST_FIELDS = 10
     "ingest",
     options.argument("corpus", nargs=-1),
     "Input",
-    option("--format jsonl|jats", "Format of CORPUS. jats: articles in XML.", default="jsonl"),
+    option(
+        "--format jsonl|jats", "Format of CORPUS. jsonl: also tables. jats: articles in XML.", default="jsonl"
+    ),
     option("--body", "For jats: use the body as text, not the abstract."),
     options.categories,
     options.lang,
@@ -48,8 +50,8 @@ def command(
 ) -> Iterator[Output]:
     """Add or update the documents of CORPUS by their `_id`.
 
-    CORPUS is one or more files of JSON lines (- is stdin) or of articles in JATS. All documents are checked
-    before the first change. If interrupted, run the same command again.
+    CORPUS is one or more files of JSON lines, tables (CSV, TSV) or articles in JATS; - is stdin. All documents
+    are checked before the first change. If interrupted, run the same command again.
     """
     from rerank.formats.lines import read_texts
 

@@ -40,11 +40,13 @@ class Command(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            if not any(isinstance(parameter, click.Argument) for parameter in self.params):
+            arguments = [parameter for parameter in self.params if isinstance(parameter, click.Argument)]
+            if not arguments:
                 raise
+            name = arguments[0].human_readable_name.upper()
             problem = error.format_message().rstrip(".?")
             raise click.UsageError(
-                f"{problem}; if it is not an option, write it after --: {ctx.command_path} -- TEXT", ctx
+                f"{problem}; if it is not an option, write it after --: {ctx.command_path} -- {name}", ctx
             ) from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

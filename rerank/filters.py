@@ -9,7 +9,7 @@ import calendar
 import math
 import re
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import NamedTuple
@@ -155,13 +155,18 @@ class Filter:
 
 
 def filters_of(texts: str | Sequence[str | Filter]) -> tuple[Filter, ...]:
-    """Parse filters without duplicates. Raises UsageError.
+    """Parse filters without duplicates. Raises UsageError, also for other values.
 
     >>> [str(one) for one in filters_of(["year>=2020", "tags = a", "tags=a"])]
     ['year>=2020', 'tags=a']
     """
-    each = [texts] if isinstance(texts, str) else texts
-    return tuple(dict.fromkeys(Filter.parse(one) if isinstance(one, str) else one for one in each))
+    filters: dict[Filter, None] = {}
+    values = texts if isinstance(texts, Iterable) and not isinstance(texts, str) else [texts]
+    for value in values:
+        if not isinstance(value, (str, Filter)):
+            raise UsageError(f"filter {value!r}: not a text; {_HOW}")
+        filters[Filter.parse(value) if isinstance(value, str) else value] = None
+    return tuple(filters)
 
 
 def every(field: str, kind: str) -> Span:

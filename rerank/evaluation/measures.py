@@ -17,6 +17,9 @@ from rerank.records import LARGEST_GRADE, Qrels
 
 Array = NDArray[np.float64]
 
+_UNSET = re.compile(r"invalid param (\w+)=<object object at \w+>")
+"""The error of ir_measures for a measure without a required parameter."""
+
 MEASURES = ("nDCG@10", "nDCG", "RR", "R@100")
 """Default measures. The first one compares stacks. nDCG has no cut-off, as in Kuwa et al. (2020)."""
 
@@ -149,7 +152,7 @@ def _parse(names: Sequence[str]) -> list[Any]:
             _check_parameters(measure)
             supported = provider.supports(measure)
         except Exception as error:  # its parser raises NameError, ValueError, SyntaxError, ...
-            reason = " ".join(str(error).split())
+            reason = _UNSET.sub(r"needs the parameter \1", " ".join(str(error).split()))
             raise UsageError(f"unknown measure {name!r} ({reason}); {examples}") from error
         if not supported:
             raise UsageError(f"measure {name!r} cannot be computed here; {examples}")

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import msgspec
+import numpy as np
 from msgspec import Struct
 
 from rerank.errors import InputError
@@ -137,15 +140,40 @@ def read_queries(source: Source) -> list[Query]:
 def document_from_fields(location: str, fields: Mapping[str, Any]) -> Document:
     """Return the document of a record as in a file. Raises InputError, with ``location``.
 
+    Values of NumPy, dates, sets and decimals become values of JSON. NaN, a missing value of pandas, is null.
+
     >>> document_from_fields("documents[0]", {"_id": "a", "text": "A wolf", "year": 1962}).extra
     {'year': 1962}
     """
-    return _build_document(location, dict(fields), check_fields(location, dict(fields), _Document))
+    plain = _plain_values(location, fields)
+    return _build_document(location, plain, check_fields(location, plain, _Document))
 
 
 def query_from_fields(location: str, fields: Mapping[str, Any]) -> Query:
     """Return the query of a record as in a file. Raises InputError, with ``location``."""
-    return _build_query(location, dict(fields), check_fields(location, dict(fields), _Query))
+    plain = _plain_values(location, fields)
+    return _build_query(location, plain, check_fields(location, plain, _Query))
+
+
+def _plain_values(location: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields with values of JSON. Raises InputError for values that have no form in JSON."""
+    try:
+        values = msgspec.to_builtins(dict(fields), builtin_types=(bytes, bytearray), enc_hook=_plain_value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"{location}: a value is not JSON ({error}); correct it") from None
+    return {name: None if value != value else value for name, value in values.items()}
+
+
+def _plain_value(value: object) -> object:
+    if isinstance(value, np.datetime64):
+        return None if np.isnat(value) else str(value)
+    if isinstance(value, (np.generic, np.ndarray)):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return dict(value)
+    if type(value).__name__ in ("NAType", "NaTType"):  # missing values of pandas
+        return None
+    raise TypeError(type(value).__name__)
 
 
 def _build_document(location: str, fields: dict[str, Any], record: _Document) -> Document:
@@ -183,6 +211,7 @@ def _read_records(
     first, lines = first_line(skip_separator_hint(read_numbered_lines(source)))
     table = None if first[:1] in (b"{", b"[") else read_header(first.decode("utf-8", "replace"), columns)
     if table is None:
+        _refuse_table_without_header(name, first, columns)
         yield from parse_json_lines(name, lines, kind, build, invalid)
         return
     for location, fields in _read_table(name, lines, table, columns, invalid):
@@ -196,6 +225,19 @@ def _read_records(
         yield value
 
 
+def _refuse_table_without_header(name: str, first: bytes, columns: Mapping[str, Sequence[str]]) -> None:
+    """Raise InputError for the first line of a table that names no column."""
+    if first[:1] in (b"{", b"[", b""):
+        return
+    kind = describe_line(first.decode("utf-8", "replace")) or ""
+    if kind.startswith("a table") or Path(name).suffix.lower() in (".csv", ".tsv"):
+        names = ",".join(aliases[0] for aliases in columns.values())
+        raise InputError(
+            f"{name}:1: the first line of the table has no name of a column; begin with a header of some of"
+            f" {names}"
+        )
+
+
 def _read_table(
     name: str,
     lines: Iterator[Line],
@@ -206,6 +248,10 @@ def _read_table(
     """Yield FILE:LINE and the fields of each row."""
     rows = split_rows(name, lines, table.separator)
     header_location, header = next(rows)
+    if table.repeated:
+        raise InputError(
+            f"{header_location}: the header has several columns {table.repeated[0]!r}; rename or remove them"
+        )
     text_columns = [field for field in ("title", "text") if field in columns]
     for alternatives in (["_id"], text_columns):
         if not table.columns.keys() & {*alternatives}:

@@ -27,6 +27,10 @@ Line = tuple[int, bytes]
 _TYPES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean", "array": "list"}
 _ALIASES = {"_id": ("id", "docid", "doc_id", "query_id", "qid"), "text": ("body", "content", "query")}
 """Field -> other names of it that users write."""
+_NOT_FINITE = re.compile(rb"-?(NaN|Infinity|nan|inf)\b")
+_LONE_SURROGATE = re.compile(
+    r"\\u[dD][89abAB]\w\w(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]\w\w)\\u[dD][c-fC-F]\w\w"
+)
 LONGEST = 2**28  # bytes; 10 MB of gzip can be a line of 10 GB
 
 
@@ -181,12 +185,25 @@ def _parse_object(location: str, text: str) -> dict[str, Any]:
         if text == "{":
             remedy += ", for example with `jq -c .`"
         kind = describe_line(text)
-        problem = str(error).removeprefix("JSON is malformed: ").partition(" - at ")[0]
-        shown = f"not JSON, it looks like {kind}" if kind else f"invalid JSON ({problem})"
+        shown = (
+            f"not JSON, it looks like {kind}" if kind else f"invalid JSON ({_describe_error(error, text)})"
+        )
         raise InputError(f"{location}: {shown}; {remedy}") from error
     if not isinstance(fields, dict):
         raise InputError(f"{location}: not a JSON object; {remedy}")
     return fields
+
+
+def _describe_error(error: Exception, text: str) -> str:
+    """Return the problem of an invalid JSON text in words of JSON."""
+    problem = str(error).removeprefix("JSON is malformed: ").partition(" - at ")[0]
+    if position := re.search(r"\(byte (\d+)\)", problem):
+        value = _NOT_FINITE.match(text.encode(), int(position[1]))
+        if value:
+            return f"{value[0].decode()} is not a number of JSON, use null"
+    if _LONE_SURROGATE.search(text):
+        return "half of a pair of surrogates such as \\ud83d\\ude00"
+    return problem
 
 
 def check_fields(location: str, fields: dict[str, Any], kind: type[Record]) -> Record:

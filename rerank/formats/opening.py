@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from typing import Any, BinaryIO, cast
 
-from rerank.errors import InputError
+from rerank.errors import InputError, UsageError
 
 Source = str | os.PathLike[str]
 
@@ -55,8 +55,11 @@ _OTHER_KINDS = {
 
 
 def name_of(source: Source) -> str:
-    """Return the path or ``<stdin>``."""
-    name = os.fspath(source)
+    """Return the path or ``<stdin>``. Raises UsageError for a value that is not a path."""
+    try:
+        name = os.fsdecode(source)
+    except TypeError:
+        raise UsageError(f"{source!r} is not a path; name a file") from None
     return "<stdin>" if name == "-" else name
 
 
@@ -71,7 +74,7 @@ def open_source(source: Source) -> Iterator[BinaryIO]:
     name = name_of(source)
     with ExitStack() as stack:
         try:
-            raw = _open_raw(os.fspath(source), stack)
+            raw = _open_raw(os.fsdecode(source), stack)
             file = unpack(raw, name, stack)
         except (OSError, *DAMAGE) as error:
             raise reading_error(name, 1, error) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rerank.errors import InputError
@@ -55,7 +56,9 @@ def _quoting_problem(error: csv.Error) -> str:
     elif "expected after" in text:
         problem = "text after a closing quote"
     else:
-        return f"not a table ({text}); write one row per line"
+        if "new-line character" in text:
+            text = "a carriage return inside a line"
+        return f"not a table ({text}); end each row with a line feed, for example with `tr '\\r' '\\n'`"
     return f'{problem}; quote the whole cell, and write " inside it as ""'
 
 
@@ -90,6 +93,7 @@ class Table:
     """The header of a table, which maps columns to fields.
 
     separator: between cells. columns: field -> position. others: name -> position of the other columns.
+    repeated: names of several columns.
     """
 
     def __init__(self, separator: str, cells: Sequence[str], aliases: Mapping[str, Sequence[str]]) -> None:
@@ -102,6 +106,8 @@ class Table:
             if alias is not None:
                 self.columns[field] = names.index(alias)
         used = set(self.columns.values())
+        counts = Counter(name for name in names if name)
+        self.repeated = [name for name, count in counts.items() if count > 1]
         self.others = {cell: index for index, cell in enumerate(cells) if cell and index not in used}
 
     def fields(self, location: str, cells: Sequence[str]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 import rerank
 from rerank import Document, Qrels, Query, Workspace
 from rerank.config import build
-from rerank.errors import UsageError
+from rerank.errors import InputError, UsageError
 from rerank.rankers.cnn.config import CnnConfig
 
 QUERIES, QRELS = [Query("q", "wolves")], Qrels([("q", "a", 1)])
@@ -31,6 +32,13 @@ def workspace(tmp_path_factory):
         (lambda ws: ws.search("x", 1.5), "1.5"),
         (lambda ws: ws.search(["x"]), r"\['x'\]"),
         (lambda ws: ws.search(None), "None"),
+        (lambda ws: ws.search("x", filter=5), "filter 5"),
+        (lambda ws: ws.search("x", filter={"year>1": 2, 3: 4}), "filter 3"),
+        (lambda ws: rerank.read_queries(None), "None is not a path"),
+        (
+            lambda ws: rerank.evaluate(ws, "bm25", queries=QUERIES, qrels=QRELS, measures="INST"),
+            "parameter max_rel",
+        ),
         (lambda ws: ws.search("x", stack=["bm25"]), r"\['bm25'\]"),
         (lambda ws: rerank.evaluate(ws, "bm25", queries=["wolves"], qrels=QRELS), "'wolves'"),
         (lambda ws: rerank.tune(ws, "bm25,tfidf", queries={"q": 3}, qrels=QRELS), "3 is not a Query"),
@@ -51,6 +59,29 @@ def test_numpy_numbers_and_paths_are_accepted(workspace):
     found = workspace.search(QUERIES[0], np.int64(1), filter=[])
     assert [hit["id"] for hit in found.hits] == ["a"]
     assert Workspace.open(Path(workspace.folder)).folder == workspace.folder
+
+
+def test_values_of_arrays_and_data_frames_are_accepted_in_documents(tmp_path):
+    missing = float("nan")
+    row = {
+        "_id": np.int64(7),
+        "title": missing,
+        "text": np.str_("wolves"),
+        "categories": np.array(["a", "b"]),
+        "year": np.int64(2020),
+        "share": np.float32(0.5),
+        "new": np.bool_(True),
+        "published": datetime.date(2024, 5, 1),
+        "seen": np.datetime64("2024-05-01T12:00:00"),
+        "price": missing,
+    }
+    rerank.ingest(tmp_path / "ws", [row])
+    found = Workspace.open(tmp_path / "ws")
+    filters = ["year=2020", "published=2024-05", "seen>2024-05-01T11:00", "categories=b"]
+    page = found.search("wolves", stack="bm25", filter=filters)
+    assert [hit["id"] for hit in page.hits] == ["7"]
+    with pytest.raises(InputError, match=r"sources\[0\]: a value is not JSON \(object\)"):
+        rerank.ingest(found, [{"_id": "8", "text": "x", "more": object()}])
 
 
 def test_queries_and_judgments_are_accepted_in_every_form(workspace, tmp_path):

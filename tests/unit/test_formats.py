@@ -9,6 +9,7 @@ import io
 import json
 import lzma
 import sys
+import unicodedata
 import zipfile
 from importlib.util import find_spec
 
@@ -65,6 +66,11 @@ BAD = [
     (read_corpus, "title,text\na,b\n", ":1: the header has no column _id"),
     (read_queries, "id,title\nq1,b\n", ":1: the header has no column text"),
     (read_corpus, "id,text\na,b,c\n", ":2: 3 cells, but the header has 2"),
+    (read_corpus, "id,text,text\na,b,c\n", ":1: the header has several columns 'text'"),
+    (read_corpus, "id;Text;text;year\na;b;c;d\n", ":1: the header has several columns 'text'"),
+    (read_queries, "id,text,tag,tag\na,b,c,d\n", ":1: the header has several columns 'tag'"),
+    (read_corpus, "nr,titel,inhalt\n1,a,b\n", ":1: the first line of the table has no name of a column"),
+    (read_corpus, "id,text\ra,b\rc,d\r", ":1: not a table (a carriage return inside a line)"),
     (read_corpus, 'id,text\na,b\nc,"d\ne', ":3: a quote is not closed"),
     (read_corpus, 'id,text\na,"b"c\n', ":2: text after a closing quote"),
     (read_corpus, b"id,text\na,caf\xe9\n", ":2: byte 6 (0xe9) is not UTF-8"),
@@ -86,11 +92,12 @@ BAD = [
     (read_corpus, '{"_id": "1", "text": ["a"]}', ":1: text: expected"),
     (read_corpus, '{"_id": "1", "categories": ["a", null]}', ":1: categories[1]: expected"),
     (read_corpus, "[1, 2]", ": item 1: not a JSON object"),
-    (read_corpus, '{"_id": "1", "text": "\\ud800"}', ":1: invalid JSON"),
+    (read_corpus, '{"_id": "1", "text": "\\ud800"}', ":1: invalid JSON (half of a pair of surrogates"),
+    (read_corpus, '{"_id": "1", "year": NaN}', ":1: invalid JSON (NaN is not a number of JSON"),
     (read_corpus, b'{"_id": "caf\xe9"}', ":1: byte 13 (0xe9) is not UTF-8"),
     (read_corpus, "[" * 200_000, ":1: not JSON"),
     (read_corpus, '{"_id": "1", "a": ' + "[" * 200_000, ":1: invalid JSON"),
-    (read_corpus, '{"_id": "1", "year": [{"a": -Infinity}]}', ":1: invalid JSON"),
+    (read_corpus, '{"_id": "1", "year": [{"a": -Infinity}]}', ":1: invalid JSON (Infinity is not"),
     (read_queries, RECORD + '{"_id": "2"}', ":2: missing field text"),
     (read_queries, RECORD + '{"_id": "2", "text": null}', ":2: text: expected string, got null"),
     (read_queries, RECORD + '{"_id": "ok", "text": "again"}', ":2: query id 'ok' is already on line 1"),
@@ -431,7 +438,8 @@ def test_json_lines_preserve_any_text(tmp_path_factory, pairs):
     path = tmp_path_factory.mktemp("any") / "c.jsonl"
     pairs = [(id, text) for id, text in pairs if id.strip()]
     path.write_text("".join(json.dumps({"_id": id, "text": text}) + "\n" for id, text in pairs))
-    assert [(document.id, document.text) for document in read_corpus(path)] == pairs
+    expected = [(id, unicodedata.normalize("NFC", text)) for id, text in pairs]
+    assert [(document.id, document.text) for document in read_corpus(path)] == expected
 
 
 def test_labeled_pairs_are_read(tmp_path):
