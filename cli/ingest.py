@@ -50,8 +50,8 @@ def command(
 ) -> Iterator[Output]:
     """Add or update the documents of CORPUS by their `_id`.
 
-    CORPUS is one or more files of JSON lines, tables (CSV, TSV) or articles in JATS; - is stdin. All documents
-    are checked before the first change. If interrupted, run the same command again.
+    CORPUS is one or more files of JSON lines, tables (CSV, TSV) or articles in JATS; - is stdin. All
+    documents are checked before the first change. If interrupted, run the same command again.
     """
     from rerank.formats.lines import read_texts
 

@@ -310,13 +310,15 @@ def _abstract(meta: _Element) -> str:
         return 0 if kind is None else 2 if kind in _LAST_ABSTRACTS else 1
 
     for abstract in sorted(meta.findall("abstract"), key=order):
-        if text := " ".join(paragraphs_of(abstract)):
+        has_paragraphs = next(abstract.iter(*_TEXTS), None) is not None
+        text = " ".join(paragraphs_of(abstract)) if has_paragraphs else plain(abstract)
+        if text:
             return text
     return ""
 
 
 def _keywords(meta: _Element) -> tuple[str, ...]:
-    """Return the keywords; a compound keyword is one, without its codes."""
+    """Return the keywords. A compound keyword is one, without its codes; others can be a list in one text."""
     keywords: dict[str, None] = {}
     for group in meta.findall("kwd-group"):
         for keyword in group.iter("kwd", "compound-kwd"):
@@ -325,6 +327,9 @@ def _keywords(meta: _Element) -> tuple[str, ...]:
                 parts = keyword.findall("compound-kwd-part")
                 text = ", ".join(plain(part) for part in parts if part.get("content-type") != "code")
             keywords[text] = None
+        for unstructured in group.findall("unstructured-kwd-group"):
+            text = plain(unstructured).rstrip(".")
+            keywords.update(dict.fromkeys(re.split(r"\s*;\s*" if ";" in text else r"\s*,\s*", text)))
     keywords.pop("", None)
     return tuple(keywords)
 

@@ -247,6 +247,7 @@ def test_abstracts_have_no_latex_notes_or_joined_words():
             "TB tuberculosis"
         ),
         "<sec><title>Why</title><p>We asked.</p><sec><p>Again.</p></sec></sec>": "We asked. Again.",
+        "Text without <italic>a paragraph</italic>.": "Text without a paragraph.",
     }
     for content, text in texts.items():
         assert abstract(f"<abstract>{content}</abstract>")[1] == text
@@ -270,6 +271,12 @@ def test_compound_and_nested_keywords_are_read():
     )
     keywords = read_article(article(more=more), "x.xml").keywords
     assert keywords == ("yeast, Candida", "cell", "outer", "inner")
+
+
+@pytest.mark.parametrize("text", ["yeast; cell wall; Candida", "yeast, cell wall , Candida."])
+def test_keywords_in_one_text_are_read(text):
+    more = f"<kwd-group><unstructured-kwd-group>{text}</unstructured-kwd-group></kwd-group>"
+    assert read_article(article(more=more), "x.xml").keywords == ("yeast", "cell wall", "Candida")
 
 
 def test_scanned_pages_and_definitions_are_text():
