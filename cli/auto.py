@@ -14,7 +14,7 @@ from . import cluster, evaluate, options
 from .options import Output, option
 
 if TYPE_CHECKING:
-    from rerank.workflows.auto import AutoReport
+    from rerank.workflows.auto.run import AutoReport
 
 
 @options.command(

@@ -19,9 +19,9 @@ from rerank.text import join_names, plural
 
 if TYPE_CHECKING:
     from rerank import Stack
-    from rerank.combiners.linear import Linear
     from rerank.evaluation.significance import Gain
-    from rerank.search.build_table import ScoringReport
+    from rerank.scoring.build_table import ScoringReport
+    from rerank.stack.linear import Linear
 
 
 quiet = False

@@ -15,7 +15,7 @@ from . import options, output
 from .options import Output, option
 
 if TYPE_CHECKING:
-    from rerank.search.scorer import Scorer
+    from rerank.scoring.scorer import Scorer
 
 
 @options.command(

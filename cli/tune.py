@@ -16,7 +16,7 @@ from .options import Output, option
 from .output import suggested
 
 if TYPE_CHECKING:
-    from rerank.combiners.relevance import RelevanceModel
+    from rerank.stack.relevance import RelevanceModel
     from rerank.workflows.tune import TuneReport
 
 
@@ -57,8 +57,8 @@ def command(workspace: rerank.Workspace, stack: str, **settings: Any) -> Iterato
 
 def show(report: TuneReport) -> None:
     """Print the weights, and the values of the signals."""
-    from rerank.combiners.tune import FEW, SAMPLES
     from rerank.evaluation.leakage import format_leakage
+    from rerank.tuning.tune import FEW, SAMPLES
 
     tuned = report.tuned
     if report.leaks:

@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from rerank.records import Qrels as Qrels
     from rerank.records import Query as Query
     from rerank.report_page.page import evaluation_page as evaluation_page
-    from rerank.search.pipeline import Pipeline as Pipeline
-    from rerank.search.pipeline import SearchResult as SearchResult
+    from rerank.scoring.pipeline import Pipeline as Pipeline
+    from rerank.scoring.pipeline import SearchResult as SearchResult
     from rerank.stack.ranking import Hit as Hit
     from rerank.stack.ranking import Ranking as Ranking
     from rerank.stack.stack import Stack as Stack
     from rerank.workflows.attach import attach as attach
-    from rerank.workflows.auto import auto as auto
+    from rerank.workflows.auto.run import auto as auto
     from rerank.workflows.encode import encode as encode
     from rerank.workflows.evaluate import evaluate as evaluate
     from rerank.workflows.ingest import ingest as ingest
@@ -59,15 +59,16 @@ _MODULES = {
     "rerank.rankers.base": ("Ranker",),
     "rerank.records": ("Candidates", "Document", "LabeledPair", "Qrels", "Query"),
     "rerank.report_page.page": ("evaluation_page",),
-    "rerank.search.pipeline": ("Pipeline", "SearchResult"),
+    "rerank.scoring.pipeline": ("Pipeline", "SearchResult"),
     "rerank.stack.ranking": ("Hit", "Ranking"),
     "rerank.stack.stack": ("Stack",),
+    "rerank.workflows.auto.run": ("auto",),
     "rerank.workflows.pairs": ("evaluate_pairs", "predict_pairs"),
     "rerank.workflows.promote": ("promote", "rollback"),
     "rerank.workspace": ("Workspace",),
     **{
         f"rerank.workflows.{name}": (name,)
-        for name in ("attach", "auto", "encode", "evaluate", "ingest", "rank", "status", "train", "tune")
+        for name in ("attach", "encode", "evaluate", "ingest", "rank", "status", "train", "tune")
     },
 }
 """Module -> its public names, which are imported on first use."""

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rerank import config_file
-from rerank.combiners.linear import NAME
 from rerank.engines.base import FIRST_STAGES, Engine
 from rerank.engines.registry import engine_class
 from rerank.errors import BusyError, InputError, NoCollectionError, RerankError, UsageError, WorkspaceError
@@ -28,7 +27,8 @@ from rerank.rankers.base import Ranker
 from rerank.rankers.registry import families
 from rerank.rankers.store import RankerStore
 from rerank.records import Query, SearchTemplate, shorten
-from rerank.search.pipeline import Pipeline, ResultPage
+from rerank.scoring.pipeline import Pipeline, ResultPage
+from rerank.stack.linear import NAME
 from rerank.stack.parse import retriever_depths
 from rerank.stack.releases import KEPT, Releases, tuned_versions
 from rerank.stack.signals import SEARCH, check_retriever, learned, resolve

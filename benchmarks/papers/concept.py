@@ -46,7 +46,7 @@ from rerank.formats import read_corpus, read_labeled_pairs
 from rerank.progress import Progress
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.records import Document, LabeledPair
-from rerank.search.pairs import score_pairs
+from rerank.scoring.pairs import score_pairs
 from rerank.stack.signals import LexicalSignal
 
 PARTS = ("train", "dev", "test")

@@ -41,8 +41,6 @@ from page import show
 from running import Say, Step, arguments, carry_out
 from translations import translated
 
-from rerank.combiners.score_table import ScoreTable
-from rerank.combiners.tune import tune
 from rerank.engines.base import Engine, SearchRequest
 from rerank.evaluation.measures import evaluate_runs
 from rerank.evaluation.protocols import Protocol
@@ -51,8 +49,10 @@ from rerank.formats import read_qrels, read_queries
 from rerank.rankers.cnn.config import CnnConfig
 from rerank.records import Qrels, Query
 from rerank.results import plain
-from rerank.search.build_table import TableRequest, score_table
+from rerank.scoring.build_table import TableRequest, score_table
 from rerank.stack.stack import Stack
+from rerank.tuning.score_table import ScoreTable
+from rerank.tuning.tune import tune
 from rerank.workflows.ingest import ingest
 from rerank.workflows.train import train
 from rerank.workspace import Workspace

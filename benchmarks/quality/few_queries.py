@@ -19,16 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank import Qrels, Workspace, ingest, train
-from rerank.combiners.grid import SAME, Grid
-from rerank.combiners.linear import Linear
-from rerank.combiners.measure import judge, query_values
-from rerank.combiners.normalize import TRIED
-from rerank.combiners.score_table import ScoreTable
-from rerank.combiners.tune import NOISE, candidate_grid
 from rerank.evaluation.protocols import Protocol
 from rerank.evaluation.ranks import RankMeasure
 from rerank.formats import read_qrels, read_queries
-from rerank.search.build_table import TableRequest, score_table
+from rerank.scoring.build_table import TableRequest, score_table
+from rerank.stack.linear import Linear
+from rerank.stack.normalize import TRIED
+from rerank.tuning.grid import SAME, Grid
+from rerank.tuning.measure import judge, query_values
+from rerank.tuning.score_table import ScoreTable
+from rerank.tuning.tune import NOISE, candidate_grid
 
 HALVES = 60
 SAMPLES = 100

@@ -14,7 +14,6 @@ import time
 
 import numpy as np
 
-from rerank.combiners.calibrate import area_under_curve
 from rerank.formats import read_qrels, read_queries
 from rerank.records import Document
 from rerank.service.context import RequestContext
@@ -22,6 +21,7 @@ from rerank.service.endpoints import rerank
 from rerank.service.schemas import RerankBody
 from rerank.service.settings import Settings
 from rerank.service.snapshot import Snapshot
+from rerank.tuning.calibrate import area_under_curve
 
 SIZES = (2, 5, 10, 30)
 

@@ -24,15 +24,15 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 import numpy as np
 
-from rerank.combiners.score_table import ScoreTable
-from rerank.combiners.tune import tune
 from rerank.engines.base import SearchRequest
 from rerank.formats import read_queries
 from rerank.rankers.cnn.ranker import PARTS, CnnRanker
 from rerank.rankers.cnn.towers import Vocabulary
 from rerank.records import Qrels, Query
-from rerank.search.pipeline import Pipeline
+from rerank.scoring.pipeline import Pipeline
 from rerank.stack.stack import Stack
+from rerank.tuning.score_table import ScoreTable
+from rerank.tuning.tune import tune
 from rerank.workflows.encode import encode
 from rerank.workflows.ingest import ingest
 from rerank.workspace import Workspace

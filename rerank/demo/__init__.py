@@ -17,7 +17,7 @@ from rerank.records import Query
 from rerank.report_page.page import evaluation_page
 from rerank.report_page.tables import EvaluationReport
 from rerank.results import Report
-from rerank.search.pipeline import SearchResult
+from rerank.scoring.pipeline import SearchResult
 from rerank.workflows.evaluate import evaluate
 from rerank.workflows.ingest import ingest
 from rerank.workflows.train import train

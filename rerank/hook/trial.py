@@ -14,9 +14,9 @@ from rerank.errors import UsageError
 from rerank.hook.base import Hook
 from rerank.records import Query
 from rerank.results import Report
-from rerank.search.pipeline import template_of
-from rerank.search.scorer import ScoringInput
-from rerank.search.second_phase import rescore
+from rerank.scoring.pipeline import template_of
+from rerank.scoring.scorer import ScoringInput
+from rerank.scoring.second_phase import rescore
 from rerank.stack.ranking import Ranking
 from rerank.stack.signals import CLAUSE, SEARCH, is_clause
 from rerank.stack.stack import Stack

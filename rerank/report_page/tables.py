@@ -12,7 +12,7 @@ from rerank.evaluation.measures import Evaluation, evaluate_runs
 from rerank.evaluation.significance import Comparison, compare, holm
 from rerank.records import Qrels
 from rerank.results import Report
-from rerank.search.build_table import ScoringReport
+from rerank.scoring.build_table import ScoringReport
 from rerank.stack.ranking import Hit
 from rerank.stack.stack import Stack
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rerank.errors import UsageError
-from rerank.search.scorer import StageTimer
+from rerank.scoring.scorer import StageTimer
 from rerank.text import plural
 
 _MEMORY = 0.8  # weight of earlier documents in the mean cost

@@ -10,20 +10,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.combiners.relevance import check_min_score
 from rerank.engines.base import TermStatistics
 from rerank.errors import EngineError, UsageError
 from rerank.filters import filters_of
 from rerank.records import Document, Query
-from rerank.search.scorer import ScoringInput, encoding_size
-from rerank.search.second_phase import rank_scored
-from rerank.search.unscored import select_scorable
+from rerank.scoring.scorer import ScoringInput, encoding_size
+from rerank.scoring.second_phase import rank_scored
+from rerank.scoring.unscored import select_scorable
 from rerank.service.context import RequestContext
 from rerank.service.request_documents import clean, read_documents
 from rerank.service.request_scores import LexicalScorer
 from rerank.service.schemas import IdsBody, RerankBody, SearchBody
 from rerank.service.snapshot import Snapshot
 from rerank.stack.ranking import Ranking
+from rerank.stack.relevance import check_min_score
 from rerank.stack.signals import lexical
 from rerank.stack.stack import Stack
 

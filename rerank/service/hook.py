@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from rerank.engines.opensearch.columns import DOCUMENT, Column, feature_key
 from rerank.errors import NotTrainedError, RerankError, TrainingError, UsageError
 from rerank.records import Document, Query
-from rerank.search.scorer import Scorer, ScoringInput, ScoringResult
-from rerank.search.second_phase import rank_scored
-from rerank.search.unscored import ScorableInput, select_scorable
+from rerank.scoring.scorer import Scorer, ScoringInput, ScoringResult
+from rerank.scoring.second_phase import rank_scored
+from rerank.scoring.unscored import ScorableInput, select_scorable
 from rerank.service import logs
 from rerank.service.context import DeadlineError, RequestContext
 from rerank.service.endpoints import make_query

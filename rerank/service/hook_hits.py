@@ -15,7 +15,7 @@ from rerank.engines.base import Engine
 from rerank.engines.opensearch.columns import DOCUMENT, rows
 from rerank.errors import UsageError
 from rerank.records import Document
-from rerank.search.scorer import FEEDBACK_DEPTH
+from rerank.scoring.scorer import FEEDBACK_DEPTH
 from rerank.service.schemas import HookCall, Values
 
 

@@ -11,9 +11,9 @@ from typing import Any
 from rerank.engines.opensearch.columns import column, feature_key
 from rerank.errors import UsageError
 from rerank.records import Document
-from rerank.search.pipeline import Pipeline
-from rerank.search.scorer import Scorer
-from rerank.search.vector_cache import VectorCache
+from rerank.scoring.pipeline import Pipeline
+from rerank.scoring.scorer import Scorer
+from rerank.scoring.vector_cache import VectorCache
 from rerank.service.settings import Settings
 from rerank.stack.parse import parse_stack
 from rerank.stack.signals import lexical, resolve

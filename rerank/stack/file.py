@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from rerank.combiners.linear import Linear
-from rerank.combiners.normalize import Moments
-from rerank.combiners.relevance import Calibration, RelevanceModel
 from rerank.errors import InputError, UsageError
 from rerank.files import parse_json
 from rerank.records import SearchTemplate
+from rerank.stack.linear import Linear
+from rerank.stack.normalize import Moments
 from rerank.stack.parse import parse_stack
+from rerank.stack.relevance import Calibration, RelevanceModel
 
 if TYPE_CHECKING:
     from rerank.rankers.encoder.cross_encoder import CrossEncoder
@@ -104,7 +104,7 @@ def _load(folder: str, version: str = "") -> CrossEncoder:
 
 
 class CalibrationFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The fields of :class:`rerank.combiners.relevance.Calibration`."""
+    """The fields of :class:`rerank.stack.relevance.Calibration`."""
 
     intercept: float
     slope: Annotated[float, msgspec.Meta(gt=0)]
@@ -115,7 +115,7 @@ class CalibrationFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RelevanceFile(Weights, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The fields of :class:`rerank.combiners.relevance.RelevanceModel`."""
+    """The fields of :class:`rerank.stack.relevance.RelevanceModel`."""
 
     calibration: CalibrationFile | None = None
     cases: dict[str, RelevanceFile] = {}  # type: ignore[assignment]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from rerank.combiners.linear import NAME, SIGNAL
 from rerank.errors import UsageError
+from rerank.stack.linear import NAME, SIGNAL
 from rerank.stack.signals import first_stages
 
 _WEIGHT = r"\d{1,6}(?:\.\d{0,9})?|\.\d{1,9}"

@@ -12,15 +12,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.combiners.linear import Linear, check_name
-from rerank.combiners.relevance import RelevanceModel
 from rerank.errors import InputError, UsageError, WorkspaceError
 from rerank.files import write_text
 from rerank.order import rank
 from rerank.records import Query, SearchTemplate
 from rerank.stack.file import SecondPhase, StackFile, read
+from rerank.stack.linear import Linear, check_name
 from rerank.stack.parse import parse_stack, retriever_depths
 from rerank.stack.ranking import Ranking
+from rerank.stack.relevance import RelevanceModel
 from rerank.stack.signals import DEFAULT_FIRST_STAGE, SEARCH, first_stages, learned
 
 FORMAT = 2

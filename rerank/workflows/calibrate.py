@@ -9,15 +9,15 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.combiners.calibrate import LIST_SIZE, CandidateList, fit_calibration
-from rerank.combiners.linear import Linear
-from rerank.combiners.relevance import RelevanceModel, query_length
-from rerank.combiners.score_table import ScoreRow, ScoreTable
-from rerank.combiners.tune import TuningResult
 from rerank.errors import RerankError
 from rerank.evaluation.protocols import Protocol
 from rerank.order import rank
 from rerank.records import Qrels, Query
+from rerank.stack.linear import Linear
+from rerank.stack.relevance import RelevanceModel, query_length
+from rerank.tuning.calibrate import LIST_SIZE, CandidateList, fit_calibration
+from rerank.tuning.score_table import ScoreRow, ScoreTable
+from rerank.tuning.tune import TuningResult
 from rerank.workflows.experiment import Experiment
 
 Array = NDArray[np.float64]

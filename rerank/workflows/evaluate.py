@@ -16,7 +16,7 @@ from rerank.inputs import Judgments, Queries, as_list
 from rerank.progress import Progress
 from rerank.records import Qrels
 from rerank.report_page.tables import EvaluationReport
-from rerank.search.pipeline import template_of
+from rerank.scoring.pipeline import template_of
 from rerank.stack.signals import SEARCH
 from rerank.stack.stack import Stack
 from rerank.workflows.experiment import Experiment, JudgedQueries

@@ -7,19 +7,19 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rerank.combiners.score_table import ScoreTable
 from rerank.errors import EngineError, InputError, WorkspaceError
 from rerank.filters import Filter, filters_of
 from rerank.formats.templates import check_values
 from rerank.inputs import Judgments, Queries, as_qrels, as_queries
 from rerank.progress import Progress
 from rerank.records import Qrels, Query, SearchTemplate
-from rerank.search.build_table import ScoringReport, TableRequest, score_table
-from rerank.search.pipeline import Pipeline, check_clauses, check_filters
-from rerank.search.vector_cache import VectorCache
+from rerank.scoring.build_table import ScoringReport, TableRequest, score_table
+from rerank.scoring.pipeline import Pipeline, check_clauses, check_filters
+from rerank.scoring.vector_cache import VectorCache
 from rerank.stack.parse import retriever_depths
 from rerank.stack.stack import Stack
 from rerank.text import plural
+from rerank.tuning.score_table import ScoreTable
 from rerank.workflows.encode import encode
 from rerank.workspace import Workspace
 

@@ -15,7 +15,7 @@ from rerank.inputs import Pairs, as_pairs
 from rerank.progress import Progress
 from rerank.records import LabeledPair
 from rerank.results import Report
-from rerank.search.pairs import Relates, score_pairs
+from rerank.scoring.pairs import Relates, score_pairs
 from rerank.stack.signals import learned, resolve
 from rerank.text import plural
 from rerank.workspace import Workspace, WorkspaceOrPath

@@ -8,19 +8,19 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.combiners.score_table import ScoreTable
 from rerank.evaluation.protocols import Protocol
 from rerank.files import check_output
 from rerank.formats import check_run_ids, write_run
 from rerank.order import rank
 from rerank.records import SearchTemplate
 from rerank.report_page.tables import EvaluationReport, Recall
-from rerank.search.build_table import ScoringReport
-from rerank.search.pipeline import template_of
-from rerank.search.second_phase import rescore
+from rerank.scoring.build_table import ScoringReport
+from rerank.scoring.pipeline import template_of
+from rerank.scoring.second_phase import rescore
 from rerank.stack.ranking import Hit
 from rerank.stack.signals import SEARCH
 from rerank.stack.stack import Stack
+from rerank.tuning.score_table import ScoreTable
 from rerank.workflows.experiment import Experiment
 
 Ranked = dict[str, tuple[list[str], NDArray[np.float64]]]

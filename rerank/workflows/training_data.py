@@ -17,7 +17,7 @@ from rerank.rankers.training.data import Corpus, TrainingData, TrainingQuery
 from rerank.rankers.training.job import TrainingResult
 from rerank.records import Candidates, Document, LabeledPair, Qrels, Query
 from rerank.results import Report
-from rerank.search.scorer import feedback_categories
+from rerank.scoring.scorer import feedback_categories
 from rerank.text import language_or_none, plural
 from rerank.workflows.experiment import check_search
 from rerank.workspace import Workspace

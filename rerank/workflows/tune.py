@@ -10,11 +10,6 @@ from typing import Any
 
 import msgspec
 
-from rerank.combiners.linear import CASES, Linear
-from rerank.combiners.normalize import PER_QUERY, TRIED, check_normalization
-from rerank.combiners.score_table import ScoreTable
-from rerank.combiners.tune import TuningResult
-from rerank.combiners.tune import tune as tune_table
 from rerank.errors import InputError, UsageError
 from rerank.evaluation.leakage import Leak, TrainingRecord, leakage
 from rerank.evaluation.protocols import Protocol, parse_protocol
@@ -24,14 +19,19 @@ from rerank.inputs import Judgments, Queries
 from rerank.progress import Progress
 from rerank.records import Qrels, SearchTemplate
 from rerank.results import Report, plain
-from rerank.search.build_table import ScoringReport
-from rerank.search.second_phase import rescore
+from rerank.scoring.build_table import ScoringReport
+from rerank.scoring.second_phase import rescore
 from rerank.stack.file import MODEL, STACK, SecondPhase
 from rerank.stack.file import second_phase as read_second_phase
+from rerank.stack.linear import CASES, Linear
+from rerank.stack.normalize import PER_QUERY, TRIED, check_normalization
 from rerank.stack.parse import parse_stack, retriever_depths
 from rerank.stack.signals import DEFAULT_FIRST_STAGE, SEARCH, first_stages, is_clause, learned
 from rerank.stack.stack import Stack
 from rerank.text import plural
+from rerank.tuning.score_table import ScoreTable
+from rerank.tuning.tune import TuningResult
+from rerank.tuning.tune import tune as tune_table
 from rerank.workflows.calibrate import relevance_model
 from rerank.workflows.experiment import Experiment, JudgedQueries
 from rerank.workspace import Workspace, WorkspaceOrPath

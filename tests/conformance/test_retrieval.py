@@ -13,7 +13,7 @@ from rerank.engines.opensearch import OpenSearchEngine
 from rerank.rankers.dense.ranker import DenseRanker
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.records import Document, Query
-from rerank.search.pipeline import Pipeline
+from rerank.scoring.pipeline import Pipeline
 from rerank.stack.stack import Stack
 from tests.conformance.test_engines import VECTORS, kinds
 from tests.conformance.vector_rules import CASES, PASSAGES, collection

@@ -10,8 +10,8 @@ import pytest
 
 from rerank.engines.base import Encoder, Engine, SearchRequest
 from rerank.records import Document, Query
-from rerank.search.pipeline import Pipeline
-from rerank.search.scorer import ScoringInput, ScoringResult
+from rerank.scoring.pipeline import Pipeline
+from rerank.scoring.scorer import ScoringInput, ScoringResult
 from tests.conformance.test_engines import ENGINES, kinds
 from tests.rankers import Plain
 

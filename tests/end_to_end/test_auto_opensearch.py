@@ -6,15 +6,15 @@ import pytest
 
 import rerank
 from rerank.engines.opensearch import Settings
-from rerank.workflows import ranker_choice
-from rerank.workflows.ranker_choice import Rule
+from rerank.workflows.auto import plan as ranker_plan
+from rerank.workflows.auto.plan import Rule
 from tests.commands import write_demo_collection
 from tests.watch import Watch
 
 
 def test_auto_builds_a_stack_in_a_cluster_and_resumes(run, node, small, tmp_path, monkeypatch):
     rules = tuple(Rule(name, (), "it is quick") for name in ("lsi", "cllsi"))
-    monkeypatch.setattr(ranker_choice, "RULES", rules)
+    monkeypatch.setattr(ranker_plan, "RULES", rules)
     folder, index = write_demo_collection(small, tmp_path / "theirs"), "auto-books"
     (folder / "categories.tsv").unlink()
     command = ("auto", folder, "-w", tmp_path / "ws", "--url", node.url, "--index", index)

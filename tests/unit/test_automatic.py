@@ -13,11 +13,11 @@ import pytest
 import rerank
 from rerank import Qrels, Query
 from rerank.errors import InputError, WorkspaceError
-from rerank.workflows import ranker_choice
-from rerank.workflows.auto_training import Deadline
-from rerank.workflows.collection_folder import read_folder
-from rerank.workflows.ranker_choice import CollectionFacts, Rule, unmet
-from rerank.workflows.splits import split
+from rerank.workflows.auto import plan as ranker_plan
+from rerank.workflows.auto.files import read_folder
+from rerank.workflows.auto.plan import CollectionFacts, Rule, unmet
+from rerank.workflows.auto.splits import split
+from rerank.workflows.auto.training import Deadline
 from tests.rankers import cnn
 from tests.watch import Watch
 
@@ -143,7 +143,7 @@ def test_queries_of_a_given_test_set_are_never_used_for_training():
 
 
 def test_large_collections_get_fewer_epochs():
-    (rule,) = [rule for rule in ranker_choice.RULES if rule.ranker == "meta"]
+    (rule,) = [rule for rule in ranker_plan.RULES if rule.ranker == "meta"]
     steps = [
         rule.steps(CollectionFacts(documents=documents, train_queries=100, train_pairs=pairs))
         for documents, pairs in ((20_000, 20_000), (20_001, 5), (5, 20_001), (5, 200_001))
@@ -154,7 +154,7 @@ def test_large_collections_get_fewer_epochs():
 def test_rules_choose_rankers_by_the_facts_of_the_collection():
     def trained(**facts):
         reasons = unmet(CollectionFacts(documents=2000, **facts))
-        return [rule.ranker for rule in ranker_choice.RULES if reasons.keys().isdisjoint(rule.needs)]
+        return [rule.ranker for rule in ranker_plan.RULES if reasons.keys().isdisjoint(rule.needs)]
 
     assert trained(train_queries=500) == ["s2net", "text"]
     assert trained(train_queries=500, with_categories=0.5) == ["meta", "s2net", "text"]
@@ -205,8 +205,8 @@ def folder(small, tmp_path):
 
 
 def test_auto_builds_a_stack_from_a_folder_and_resumes(run, folder, tmp_path, monkeypatch):
-    rules = (LSI, CLLSI, ranker_choice.RULES[-1])
-    monkeypatch.setattr(ranker_choice, "RULES", rules)
+    rules = (LSI, CLLSI, ranker_plan.RULES[-1])
+    monkeypatch.setattr(ranker_plan, "RULES", rules)
     with pytest.raises(KeyboardInterrupt, match="; run it again to continue"):
         rerank.auto(folder, tmp_path / "ws", progress=Watch(title="fit cllsi"))
     assert rerank.Workspace.open(tmp_path / "ws").trained() == ["lsi"]
@@ -248,7 +248,7 @@ def test_auto_builds_a_stack_from_a_folder_and_resumes(run, folder, tmp_path, mo
 
 def test_equal_files_give_an_equal_stack(folder, tmp_path, monkeypatch):
     """This also holds in another folder, and without the `lang` field of documents and queries."""
-    monkeypatch.setattr(ranker_choice, "RULES", (LSI,))
+    monkeypatch.setattr(ranker_plan, "RULES", (LSI,))
     first = rerank.auto(folder, tmp_path / "one")
     with gzip.open(folder / "corpus.jsonl.gz", "rt") as file:
         documents = [json.loads(line) for line in file]
@@ -281,7 +281,7 @@ def test_without_time_the_first_stages_are_tuned(folder, tmp_path):
     # With more time, the same command trains the rankers.
     rules = (LSI,)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ranker_choice, "RULES", rules)
+        patch.setattr(ranker_plan, "RULES", rules)
         assert [one.trained for one in rerank.auto(folder, tmp_path / "ws").choices] == [True]
 
 

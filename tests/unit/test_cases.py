@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from rerank import Document, Qrels, Query, Stack, Workspace, evaluate, tune
-from rerank.combiners.linear import CASES
 from rerank.errors import InputError
+from rerank.stack.linear import CASES
 from tests.rankers import Plain, put
 
 TOPICS = ("a", "b", "c")

@@ -19,7 +19,7 @@ from rerank import Document, Qrels, Query, Stack, Workspace, evaluate, tune
 from rerank.errors import UsageError
 from rerank.formats import write_qrels
 from rerank.rankers.encoder.cross_encoder import TOKENS, CrossEncoder
-from rerank.search.second_phase import rescore
+from rerank.scoring.second_phase import rescore
 from rerank.service.context import RequestContext
 from rerank.service.endpoints import rerank, rerank_ids, search
 from rerank.service.hook import hook

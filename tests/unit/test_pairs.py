@@ -13,7 +13,7 @@ from rerank.errors import UsageError
 from rerank.evaluation.pairs import accuracy, auc, best_threshold, f1, paired_test
 from rerank.rankers.projection.ranker import Projection, Terms
 from rerank.records import Document, LabeledPair, Query
-from rerank.search.pairs import score_pairs
+from rerank.scoring.pairs import score_pairs
 from rerank.stack.signals import LexicalSignal
 from rerank.workflows.pairs import evaluate_pairs, predict_pairs
 from tests.rankers import Plain

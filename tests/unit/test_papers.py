@@ -12,9 +12,9 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from rerank.combiners.score_table import ScoreTable
 from rerank.rankers.graphs.citations import Citations
 from rerank.records import Document, Qrels, Query
+from rerank.tuning.score_table import ScoreTable
 
 SCRIPTS = Path(__file__).parents[2] / "benchmarks" / "papers"
 

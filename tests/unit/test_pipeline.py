@@ -13,10 +13,10 @@ from rerank.engines.base import Encoder, SearchRequest
 from rerank.engines.local import LocalEngine
 from rerank.evaluation.protocols import Protocol
 from rerank.records import Document, Qrels, Query
-from rerank.search.build_table import TableRequest, score_table
-from rerank.search.pipeline import Pipeline
-from rerank.search.scorer import FEEDBACK_DEPTH, ScoringInput, StageTimer
-from rerank.search.vector_cache import VectorCache
+from rerank.scoring.build_table import TableRequest, score_table
+from rerank.scoring.pipeline import Pipeline
+from rerank.scoring.scorer import FEEDBACK_DEPTH, ScoringInput, StageTimer
+from rerank.scoring.vector_cache import VectorCache
 from rerank.stack.stack import Stack
 from tests.rankers import Plain
 

@@ -11,12 +11,12 @@ from sklearn.metrics import roc_auc_score
 from sklearn.preprocessing import StandardScaler
 
 import rerank
-from rerank.combiners.calibrate import CandidateList, area_under_curve, fit_calibration
-from rerank.combiners.linear import Linear
-from rerank.combiners.normalize import Moments, normalize
-from rerank.combiners.relevance import Calibration, RelevanceModel
 from rerank.errors import UsageError
+from rerank.stack.linear import Linear
+from rerank.stack.normalize import Moments, normalize
+from rerank.stack.relevance import Calibration, RelevanceModel
 from rerank.stack.stack import Stack
+from rerank.tuning.calibrate import CandidateList, area_under_curve, fit_calibration
 from tests.judged import QUERIES, qrels, topical
 
 MOMENTS = (Moments(8.0, 4.0), Moments(0.1, 0.5))

@@ -23,14 +23,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rerank.combiners.linear import Linear
 from rerank.engines.opensearch.columns import Column
 from rerank.errors import TrainingError, UsageError
 from rerank.rankers.cnn.towers import Head
 from rerank.rankers.dense.ranker import DenseRanker
 from rerank.rankers.projection.ranker import Terms as ProjectionTerms
 from rerank.records import Document, Query
-from rerank.search.vector_cache import VectorCache
+from rerank.scoring.vector_cache import VectorCache
 from rerank.service import logs
 from rerank.service.context import DeadlineError, EncodingCosts, RequestContext
 from rerank.service.endpoints import rerank, rerank_ids, search
@@ -39,6 +38,7 @@ from rerank.service.pool import DisconnectedError, Pool
 from rerank.service.schemas import HookCall, IdsBody, RerankBody, SearchBody
 from rerank.service.settings import Settings
 from rerank.service.snapshot import Snapshot
+from rerank.stack.linear import Linear
 from rerank.text import query_language, without_stop_words
 from rerank.workspace import Workspace
 from tests.endpoints import call, read_answer

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy.stats import rankdata
 
-from rerank.combiners.linear import Linear
-from rerank.combiners.normalize import normalize
 from rerank.errors import InputError, RerankError, TrainingError, UsageError, WorkspaceError
+from rerank.stack.linear import Linear
+from rerank.stack.normalize import normalize
 from rerank.stack.parse import parse_stack
 from rerank.stack.ranking import Hit, SignalScore
 from rerank.stack.stack import Stack

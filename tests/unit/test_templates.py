@@ -14,7 +14,7 @@ from rerank.errors import InputError, RerankError, UsageError
 from rerank.formats import read_template
 from rerank.formats.templates import check_values
 from rerank.records import SearchTemplate
-from rerank.search.pipeline import check_clauses
+from rerank.scoring.pipeline import check_clauses
 from rerank.stack.signals import FieldSignal
 from tests.commands import run_here as run
 
@@ -60,7 +60,7 @@ def test_params_without_a_custom_search_are_refused(hunters: Workspace) -> None:
 
 
 def test_categories_are_inferred_from_the_first_documents_of_a_run(tmp_path: Path) -> None:
-    from rerank.search.scorer import feedback_categories
+    from rerank.scoring.scorer import feedback_categories
 
     known = {"a": ("x",), "b": ("y",), "c": ("z",)}
     scores = np.array([-1.0, -9.0, -2.0])

@@ -17,7 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from rerank.combiners.linear import Linear
 from rerank.errors import TrainingError
 from rerank.evaluation.measures import evaluate_runs
 from rerank.progress import Progress
@@ -37,6 +36,7 @@ from rerank.rankers.training.data import (
 )
 from rerank.rankers.training.job import TrainingJob
 from rerank.records import Document, Qrels, Query
+from rerank.stack.linear import Linear
 from rerank.stack.stack import Stack
 from tests.watch import Watch
 

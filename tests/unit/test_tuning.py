@@ -11,18 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rerank.combiners import measure as measuring
-from rerank.combiners import tune as tuning
-from rerank.combiners.grid import Grid, compositions, weight_grid
-from rerank.combiners.score_table import ScoreTable
-from rerank.combiners.shortlist import shortlist
-from rerank.combiners.tune import tune
 from rerank.errors import InputError, TrainingError, UsageError
 from rerank.evaluation.measures import evaluate_runs
 from rerank.evaluation.ranks import RankMeasure
 from rerank.records import Qrels
 from rerank.stack.parse import parse_stack
 from rerank.stack.stack import Stack
+from rerank.tuning import measure as measuring
+from rerank.tuning import tune as tuning
+from rerank.tuning.grid import Grid, compositions, weight_grid
+from rerank.tuning.score_table import ScoreTable
+from rerank.tuning.shortlist import shortlist
+from rerank.tuning.tune import tune
 
 SIGNALS = ("bm25", "text", "meta")
 

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rerank.combiners.linear import Linear
 from rerank.engines import registry
 from rerank.engines.base import SearchRequest
 from rerank.engines.local import LocalEngine
@@ -23,6 +22,7 @@ from rerank.errors import BusyError, InputError, NotTrainedError, UsageError, Wo
 from rerank.files import folder_lock
 from rerank.progress import Progress
 from rerank.records import Document, Qrels, Query
+from rerank.stack.linear import Linear
 from rerank.stack.stack import Stack
 from rerank.workflows.ingest import ingest
 from rerank.workflows.train import train

@@ -28,7 +28,7 @@ from rerank.records import Document, Query
 from rerank.workflows.ingest import ingest
 from rerank.workspace import Workspace
 from tests.rankers import cnn
-from tests.states import folder, fruit, fruit_documents, make_fruit, tune_fruit
+from tests.states import folder, fruit, fruit_documents, make_fruit
 from tests.unit.test_local_engine_crash import PROCESSES, kill_after, run_in_child
 
 PROCESSES.set_forkserver_preload([__name__])

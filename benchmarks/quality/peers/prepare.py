@@ -21,7 +21,7 @@ from rerank import Qrels
 from rerank.demo import COLLECTION
 from rerank.formats import read_corpus, read_qrels, read_queries
 from rerank.text import STEMMERS
-from rerank.workflows.splits import split
+from rerank.workflows.auto.splits import split
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.combiners.grid import compositions
+from rerank.tuning.grid import compositions
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.combiners.linear import DECIMALS, Linear
-from rerank.combiners.normalize import Moments
+from rerank.stack.linear import DECIMALS, Linear
+from rerank.stack.normalize import Moments
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]

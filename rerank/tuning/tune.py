@@ -16,9 +16,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.combiners.grid import MOST, PARTS, RAW_PARTS, SAME, Grid, weight_grid
-from rerank.combiners.linear import Linear
-from rerank.combiners.measure import (
+from rerank.evaluation.ranks import RankMeasure
+from rerank.evaluation.significance import Gain, gain_of
+from rerank.records import Qrels
+from rerank.results import plain
+from rerank.stack.linear import Linear
+from rerank.stack.normalize import FITTED, TRIED, Moments, normalize
+from rerank.tuning.grid import MOST, PARTS, RAW_PARTS, SAME, Grid, weight_grid
+from rerank.tuning.measure import (
     Judged,
     estimated_means,
     grid_means,
@@ -26,13 +31,8 @@ from rerank.combiners.measure import (
     query_values,
     values_by_query,
 )
-from rerank.combiners.normalize import FITTED, TRIED, Moments, normalize
-from rerank.combiners.score_table import ScoreTable
-from rerank.combiners.shortlist import shortlist
-from rerank.evaluation.ranks import RankMeasure
-from rerank.evaluation.significance import Gain, gain_of
-from rerank.records import Qrels
-from rerank.results import plain
+from rerank.tuning.score_table import ScoreTable
+from rerank.tuning.shortlist import shortlist
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]

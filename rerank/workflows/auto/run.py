@@ -24,14 +24,14 @@ from rerank.report_page.tables import EvaluationReport
 from rerank.results import Report
 from rerank.stack.stack import Stack
 from rerank.text import guess_language, join_names, plural
-from rerank.workflows.auto_training import Record, Run, Trainings
-from rerank.workflows.collection_folder import read_folder
+from rerank.workflows.auto.files import read_folder
+from rerank.workflows.auto.halves import Halves, tune_on_halves
+from rerank.workflows.auto.plan import RankerChoice
+from rerank.workflows.auto.splits import split
+from rerank.workflows.auto.training import Record, Run, Trainings
 from rerank.workflows.encode import encode
 from rerank.workflows.evaluate import evaluate
-from rerank.workflows.halves import Halves, tune_on_halves
 from rerank.workflows.ingest import ingest
-from rerank.workflows.ranker_choice import RankerChoice
-from rerank.workflows.splits import split
 from rerank.workflows.tune import TuneReport, tune
 from rerank.workspace import Workspace
 

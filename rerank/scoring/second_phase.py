@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from rerank.records import Document, Query
-from rerank.search.scorer import ScoringResult, StageTimer
+from rerank.scoring.scorer import ScoringResult, StageTimer
 from rerank.stack.file import STACK, SecondPhase
 from rerank.stack.ranking import Ranking
 from rerank.stack.stack import Stack

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from rerank.combiners.relevance import check_min_score
 from rerank.engines.base import Engine, FilledTemplate, Retriever, SearchRequest, VectorQuery
 from rerank.errors import UsageError
 from rerank.filters import Filter
@@ -18,12 +17,13 @@ from rerank.formats.templates import check_values
 from rerank.rankers.base import Ranker
 from rerank.records import Candidates, Query, SearchTemplate
 from rerank.results import Report
-from rerank.search.scorer import Scorer, ScoringInput, ScoringResult, StageTimer
-from rerank.search.second_phase import rank_scored
-from rerank.search.unscored import select_scorable
-from rerank.search.vector_cache import VectorCache
+from rerank.scoring.scorer import Scorer, ScoringInput, ScoringResult, StageTimer
+from rerank.scoring.second_phase import rank_scored
+from rerank.scoring.unscored import select_scorable
+from rerank.scoring.vector_cache import VectorCache
 from rerank.stack.parse import retriever_depths
 from rerank.stack.ranking import Ranking
+from rerank.stack.relevance import check_min_score
 from rerank.stack.signals import CLAUSE, SEARCH, check_retrieves, is_clause, resolve
 from rerank.stack.stack import Stack
 from rerank.text import plural

@@ -20,11 +20,11 @@ from rerank.progress import Progress
 from rerank.rankers.encoder.folder import installed_encoder, installed_encoders, only_language
 from rerank.rankers.training.job import TrainingResult
 from rerank.records import Query
-from rerank.workflows import ranker_choice
-from rerank.workflows.collection_folder import Folder
+from rerank.workflows.auto import plan as ranker_plan
+from rerank.workflows.auto.files import Folder
+from rerank.workflows.auto.plan import CollectionFacts, RankerChoice, Rule
+from rerank.workflows.auto.splits import Splits
 from rerank.workflows.encode import encode
-from rerank.workflows.ranker_choice import CollectionFacts, RankerChoice, Rule
-from rerank.workflows.splits import Splits
 from rerank.workflows.train import train
 from rerank.workspace import Workspace
 
@@ -153,13 +153,13 @@ class Trainings:
 
     def run_all(self) -> list[RankerChoice]:
         """Apply the rules."""
-        reasons = ranker_choice.unmet(self.facts)
+        reasons = ranker_plan.unmet(self.facts)
         shares = 0.0
-        for rule in ranker_choice.RULES:
+        for rule in ranker_plan.RULES:
             if reasons.keys().isdisjoint(rule.needs):
                 shares += rule.share
         choices = []
-        for rule in ranker_choice.RULES:
+        for rule in ranker_plan.RULES:
             unmet = [reasons[need] for need in rule.needs if need in reasons]
             if unmet:
                 choice = RankerChoice(rule.ranker, False, unmet[0])
@@ -196,7 +196,7 @@ class Trainings:
         training = _Training(self.run.minutes, complete=True)
         if rule.passes:  # the time to encode all documents
             pass_seconds = rule.passes * self.part_seconds * self.facts.documents
-            parts = ranker_choice.all_parts(self.facts)
+            parts = ranker_plan.all_parts(self.facts)
             if not rule.only_encodes:
                 allowed -= pass_seconds * rule.config.get("passages", parts)
             else:

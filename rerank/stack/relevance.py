@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.combiners.linear import Linear
 from rerank.errors import UsageError
 from rerank.records import Query
+from rerank.stack.linear import Linear
 from rerank.text import words
 
 Array = NDArray[np.float64]

@@ -9,17 +9,17 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from rerank.combiners.score_table import ScoreTable
 from rerank.engines.base import FilledTemplate, SearchRequest
 from rerank.errors import InputError, UsageError
 from rerank.evaluation.protocols import Protocol
 from rerank.filters import Filter
 from rerank.progress import Progress
 from rerank.records import Candidates, Qrels, Query, SearchTemplate
-from rerank.search.pipeline import Pipeline
-from rerank.search.scorer import FEEDBACK_DEPTH, Scorer, ScoringInput, ScoringResult
+from rerank.scoring.pipeline import Pipeline
+from rerank.scoring.scorer import FEEDBACK_DEPTH, Scorer, ScoringInput, ScoringResult
 from rerank.stack.parse import retriever_depths
 from rerank.stack.signals import learned
+from rerank.tuning.score_table import ScoreTable
 
 
 @dataclass

@@ -12,7 +12,7 @@ from rerank.errors import InputError
 from rerank.formats import write_qrels
 from rerank.records import Qrels, Query
 from rerank.text import plural
-from rerank.workflows.collection_folder import SPLITS, WHOLE
+from rerank.workflows.auto.files import SPLITS, WHOLE
 
 LEAST_TRAIN = 50
 """Smallest number of train queries for rankers; fewer become dev queries."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from rerank.records import Document, Query
 from rerank.text import guess_language, language_or_none
-from rerank.workflows.splits import LEAST_TRAIN, Splits
+from rerank.workflows.auto.splits import LEAST_TRAIN, Splits
 
 LEAST_CATEGORIES = 0.1
 """Smallest share of documents with categories."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.combiners.relevance import Calibration
+from rerank.stack.relevance import Calibration
 
 Array = NDArray[np.float64]
 
@@ -37,7 +37,7 @@ class CandidateList:
     scores:   (n,) fitted scores.
     relevant: (n,) bool.
     foreign:  (m,) fitted scores of candidates of another query, without relevant documents.
-    length:   of the query (:func:`rerank.combiners.relevance.query_length`).
+    length:   of the query (:func:`rerank.stack.relevance.query_length`).
     """
 
     scores: Array

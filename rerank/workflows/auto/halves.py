@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from rerank.combiners.measure import judge, values_by_query
-from rerank.combiners.normalize import PER_QUERY, TRIED
-from rerank.combiners.tune import tune
 from rerank.evaluation.protocols import Protocol
 from rerank.evaluation.ranks import RankMeasure
 from rerank.records import Qrels
+from rerank.stack.normalize import PER_QUERY, TRIED
 from rerank.stack.stack import Stack
+from rerank.tuning.measure import judge, values_by_query
+from rerank.tuning.tune import tune
 from rerank.workflows.experiment import Experiment, JudgedQueries
 from rerank.workspace import Workspace
 

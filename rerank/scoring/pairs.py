@@ -14,8 +14,8 @@ from rerank.errors import InputError
 from rerank.progress import Progress
 from rerank.rankers.base import Ranker
 from rerank.records import Document, Query
-from rerank.search.scorer import Scorer, ScoringInput, fill_missing_features
-from rerank.search.vector_cache import encode_query
+from rerank.scoring.scorer import Scorer, ScoringInput, fill_missing_features
+from rerank.scoring.vector_cache import encode_query
 from rerank.stack.signals import Signal
 
 _BLOCK = 1000  # documents per request

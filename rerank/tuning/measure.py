@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.combiners.grid import Grid
-from rerank.combiners.linear import Linear
-from rerank.combiners.normalize import normalize
-from rerank.combiners.score_table import ScoreRow, ScoreTable
 from rerank.errors import InputError
 from rerank.evaluation.ranks import RankMeasure
 from rerank.records import Qrels
+from rerank.stack.linear import Linear
+from rerank.stack.normalize import normalize
+from rerank.tuning.grid import Grid
+from rerank.tuning.score_table import ScoreRow, ScoreTable
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]

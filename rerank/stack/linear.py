@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.combiners.normalize import FITTED, LARGEST, Moments, check_normalization, normalize
 from rerank.errors import TrainingError, UsageError
+from rerank.stack.normalize import FITTED, LARGEST, Moments, check_normalization, normalize
 
 Array = NDArray[np.float64]
 

@@ -20,7 +20,7 @@ class ScoreRow:
 
     ids:    n document ids, ascending.
     scores: (n, S) float64 raw scores.
-    case:   source of the query's categories (``rerank.combiners.linear.CASES``).
+    case:   source of the query's categories (``rerank.stack.linear.CASES``).
     """
 
     query: str

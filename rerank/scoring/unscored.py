@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.records import Document
-from rerank.search.scorer import Scorer, ScoringInput, StageTimer
+from rerank.scoring.scorer import Scorer, ScoringInput, StageTimer
 
 
 @dataclass(frozen=True)

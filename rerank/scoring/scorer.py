@@ -19,7 +19,7 @@ from rerank.errors import UsageError
 from rerank.order import rank
 from rerank.rankers.base import Ranker
 from rerank.records import Candidates, Document, Query
-from rerank.search.vector_cache import VectorCache
+from rerank.scoring.vector_cache import VectorCache
 from rerank.stack.signals import SEARCH, FieldSignal, LexicalSignal, Signal, is_from_search
 
 Array = NDArray[np.float64]
