@@ -58,7 +58,7 @@ def command(workspace: rerank.Workspace, stack: str, **settings: Any) -> Iterato
 def show(report: TuneReport) -> None:
     """Print the weights, and the values of the signals."""
     from rerank.evaluation.leakage import format_leakage
-    from rerank.tuning.tune import FEW, SAMPLES
+    from rerank.tuning.tune import FEW_QUERIES, SAMPLES
 
     tuned = report.tuned
     if report.leaks:
@@ -77,7 +77,7 @@ def show(report: TuneReport) -> None:
         if one.averaged:
             click.echo(
                 f"  the weights are a mean of the best settings of {SAMPLES} samples of these queries: with"
-                f" fewer than {FEW}, the single best setting ({one.best_value:.4f}) fits the noise"
+                f" fewer than {FEW_QUERIES}, the single best setting ({one.best_value:.4f}) fits the noise"
             )
     if report.dropped:
         names = join_names(list(report.dropped))

@@ -44,7 +44,7 @@ def best_setting(grid: Grid, values: Array, seed: int) -> int:
 
 def mean_of_good_settings(grid: Grid, values: Array, seed: int) -> int:
     """Return the setting closest to the mean of all settings close to the best one."""
-    return grid.middle(values.mean(axis=0), NOISE / math.sqrt(len(values)))
+    return grid.robust_setting(values.mean(axis=0), NOISE / math.sqrt(len(values)))
 
 
 def mean_of_bootstrap_winners(grid: Grid, values: Array, seed: int) -> int:

@@ -44,7 +44,7 @@ class ScoringReport:
     silent: list[str] = field(default_factory=list)
 
     def note(self, scored: ScoringResult) -> None:
-        """Count a query."""
+        """Count the result of one query."""
         if not len(scored.ids):
             self.silent.append(scored.query.id)
         self.without_hits = len(self.silent)
@@ -52,11 +52,13 @@ class ScoringReport:
         self.recomputed.update(scored.recomputed)
 
     def add(self, other: ScoringReport) -> None:
-        """Add another first stage's report on the same queries."""
-        self.queries, self.unknown_documents = other.queries, other.unknown_documents
+        """Add the report of the same queries with another first stage."""
+        self.queries = other.queries
+        self.unknown_documents = other.unknown_documents
         self.unknown_categories = max(self.unknown_categories, other.unknown_categories)
         if other.without_hits >= self.without_hits:
-            self.without_hits, self.silent = other.without_hits, other.silent
+            self.without_hits = other.without_hits
+            self.silent = other.silent
         self.inferred_categories = max(self.inferred_categories, other.inferred_categories)
         self.recomputed.update(other.recomputed)
         self.not_found |= other.not_found
@@ -86,8 +88,8 @@ class TableRequest:
         if self.retrieved:
             return
         object.__setattr__(self, "retrieve", ())
-        for name, given in (("--filter", self.filters), ("--first-stage", self.search)):
-            if given:
+        for name, value in (("--filter", self.filters), ("--first-stage", self.search)):
+            if value:
                 raise UsageError(
                     f"{self.protocol}: the judgments decide which documents are ranked; leave {name} out, or"
                     " use --protocol retrieved:N"
@@ -109,15 +111,17 @@ def score_table(
     scorer = pipeline.scorer(request.signals, request.first_stage)
     matched = [scorer.with_known_categories(query) for query in request.queries]
     request = replace(request, queries=[query for query, _ in matched])
-    relevant = [d for q in request.qrels for d in request.qrels.relevant(q)]
-    known = pipeline.engine.contains(relevant)
-    if relevant and not known:
+    relevant: list[str] = []
+    for query_id in request.qrels:
+        relevant += request.qrels.relevant(query_id)
+    existing = pipeline.engine.contains(relevant)
+    if relevant and not existing:
         raise InputError(
             "none of the relevant documents is in the workspace; check that the qrels are of its collection"
         )
     report = ScoringReport(
         queries=len(request.queries),
-        unknown_documents=sum(d not in known for d in relevant),
+        unknown_documents=sum(id not in existing for id in relevant),
         unknown_categories=sum(bool(categories) for _, categories in matched),
     )
     for name in learned(retriever_depths(request.retrieve)):
@@ -126,17 +130,18 @@ def score_table(
         )
     rows: list[tuple[str, Sequence[str], np.ndarray, str]] = []
     recall: dict[str, list[float]] = {}
-    candidates = _candidates(pipeline, request, scorer.features)
-    candidates = (progress or Progress()).over(candidates, "score candidates", len(request.queries), "query")
-    for query, found in candidates:
+    retrieved = _candidates(pipeline, request, scorer.features)
+    retrieved = (progress or Progress()).over(retrieved, "score candidates", len(request.queries), "query")
+    for query, candidates in retrieved:
         if request.retrieved:
-            shares = _recall(found, request.qrels.relevant(query.id), request.first_stage)
-            for name, share in shares.items():
-                recall.setdefault(name, []).append(share)
-        scored = _by_case(request, scorer, query, found)
-        report.note(next(iter(scored.values())))
-        rows += [(query.id, found.ids, one.raw, case) for case, one in scored.items()]
-    report.candidate_recall = {name: math.fsum(shares) / len(shares) for name, shares in recall.items()}
+            query_recall = _recall(candidates, request.qrels.relevant(query.id), request.first_stage)
+            for name, value in query_recall.items():
+                recall.setdefault(name, []).append(value)
+        scores_by_case = _by_case(request, scorer, query, candidates)
+        report.note(next(iter(scores_by_case.values())))
+        for case, result in scores_by_case.items():
+            rows.append((query.id, candidates.ids, result.raw, case))
+    report.candidate_recall = {name: math.fsum(values) / len(values) for name, values in recall.items()}
     return ScoreTable.build(request.signals, rows), report
 
 
@@ -176,16 +181,21 @@ def _recall(candidates: Candidates, relevant: Mapping[str, int], first_stage: st
     if not relevant:
         return {}
     hits = np.array([id in relevant for id in candidates.ids], np.bool_)
-    found = {name: hits & where for name, where in candidates.retrieved_by.items()} or {first_stage: hits}
-    if len(found) > 1:
-        found["together"] = hits
-    return {name: int(where.sum()) / len(relevant) for name, where in found.items()}
+    hits_by_retriever = {name: hits & rows for name, rows in candidates.retrieved_by.items()}
+    if not hits_by_retriever:
+        hits_by_retriever = {first_stage: hits}
+    if len(hits_by_retriever) > 1:
+        hits_by_retriever["together"] = hits
+    return {name: int(rows.sum()) / len(relevant) for name, rows in hits_by_retriever.items()}
 
 
 def _candidates(
     pipeline: Pipeline, request: TableRequest, features: Mapping[str, str]
 ) -> Iterator[tuple[Query, Candidates]]:
-    """features: ranker -> version."""
+    """Return each query with its candidates, and with the stored features of these rankers.
+
+    features: ranker -> version of its features.
+    """
     search = request.search
     searches = [
         SearchRequest(

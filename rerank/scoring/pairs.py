@@ -42,29 +42,32 @@ def score_pairs(
     Missing features are computed. Raises InputError for an unknown id.
     """
     progress = progress or Progress()
-    ids = sorted({one for pair in pairs for one in pair})
+    ids = sorted({id for pair in pairs for id in pair})
     scorer = Scorer(engine, (signal,), engine.first_stages[0], infer=False)
     documents, features = _read(scorer, ids)
-    place = {name: i for i, name in enumerate(ids)}
+    row_of = {id: row for row, id in enumerate(ids)}
     if features is not None and isinstance(signal, Relates):
-        first, second = (features[[place[pair[side]] for pair in pairs]] for side in (0, 1))
-        return signal.relatedness(first, second)
+        first_rows = [row_of[first] for first, _ in pairs]
+        second_rows = [row_of[second] for _, second in pairs]
+        return signal.relatedness(features[first_rows], features[second_rows])
     partners: dict[str, list[tuple[int, str]]] = defaultdict(list)
-    for number, (a, b) in enumerate(pairs):
-        partners[a].append((number, b))
-        partners[b].append((number, a))
+    for number, (first, second) in enumerate(pairs):
+        partners[first].append((number, second))
+        partners[second].append((number, first))
     scores = np.zeros(len(pairs))
-    for name, of in progress.over(partners.items(), f"relate by {signal.name}", len(partners), "doc"):
-        others, document = sorted({other for _, other in of}), documents[name]
+    label = f"relate by {signal.name}"
+    for id, numbered_partners in progress.over(partners.items(), label, len(partners), "doc"):
+        partner_ids = sorted({partner for _, partner in numbered_partners})
+        document = documents[id]
         query = Query(document.id, document.content, document.categories, document.lang)
         if features is not None and isinstance(signal, Ranker):
             vector = encode_query(signal, scorer.with_known_categories(query)[0])
-            found = signal.score(vector, features[[place[other] for other in others]])
+            partner_scores = signal.score(vector, features[[row_of[partner] for partner in partner_ids]])
         else:
-            found = scorer.score(query, ScoringInput(others, {})).raw[:, 0]
-        at = dict(zip(others, found.tolist()))
-        for number, other in of:
-            scores[number] += at[other] / 2
+            partner_scores = scorer.score(query, ScoringInput(partner_ids, {})).raw[:, 0]
+        score_of = dict(zip(partner_ids, partner_scores.tolist()))
+        for number, partner in numbered_partners:
+            scores[number] += score_of[partner] / 2
     return scores
 
 
@@ -74,14 +77,14 @@ def _read(scorer: Scorer, ids: list[str]) -> tuple[dict[str, Document], NDArray[
     blocks: list[NDArray[Any]] = []
     for start in range(0, len(ids), _BLOCK):
         block = ids[start : start + _BLOCK]
-        read = scorer.engine.get(block)
-        for name, document in zip(block, read):
+        block_documents = scorer.engine.get(block)
+        for id, document in zip(block, block_documents):
             if document is None:
-                raise InputError(f"unknown document {name!r}; run `rerank ingest` with it")
-            documents[name] = document
+                raise InputError(f"unknown document {id!r}; run `rerank ingest` with it")
+            documents[id] = document
         (signal,) = scorer.signals
         if isinstance(signal, Ranker):
             unscored = ScoringInput(block, {scorer.first_stage: np.zeros(len(block))})
-            known = scorer.load_missing_scores_and_features(Query("query", ""), unscored)
-            blocks.append(fill_missing_features(signal, known, dict(enumerate(read))))
+            inputs = scorer.load_missing_scores_and_features(Query("query", ""), unscored)
+            blocks.append(fill_missing_features(signal, inputs, dict(enumerate(block_documents))))
     return documents, np.concatenate(blocks) if blocks else None

@@ -79,7 +79,10 @@ class SearchResult(ScoringResult):
 
 @dataclass
 class ResultPage(Report):
-    """First hits as a table. hits: JSON values plus document ``text``."""
+    """The first hits of an answer as a table.
+
+    hits: JSON values of each hit, with the ``text`` of its document.
+    """
 
     answer: SearchResult
     hits: list[dict[str, Any]]
@@ -87,11 +90,11 @@ class ResultPage(Report):
     def __len__(self) -> int:
         return len(self.hits)
 
-    def __getitem__(self, place: int) -> dict[str, Any]:
-        return self.hits[place]
+    def __getitem__(self, position: int) -> dict[str, Any]:
+        return self.hits[position]
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return table rows of the hits."""
+        """Return one table row per hit: its rank, score, id and title, and its weighted scores."""
         return [
             {name: hit[name] for name in ("rank", "score", "id", "title")}
             | {name: signal["weighted"] for name, signal in hit["signals"].items()}
@@ -104,7 +107,7 @@ class ResultPage(Report):
 
 
 def check_filters(searches: Sequence[SearchTemplate], filters: Sequence[Filter]) -> None:
-    """Raise UsageError for filters with a search template."""
+    """Raise UsageError if there are filters and a search template, which finds its candidates alone."""
     if filters and searches:
         raise UsageError(
             f"{searches[0]} finds all candidates: write {filters[0]} into that search, and leave --filter out"
@@ -112,7 +115,7 @@ def check_filters(searches: Sequence[SearchTemplate], filters: Sequence[Filter])
 
 
 def check_clauses(search: SearchTemplate, signals: Sequence[str]) -> None:
-    """Raise UsageError for clauses that are not in the search."""
+    """Raise UsageError if a signal is a clause that the search does not have."""
     for name in (signal.removeprefix(CLAUSE) for signal in signals if is_clause(signal)):
         if not re.search(rf'"_name"\s*:\s*{re.escape(json.dumps(name))}', search.source):
             raise UsageError(f'{search} has no clause named {name!r}; give it "_name": {json.dumps(name)}')
@@ -153,7 +156,7 @@ class Pipeline:
         return f"Pipeline({type(self.engine).__name__}, {size}, signals {signals})"
 
     def scorer(self, signals: Sequence[str], first_stage: str) -> Scorer:
-        """Return a scorer. Raises UsageError for an unknown signal."""
+        """Return a scorer for these signals. Raises UsageError for an unknown signal."""
         return Scorer(
             self.engine, resolve(signals, self.rankers), first_stage, self.infer_categories, self.vectors
         )
@@ -239,11 +242,12 @@ class Pipeline:
         if candidates.took is not None:
             timer.seconds["transfer"] = max(timer.seconds["engine"] - candidates.took, 0.0)
             timer.seconds["engine"] = candidates.took
-        vectors = {one.name: one.vector for one in retrievers if isinstance(one, VectorQuery)}
+        encoded = [retriever for retriever in retrievers if isinstance(retriever, VectorQuery)]
+        vectors = {retriever.name: retriever.vector for retriever in encoded}
         return candidates, ScoringInput.from_candidates(candidates, stack.first_stage, vectors=vectors)
 
     def hits(self, answer: SearchResult, count: int, *, explain: bool = True) -> list[dict[str, Any]]:
-        """Return first hits with titles, as JSON values."""
+        """Return the first ``count`` hits with the titles of their documents, as JSON values."""
         top = answer.ranking.top(count)
         documents = self.engine.get([hit.id for hit in top])
         return [hit.as_dict(document, explain=explain) for hit, document in zip(top, documents)]

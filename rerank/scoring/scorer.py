@@ -27,8 +27,11 @@ Array = NDArray[np.float64]
 FEEDBACK_DEPTH = 10
 """Number of first candidates whose categories are counted for a query without categories."""
 
-_CHUNK_DOCUMENTS, _CHUNK_CHARACTERS = 16, 200_000
-"""Documents are encoded in chunks of at most this size; the time limit is checked between them."""
+_CHUNK_DOCUMENTS = 16
+"""Documents are encoded in chunks of at most this number; the time limit is checked between them."""
+
+_CHUNK_CHARACTERS = 200_000
+"""Most characters of such a chunk."""
 
 LONGEST_COUNTED = 10_000
 """Characters of a document that count for its encoding time: encoders read only the beginning."""
@@ -47,7 +50,10 @@ def encoding_size(documents: Iterable[Document]) -> int:
 
 
 class StageTimer:
-    """Measures ``seconds`` per stage. Subclasses limit the work: they raise to stop it."""
+    """Measures the ``seconds`` of each stage of the work.
+
+    A subclass can limit the work: its methods raise an exception to stop it.
+    """
 
     seconds: dict[str, float]
 
@@ -56,24 +62,27 @@ class StageTimer:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Time the block."""
+        """Add the time of the block to this stage."""
         begin = time.perf_counter()
         yield
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - begin
 
     def check(self) -> None:
-        """Called between steps of long work. Raises an exception to stop it."""
+        """Called between the steps of long work. A subclass raises an exception to stop it."""
 
     def remaining_seconds(self) -> float:
         """Return the seconds left for a second phase."""
         return math.inf
 
     def encoding_limit(self, rankers: Iterable[str]) -> int | None:
-        """Return how many candidates without features these rankers may encode; None: all."""
+        """Return how many candidates without features these rankers may encode, or None for all of them."""
         return None
 
     def on_documents_encoded(self, ranker: str, characters: int, seconds: float) -> None:
-        """Called with the cost of each chunk of documents; see :func:`encoding_size`."""
+        """Called after each chunk of documents, so that a subclass can learn the speed of a ranker.
+
+        characters: size of the chunk, as in :func:`encoding_size`.
+        """
 
 
 @dataclass(frozen=True)
@@ -105,20 +114,36 @@ class ScoringInput:
     def from_documents(
         cls, documents: Sequence[Document], scores: Mapping[str, Array], rankers: Iterable[str]
     ) -> ScoringInput:
-        """Return input for a request's documents: all features are computed."""
+        """Return the input for documents that a request contains. All their features are computed."""
         by_id = {document.id: document for document in documents}
-        nothing, all_of_them = np.empty((len(by_id), 0), np.float32), np.ones(len(by_id), np.bool_)
-        features, missing = dict.fromkeys(rankers, nothing), dict.fromkeys(rankers, all_of_them)
+        names = list(rankers)
+        features = dict.fromkeys(names, np.empty((len(by_id), 0), np.float32))
+        missing = dict.fromkeys(names, np.ones(len(by_id), np.bool_))
         return cls(list(by_id), scores, features, missing, documents=lambda ids: [by_id[id] for id in ids])
 
     @classmethod
-    def from_candidates(cls, candidates: Candidates, first_stage: str, **options: Any) -> ScoringInput:
-        """Return input for search results."""
+    def from_candidates(
+        cls,
+        candidates: Candidates,
+        first_stage: str,
+        vectors: Mapping[str, NDArray[np.float32]] | None = None,
+    ) -> ScoringInput:
+        """Return the input for the results of a search.
+
+        first_stage: the signal of ``candidates.scores``.
+        vectors: ranker -> query vector, of the rankers that already encoded the query.
+        """
         scores = {first_stage: candidates.scores, **candidates.signals}
         if first_stage == SEARCH:  # these have only ids
-            return cls(candidates.ids, scores, **options)
-        features, missing = candidates.features, candidates.missing
-        return cls(candidates.ids, scores, features, missing, candidates=candidates, **options)
+            return cls(candidates.ids, scores, vectors=vectors or {})
+        return cls(
+            candidates.ids,
+            scores,
+            candidates.features,
+            candidates.missing,
+            candidates=candidates,
+            vectors=vectors or {},
+        )
 
 
 @dataclass(frozen=True)
@@ -166,31 +191,49 @@ class Scorer:
         return self.infer and any(signal.uses_categories for signal in self.signals)
 
     def with_known_categories(self, query: Query) -> tuple[Query, tuple[str, ...]]:
-        """Return the query with known categories (case-insensitive), and the unknown ones.
+        """Return the query with the categories that a ranker knows, and the categories that none knows.
 
-        If any category is accepted, all are kept.
+        Upper and lower case do not matter. If a ranker accepts any category, the query does not change.
         """
-        names = self._category_names
-        if names is None or not query.categories:
+        if self._category_names is None or not query.categories:
             return query, ()
-        matches = {
-            category: next((found for one in names if (found := one.find(category)) is not None), None)
-            for category in query.categories
-        }
-        unknown = tuple(category for category, match in matches.items() if match is None)
-        known = tuple(dict.fromkeys(match for match in matches.values() if match is not None))
-        return query if known == query.categories else replace(query, categories=known), unknown
+        matches: dict[str, None] = {}
+        unknown: dict[str, None] = {}
+        for category in query.categories:
+            match = self._find_category(category)
+            if match is None:
+                unknown[category] = None
+            else:
+                matches[match] = None
+        categories = tuple(matches)
+        if categories != query.categories:
+            query = replace(query, categories=categories)
+        return query, tuple(unknown)
+
+    def _find_category(self, category: str) -> str | None:
+        for names in self._category_names or ():
+            match = names.find(category)
+            if match is not None:
+                return match
+        return None
 
     def similar_categories(self, category: str) -> list[str]:
         """Return known categories with similar names, best first."""
-        return [name for one in self._category_names or () for name in one.similar(category)]
+        similar: list[str] = []
+        for names in self._category_names or ():
+            similar += names.similar(category)
+        return similar
 
     @cached_property
     def _category_names(self) -> list[CategoryNames] | None:
-        """None: any is accepted."""
-        names = [s.categories for s in self.signals if isinstance(s, Ranker) and s.uses_categories]
-        known = [one for one in names if one is not None]
-        return known if known and len(known) == len(names) else None
+        """The categories that each ranker knows, or None if a ranker accepts any category."""
+        names: list[CategoryNames] = []
+        for signal in self.signals:
+            if isinstance(signal, Ranker) and signal.uses_categories:
+                if signal.categories is None:
+                    return None
+                names.append(signal.categories)
+        return names or None
 
     @cached_property
     def features(self) -> dict[str, str]:
@@ -246,14 +289,19 @@ class Scorer:
     def load_missing_scores_and_features(self, query: Query, inputs: ScoringInput) -> ScoringInput:
         """Add the lexical scores, fields and features that the engine has. Corrupt features are missing."""
         inputs = self._with_fields(inputs)
-        signals = (self.first_stage, *(s.name for s in self.signals if isinstance(s, LexicalSignal)))
-        absent = [name for name in dict.fromkeys(signals) if name not in inputs.scores]
-        for name in filter(is_from_search, absent):
-            _search_scores(name, inputs)  # raises without a search
-        lexical = [name for name in absent if not is_from_search(name)]
+        lexical_signals = [signal.name for signal in self.signals if isinstance(signal, LexicalSignal)]
+        missing_scores: list[str] = []
+        for name in dict.fromkeys((self.first_stage, *lexical_signals)):
+            if name in inputs.scores:
+                continue
+            if is_from_search(name):
+                _search_scores(name, inputs)  # raises without a search
+            else:
+                missing_scores.append(name)
         versions = {name: v for name, v in self.features.items() if name not in inputs.features}
-        if lexical or versions:
-            inputs = self._read(query.search_text(self.engine.lang), inputs, lexical, versions)
+        if missing_scores or versions:
+            text = query.search_text(self.engine.lang)
+            inputs = self._read(text, inputs, missing_scores, versions)
         return inputs if inputs.validated else self._validated(inputs)
 
     def _validated(self, inputs: ScoringInput) -> ScoringInput:
@@ -299,17 +347,19 @@ class Scorer:
         )
 
     def _with_fields(self, inputs: ScoringInput) -> ScoringInput:
-        absent = [s for s in self.signals if isinstance(s, FieldSignal) and s.name not in inputs.scores]
-        if not absent:
+        field_signals = [signal for signal in self.signals if isinstance(signal, FieldSignal)]
+        unscored = [signal for signal in field_signals if signal.name not in inputs.scores]
+        if not unscored:
             return inputs
-        fields = list(dict.fromkeys(signal.field for signal in absent))
+        fields = list(dict.fromkeys(signal.field for signal in unscored))
         numbers = dict(zip(fields, self.engine.field_values(inputs.ids, fields)))
-        for signal in absent:
+        scores = dict(inputs.scores)
+        for signal in unscored:
             if signal.name not in self._checked:
                 signal.check(self.engine)
                 self._checked.add(signal.name)
-        values = {signal.name: signal.values(numbers[signal.field]) for signal in absent}
-        return replace(inputs, scores={**inputs.scores, **values})
+            scores[signal.name] = signal.values(numbers[signal.field])
+        return replace(inputs, scores=scores)
 
     def _documents_without_features(self, inputs: ScoringInput) -> dict[int, Document | None]:
         """Return position -> document, for documents without features of any ranker."""

@@ -19,44 +19,48 @@ Read = Callable[[Sequence[str]], Sequence[Document | None]]
 """Ids -> documents, None if unknown."""
 
 
-def rank_scored(stack: Stack, scored: ScoringResult, timer: StageTimer, read: Read) -> Ranking:
+def rank_scored(stack: Stack, scored: ScoringResult, timer: StageTimer, read_documents: Read) -> Ranking:
     """Rank scored candidates by a stack, then its second phase.
 
-    stack: with the weights of the case of ``scored``. read: gets documents.
+    stack: with the weights of the case of ``scored``. read_documents: gets documents by id.
     """
     with timer.stage("score"):
         ranking = stack.rank(scored.ids, scored.raw, query=scored.query)
-    if stack.then is not None:
+    second_phase = stack.then
+    if second_phase is not None:
         with timer.stage("then"):
-            limit = min(stack.then.ms / 1000, timer.remaining_seconds())
-            ranking = rescore(ranking, scored.query, stack.then, read, limit)
+            limit = min(second_phase.ms / 1000, timer.remaining_seconds())
+            ranking = rescore(ranking, scored.query, second_phase, read_documents, limit)
     return ranking
 
 
 def rescore(
-    ranking: Ranking, query: Query, then: SecondPhase, read: Read, seconds: float = math.inf
+    ranking: Ranking, query: Query, second_phase: SecondPhase, read_documents: Read, seconds: float = math.inf
 ) -> Ranking:
-    """Order the first ``then.top`` documents again.
+    """Order the first ``second_phase.top`` documents again.
 
     Their scores are the weighted sums of both phases. If necessary, all other scores are lowered by a
     constant, so that scores descend. After ``seconds``, the whole order is kept, and ``late`` is True.
     """
-    ids, encoder, end = ranking.ids[: then.top], then.encoder(), time.monotonic() + seconds
-    scores, count = [], len(ids)
-    for document in read(ids):
+    end = time.monotonic() + seconds
+    ids = ranking.ids[: second_phase.top]
+    count = len(ids)
+    encoder = second_phase.encoder()
+    scores: list[float] = []
+    for document in read_documents(ids):
         if time.monotonic() > end:
             return replace(ranking, late=True)
         scores.append(encoder.score(query.text, document.content if document is not None else ""))
     if not ids:
         return ranking
     raw = np.column_stack((ranking.scores[:count], scores))
-    first = Stack(then.linear(), STACK).rank(ids, raw)
-    rest = ranking.scores[count:]
-    rest = rest - max(rest[:1].max(initial=-math.inf) - first.scores[-1], 0.0)
+    rescored = Stack(second_phase.linear(), STACK).rank(ids, raw)
+    following = ranking.scores[count:]
+    following = following - max(following[:1].max(initial=-math.inf) - rescored.scores[-1], 0.0)
     return replace(
         ranking,
-        ids=[*first.ids, *ranking.ids[count:]],
-        scores=np.concatenate((first.scores, rest)),
-        order=np.concatenate((ranking.order[:count][first.order], ranking.order[count:])),
-        then=first,
+        ids=[*rescored.ids, *ranking.ids[count:]],
+        scores=np.concatenate((rescored.scores, following)),
+        order=np.concatenate((ranking.order[:count][rescored.order], ranking.order[count:])),
+        then=rescored,
     )

@@ -53,16 +53,19 @@ def select_scorable(
     without_features = np.logical_or.reduce([inputs.missing[name] for name in rankers]) & scorable
     positions = np.flatnonzero(without_features).tolist()
     ids = [inputs.ids[i] for i in positions[:limit]]
-    read = inputs.documents or scorer.engine.get
+    read_documents = inputs.documents or scorer.engine.get
+    documents: dict[str, Document] = {}
     with timer.stage("engine"):
-        documents = {id: document for id, document in zip(ids, read(ids)) if document is not None}
+        for id, document in zip(ids, read_documents(ids)):
+            if document is not None:
+                documents[id] = document
     for position in positions:
         scorable[position] = inputs.ids[position] in documents
 
     def read_again(ids: Sequence[str]) -> Sequence[Document | None]:
         if documents.keys() >= {*ids}:
             return [documents[id] for id in ids]
-        return read(ids)
+        return read_documents(ids)
 
     selected = _select(replace(inputs, documents=read_again, candidates=None), scorable)
     return ScorableInput(selected, scorable, len(documents), len(positions) - len(documents))

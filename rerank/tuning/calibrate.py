@@ -51,7 +51,7 @@ def fit_calibration(lists: Sequence[CandidateList]) -> Calibration | None:
 
     Candidates without a judgment count as not relevant.
     """
-    relevant = sum(int(each.relevant.sum()) for each in lists)
+    relevant = sum(int(candidates.relevant.sum()) for candidates in lists)
     coefficients = _fit(lists) if relevant >= MIN_RELEVANT and len(lists) >= _FOLDS else None
     if coefficients is None:
         return None
@@ -62,12 +62,15 @@ def fit_calibration(lists: Sequence[CandidateList]) -> Calibration | None:
 
 def _fit(lists: Sequence[CandidateList]) -> tuple[float, float, float] | None:
     """Newton's method for logistic regression. None: a larger score does not mean a larger probability."""
-    scores = np.concatenate([part for each in lists for part in (each.scores, each.foreign)])
-    sizes = [len(each.scores) + len(each.foreign) for each in lists]
-    lengths = np.repeat([each.length for each in lists], sizes)
-    targets = np.concatenate(
-        [part for each in lists for part in (each.relevant, np.zeros(len(each.foreign), np.bool_))]
-    ).astype(np.float64)
+    score_parts: list[Array] = []
+    target_parts: list[NDArray[np.bool_]] = []
+    for candidates in lists:
+        score_parts += [candidates.scores, candidates.foreign]
+        target_parts += [candidates.relevant, np.zeros(len(candidates.foreign), np.bool_)]
+    scores = np.concatenate(score_parts)
+    targets = np.concatenate(target_parts).astype(np.float64)
+    sizes = [len(candidates.scores) + len(candidates.foreign) for candidates in lists]
+    lengths = np.repeat([candidates.length for candidates in lists], sizes)
     inputs = np.column_stack([np.ones(len(scores)), scores, lengths])
     # Columns of mean 0 and deviation 1 keep the steps stable.
     center = inputs.mean(axis=0) * (0, 1, 1)
@@ -95,22 +98,24 @@ def _fit(lists: Sequence[CandidateList]) -> tuple[float, float, float] | None:
 
 def _cross_fitted(lists: Sequence[CandidateList]) -> tuple[float | None, float]:
     """Return the AUC and the calibration error of queries that a regression on the others did not see."""
-    best, best_foreign = [], []
+    best: list[float] = []
+    best_foreign: list[float] = []
     probabilities: list[Array] = []
     targets: list[NDArray[np.bool_]] = []
     for fold in range(_FOLDS):
-        fitted = _fit([each for position, each in enumerate(lists) if position % _FOLDS != fold])
+        fitted = _fit([candidates for i, candidates in enumerate(lists) if i % _FOLDS != fold])
         if fitted is None:
             continue
         calibration = Calibration(*fitted, relevant=0, auc=None, error=0.0)
-        for each in lists[fold::_FOLDS]:
-            own = calibration.probabilities(each.scores, each.length)
-            probabilities.append(own)
-            targets.append(each.relevant)
-            if each.relevant.any():
-                best.append(float(own.max()))
-            if len(each.foreign):
-                best_foreign.append(float(calibration.probabilities(each.foreign, each.length).max()))
+        for candidates in lists[fold::_FOLDS]:
+            held_out = calibration.probabilities(candidates.scores, candidates.length)
+            probabilities.append(held_out)
+            targets.append(candidates.relevant)
+            if candidates.relevant.any():
+                best.append(float(held_out.max()))
+            if len(candidates.foreign):
+                foreign = calibration.probabilities(candidates.foreign, candidates.length)
+                best_foreign.append(float(foreign.max()))
     if not probabilities:
         return None, 1.0
     error = calibration_error(np.concatenate(probabilities), np.concatenate(targets))

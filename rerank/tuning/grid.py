@@ -25,7 +25,7 @@ RAW_LEVELS = (0, 1, 3, 10, 30, 100, 300, 1000)
 SAME = 1e-12
 """Means this close are equal: only the order of additions differs."""
 
-MOST = 250_000
+MAX_SETTINGS = 250_000
 """Most settings of a complete grid."""
 
 
@@ -34,12 +34,12 @@ def compositions(n_signals: int, parts: int = PARTS) -> Integers:
 
     G = (parts + n_signals - 1) choose (n_signals - 1).
     """
-    # Stars and bars: n_signals - 1 bars in parts + n_signals - 1 places separate the parts.
-    places = parts + n_signals - 1
-    chosen = list(itertools.combinations(range(places), n_signals - 1))
-    bars = np.array(chosen, dtype=np.int64).reshape(len(chosen), n_signals - 1)
-    dealt: Integers = np.diff(bars, axis=1, prepend=-1, append=places) - 1
-    descending: Integers = dealt[::-1].copy()
+    # Stars and bars: n_signals - 1 bars in parts + n_signals - 1 positions separate the parts.
+    n_positions = parts + n_signals - 1
+    combinations = list(itertools.combinations(range(n_positions), n_signals - 1))
+    bars = np.array(combinations, dtype=np.int64).reshape(len(combinations), n_signals - 1)
+    ascending: Integers = np.diff(bars, axis=1, prepend=-1, append=n_positions) - 1
+    descending: Integers = ascending[::-1].copy()
     return descending
 
 
@@ -51,12 +51,12 @@ def weight_grid(normalization: str, n_signals: int, parts: int = PARTS) -> Array
     even = compositions(n_signals, parts)
     if normalization != "none":
         return even / parts
-    levels = RAW_LEVELS if len(RAW_LEVELS) ** n_signals <= MOST else RAW_LEVELS[::2] + RAW_LEVELS[-1:]
-    seen = {_direction(row) for row in even.tolist()}
+    levels = RAW_LEVELS if len(RAW_LEVELS) ** n_signals <= MAX_SETTINGS else RAW_LEVELS[::2] + RAW_LEVELS[-1:]
+    directions = {_direction(row) for row in even.tolist()}
     raw = []
     for row in sorted(itertools.product(levels, repeat=n_signals), reverse=True):
-        if max(row) == RAW_PARTS and _direction(row) not in seen:
-            seen.add(_direction(row))
+        if max(row) == RAW_PARTS and _direction(row) not in directions:
+            directions.add(_direction(row))
             raw.append(row)
     return np.concatenate([even / parts, np.reshape(raw, (-1, n_signals)) / RAW_PARTS])
 
@@ -89,9 +89,12 @@ class Grid:
     def __len__(self) -> int:
         return len(self.weights)
 
-    def middle(self, values: Array, within: float) -> int:
-        """Return the setting closest to the mean of all settings at most ``within`` below the best."""
-        return self.closest(self.effects()[values >= values.max() - within].mean(axis=0))
+    def robust_setting(self, values: Array, tolerance: float) -> int:
+        """Return the setting closest to the mean of all settings at most ``tolerance`` below the best.
+
+        values: (G,) mean of the measure per setting.
+        """
+        return self.closest(self.effects()[values >= values.max() - tolerance].mean(axis=0))
 
     def effects(self) -> Array:
         """Return the weights of comparable scores, (G, S); rows sum to 1."""
@@ -103,7 +106,9 @@ class Grid:
         return int(np.abs(self.effects() - effects).sum(axis=1).round(DECIMALS).argmin())
 
     def choose(self, values: Array, first: int | None) -> int:
-        """Return the best setting. first: column of the first stage, or None.
+        """Return the position of the best setting.
+
+        values: (G,) mean of the measure per setting. first: column of the first stage, or None.
 
         Ties: most weight on the first stage, then closest to equal weights, then earlier signals.
         """
@@ -115,6 +120,6 @@ class Grid:
         return int(tied[preferences.index(max(preferences))])
 
     def linear(self, setting: int, signals: Sequence[str]) -> Linear:
-        """Return a setting as a combiner."""
+        """Return the setting at this position as a combiner of these signals."""
         weights = tuple(self.weights[setting].tolist())
         return Linear(tuple(signals), weights, self.normalization, self.moments)

@@ -25,7 +25,7 @@ _SORT_FROM = 96  # number of relevant candidates above which sorting is faster t
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class TuningQuery:
     """A query with relevant documents.
 
     scores:            (n, S) raw scores of its candidates.
@@ -46,26 +46,26 @@ class Judged:
         return measure.values(ranks, self.grades, ideal=self.ideal, depth=len(self.scores))
 
 
-def judge(table: ScoreTable, qrels: Qrels, measure: RankMeasure) -> tuple[list[Judged], int]:
+def judge(table: ScoreTable, qrels: Qrels, measure: RankMeasure) -> tuple[list[TuningQuery], int]:
     """Return judged queries with relevant documents, by id, and the number of others.
 
     Raises InputError if none has a relevant document, or none was scored.
     """
     rows = {row.query: row for row in table.rows}
     missing = ScoreRow("", (), np.zeros((0, len(table.signals))))
-    judged: list[Judged] = []
+    judged: list[TuningQuery] = []
     for query in sorted(qrels):
         grades = qrels.relevant(query)
         if not grades:
             continue
         row = rows.get(query, missing)
-        found = [(position, grades[id]) for position, id in enumerate(row.ids) if id in grades]
+        positions = [position for position, id in enumerate(row.ids) if id in grades]
         judged.append(
-            Judged(
+            TuningQuery(
                 query=query,
                 scores=row.scores,
-                positions=np.array([position for position, _ in found], dtype=np.int64),
-                grades=np.array([grade for _, grade in found], dtype=np.float64),
+                positions=np.array(positions, dtype=np.int64),
+                grades=np.array([grades[row.ids[i]] for i in positions], dtype=np.float64),
                 ideal=measure.ideal(np.array(list(grades.values()), dtype=np.float64)),
                 signals=tuple(table.signals),
             )
@@ -77,7 +77,7 @@ def judge(table: ScoreTable, qrels: Qrels, measure: RankMeasure) -> tuple[list[J
     return judged, len(qrels) - len(judged)
 
 
-def query_values(query: Judged, grid: Grid, measure: RankMeasure) -> Array:
+def query_values(query: TuningQuery, grid: Grid, measure: RankMeasure) -> Array:
     """Return one query's measure per setting, (G,). Ties keep the order of ids."""
     result = np.zeros(len(grid))
     if not len(query.positions):
@@ -94,7 +94,10 @@ def query_values(query: Judged, grid: Grid, measure: RankMeasure) -> Array:
 
 
 def estimated_means(
-    queries: Sequence[Judged], columns: Sequence[NDArray[np.float32]], weights: Array, measure: RankMeasure
+    queries: Sequence[TuningQuery],
+    columns: Sequence[NDArray[np.float32]],
+    weights: Array,
+    measure: RankMeasure,
 ) -> Array:
     """Return the mean per setting, (G, S) -> (G,), from scores in single precision, which are faster.
 
@@ -102,7 +105,7 @@ def estimated_means(
     """
     blocks = [weights[i : i + _HEIGHT].astype(np.float32) for i in range(0, len(weights), _HEIGHT)]
 
-    def values(query: Judged, scores: NDArray[np.float32]) -> Array:
+    def values(query: TuningQuery, scores: NDArray[np.float32]) -> Array:
         ranks = np.concatenate([ranks_of(block @ scores, query.positions) for block in blocks], axis=1)
         return query.values(ranks, measure)
 
@@ -113,21 +116,21 @@ def ranks_of(scores: NDArray[Any], positions: Integers) -> Integers:
     """Return ranks from 0 of the documents at R positions: scores (G, n) -> (R, G)."""
     if len(positions) > _SORT_FROM:
         order = np.argsort(-scores, axis=1, kind="stable")
-        places = np.empty_like(order)
-        np.put_along_axis(places, order, np.arange(scores.shape[1])[None, :], axis=1)
-        return np.asarray(places[:, positions].T)
+        all_ranks = np.empty_like(order)
+        np.put_along_axis(all_ranks, order, np.arange(scores.shape[1])[None, :], axis=1)
+        return np.asarray(all_ranks[:, positions].T)
     ranks = np.empty((len(positions), len(scores)), dtype=np.int64)
     above = np.empty(scores.shape, dtype=np.bool_)
     for rank, position in zip(ranks, positions.tolist()):
-        own = scores[:, position, None]
-        np.greater_equal(scores[:, :position], own, out=above[:, :position])
-        np.greater(scores[:, position:], own, out=above[:, position:])
+        score = scores[:, position, None]
+        np.greater_equal(scores[:, :position], score, out=above[:, :position])
+        np.greater(scores[:, position:], score, out=above[:, position:])
         rank[:] = above.view(np.uint8).sum(axis=1, dtype=np.uint32)  # faster than counting booleans
     return ranks
 
 
 def grid_means(
-    judged: Sequence[Judged],
+    judged: Sequence[TuningQuery],
     grids: Sequence[Grid],
     measure: RankMeasure,
     progress: Callable[[int], object] | None = None,
@@ -142,7 +145,7 @@ def grid_means(
     return [total / len(judged) for total in totals]
 
 
-def values_by_query(judged: Sequence[Judged], linear: Linear, measure: RankMeasure) -> dict[str, float]:
+def values_by_query(judged: Sequence[TuningQuery], linear: Linear, measure: RankMeasure) -> dict[str, float]:
     """Return query id -> the measure with these weights of the scored signals."""
     grid = Grid(linear.normalization, np.array([linear.weights]), moments=linear.moments)
     return {query.query: float(query_values(query, grid, measure)[0]) for query in judged}

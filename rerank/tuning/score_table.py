@@ -31,7 +31,10 @@ class ScoreRow:
 
 @dataclass(frozen=True, eq=False)
 class ScoreTable:
-    """Scores of candidates by S signals. rows: of queries; a query can have several cases."""
+    """Scores of the candidates of queries by S signals.
+
+    rows: one per query, or one per query and category case.
+    """
 
     signals: tuple[str, ...]
     rows: tuple[ScoreRow, ...]
@@ -53,11 +56,11 @@ class ScoreTable:
             built.append(ScoreRow(query, tuple(documents[i] for i in order), scores[order], *case))
         return cls(tuple(signals), tuple(built))
 
-    def of(self, case: str) -> ScoreTable:
-        """Return the rows of one case."""
+    def rows_of_case(self, case: str) -> ScoreTable:
+        """Return the table with only the rows of this category case."""
         return replace(self, rows=tuple(row for row in self.rows if row.case == case))
 
-    def only(self, signals: Sequence[str]) -> ScoreTable:
+    def select_signals(self, signals: Sequence[str]) -> ScoreTable:
         """Return the table with these signals, in this order. Raises UsageError for an unknown one."""
         for name in signals:
             if name not in self.signals:

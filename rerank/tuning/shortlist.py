@@ -18,42 +18,65 @@ COARSE = 300  # most settings of the first grid
 BEAM = 6  # settings whose neighbors are measured
 
 
-def shortlist(n_signals: int, parts: int, measure: Callable[[Integers], Array], kept: int) -> Integers:
+def shortlist(n_signals: int, parts: int, measure: Callable[[Integers], Array], size: int) -> Integers:
     """Return settings to measure on all queries: (K, n_signals), rows sum to ``parts``.
 
     measure: (G, n_signals) integer weights -> (G,) values.
 
-    Starts with a coarse grid, then moves parts between signals in smaller steps. Keeps the ``kept`` best
+    Starts with a coarse grid, then moves parts between signals in smaller steps. Returns the ``size`` best
     settings, the best without each signal, and single signals.
     """
-    values: dict[Setting, float] = {}
-
-    def measured(settings: Iterable[Setting]) -> None:
-        new = [one for one in dict.fromkeys(settings) if one not in values]
-        if new:
-            values.update(zip(new, measure(np.array(new, dtype=np.int64)).tolist()))
-
-    def best(count: int, absent: int | None = None) -> list[Setting]:
-        allowed = (one for one in values if absent is None or not one[absent])
-        return sorted(allowed, key=lambda one: (-values[one], one))[:count]
-
-    def climb(width: int, step: int, absent: int | None = None) -> None:
-        beam: list[Setting] = []
-        while (found := best(width, absent)) != beam:
-            beam = found
-            measured(one for setting in beam for one in _neighbors(setting, step, absent))
-
+    search = _WeightSearch(n_signals, measure)
     # The finest even grid of at most COARSE settings.
     steps = next((n for n in (5, 4, 3, 2) if math.comb(n + n_signals - 1, n) <= COARSE), 1)
-    measured(_rounded(one, parts) for one in compositions(n_signals, steps).tolist())
-    singles = [tuple(parts * (i == signal) for i in range(n_signals)) for signal in range(n_signals)]
-    measured(singles)
+    search.measure(_rounded(setting, parts) for setting in compositions(n_signals, steps).tolist())
+    single_signals = [tuple(row) for row in (np.eye(n_signals, dtype=np.int64) * parts).tolist()]
+    search.measure(single_signals)
     for step in sorted({max(parts // 10, 1), max(parts // 20, 1), 1}, reverse=True):
-        climb(BEAM, step)
+        search.climb(BEAM, step)
         for signal in range(n_signals):
-            climb(2, step, signal)
-    without = [one for signal in range(n_signals) for one in best(1, signal)]
-    return np.array(list(dict.fromkeys((*best(kept), *without, *singles))), dtype=np.int64)
+            search.climb(2, step, signal)
+    settings = search.best(size)
+    for signal in range(n_signals):
+        settings += search.best(1, signal)
+    return np.array(list(dict.fromkeys((*settings, *single_signals))), dtype=np.int64)
+
+
+class _WeightSearch:
+    """Measured settings, and the steps of the search from the best ones.
+
+    values: setting -> its value.
+    """
+
+    def __init__(self, n_signals: int, measure: Callable[[Integers], Array]) -> None:
+        self.n_signals = n_signals
+        self.values: dict[Setting, float] = {}
+        self._measure = measure
+
+    def measure(self, settings: Iterable[Setting]) -> None:
+        """Measure the settings that have no value yet."""
+        new = [setting for setting in dict.fromkeys(settings) if setting not in self.values]
+        if new:
+            self.values.update(zip(new, self._measure(np.array(new, dtype=np.int64)).tolist()))
+
+    def best(self, count: int, absent: int | None = None) -> list[Setting]:
+        """Return the best settings, best first. absent: a signal that must have no weight."""
+        allowed = list(self.values)
+        if absent is not None:
+            allowed = [setting for setting in allowed if not setting[absent]]
+        return sorted(allowed, key=lambda setting: (-self.values[setting], setting))[:count]
+
+    def climb(self, width: int, step: int, absent: int | None = None) -> None:
+        """Measure the neighbors of the ``width`` best settings until these stay the same."""
+        beam: list[Setting] = []
+        best = self.best(width, absent)
+        while best != beam:
+            beam = best
+            neighbors: list[Setting] = []
+            for setting in beam:
+                neighbors += _neighbors(setting, step, absent)
+            self.measure(neighbors)
+            best = self.best(width, absent)
 
 
 def _rounded(setting: Setting, parts: int) -> Setting:

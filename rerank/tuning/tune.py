@@ -22,9 +22,9 @@ from rerank.records import Qrels
 from rerank.results import plain
 from rerank.stack.linear import Linear
 from rerank.stack.normalize import FITTED, TRIED, Moments, normalize
-from rerank.tuning.grid import MOST, PARTS, RAW_PARTS, SAME, Grid, weight_grid
+from rerank.tuning.grid import MAX_SETTINGS, PARTS, RAW_PARTS, SAME, Grid, weight_grid
 from rerank.tuning.measure import (
-    Judged,
+    TuningQuery,
     estimated_means,
     grid_means,
     judge,
@@ -37,21 +37,25 @@ from rerank.tuning.shortlist import shortlist
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-FULL = 250
+MAX_FULL_GRID = 250
 """Grids up to this size are always measured completely: three signals in twentieths."""
-WORK = 300_000_000
+MAX_WORK = 300_000_000
 """Most settings times candidates of a complete larger grid: a second."""
-SAMPLE = 200
+SEARCH_QUERIES = 200
 """Queries for searching larger grids; all queries choose from the shortlist."""
-KEPT, KEPT_OF_SAMPLE = 40, 12
-"""Settings of the shortlist, if it comes from all queries and if from a sample: more would only cost time."""
+SHORTLIST_SIZE = 40
+"""Settings of a shortlist that comes from all queries."""
+SAMPLE_SHORTLIST_SIZE = 12
+"""Settings of a shortlist that comes from a sample of the queries; more would only cost time."""
 
-FEW, NOISE = 200, 0.2
-"""With fewer than FEW queries, the winners of samples of the queries are averaged, or if the grid is large,
-the settings at most NOISE / sqrt(queries) below the best one (benchmarks/quality/few_queries.py)."""
+FEW_QUERIES = 200
+"""With fewer queries, the winners of samples of the queries are averaged."""
+NOISE = 0.2
+"""If the grid is too large for samples, the settings at most NOISE / sqrt(queries) below the best one are
+averaged (benchmarks/quality/few_queries.py)."""
 SAMPLES = 100
 """Samples with replacement."""
-MOST_VALUES = 20_000_000
+MAX_SAMPLE_VALUES = 20_000_000
 """Settings times queries up to which samples are measured: 160 MB."""
 
 
@@ -129,9 +133,10 @@ def tune(
 ) -> TuningResult:
     """Return the best setting over all normalizations, by mean over judged queries with a relevant document.
 
-    With fewer than :data:`FEW` queries, returns the setting closest to the mean of the winners of samples of
-    the queries, because the best one would fit the noise. Queries without candidates count as 0. Ties (to
-    1e-12) prefer more weight on the first stage, then weights closest to equal, then the first normalization.
+    With fewer than :data:`FEW_QUERIES` queries, returns the setting closest to the mean of the winners of
+    samples of the queries, because the best one would fit the noise. Queries without candidates count as 0.
+    Ties (to 1e-12) prefer more weight on the first stage, then weights closest to equal, then the first
+    normalization.
     On these queries the result is at least as good as a first stage that is a signal.
 
     first_stage: a signal of the table. signals: these get weights; default: all.
@@ -145,33 +150,35 @@ def tune(
     >>> str(tuned.combiner), tuned.value, round(tuned.first_stage_value, 3)
     ('bm25*0.60 + text*0.40', 1.0, 0.631)
     """
-    by, chosen = RankMeasure.parse(measure, cut), table.only(signals or table.signals)
-    judged, none_relevant = judge(chosen, qrels, by)
+    rank_measure = RankMeasure.parse(measure, cut)
+    tuned_table = table.select_signals(signals or table.signals)
+    judged, none_relevant = judge(tuned_table, qrels, rank_measure)
     methods = list(dict.fromkeys((*normalizations, FITTED)))
-    grids = [candidate_grid(chosen, judged, method, by, parts) for method in methods]
-    baseline = _values_of_signal(table.only([first_stage]), qrels, by)
-    first = fmean(baseline.values())
-    measured = list(zip(grids, grid_means(judged, grids, by, progress)))
-    single = dict(zip(chosen.signals, _single_signals(*measured[0])))
-    tried = [(grid, means) for grid, means in measured if grid.normalization in normalizations]
-    middle = partial(_middle, judged, by)
-    choose = partial(_choose, signals=chosen.signals, first_stage=first_stage, middle=middle)
-    best, combiner, value = choose(tried, lowest=max(first, *single.values()))
-    _, fitted, _ = choose([one for one in measured if one[0].normalization == FITTED], lowest=-math.inf)
-    per_query = values_by_query(judged, combiner, by)
+    grids = [candidate_grid(tuned_table, judged, method, rank_measure, parts) for method in methods]
+    baseline = _values_of_signal(table.select_signals([first_stage]), qrels, rank_measure)
+    first_stage_value = fmean(baseline.values())
+    measured = list(zip(grids, grid_means(judged, grids, rank_measure, progress)))
+    single = dict(zip(tuned_table.signals, _single_signals(*measured[0])))
+    candidates = [(grid, means) for grid, means in measured if grid.normalization in normalizations]
+    fitted_grids = [(grid, means) for grid, means in measured if grid.normalization == FITTED]
+    average = partial(_average_setting, judged, rank_measure)
+    choose = partial(_choose, signals=tuned_table.signals, first_stage=first_stage, average=average)
+    best, combiner, value = choose(candidates, lowest=max(first_stage_value, *single.values()))
+    _, fitted, _ = choose(fitted_grids, lowest=-math.inf)
+    per_query = values_by_query(judged, combiner, rank_measure)
     return TuningResult(
         combiner=combiner,
         fitted=fitted,
-        measure=str(by),
+        measure=str(rank_measure),
         value=value,
-        first_stage_value=single.get(first_stage, first),
+        first_stage_value=single.get(first_stage, first_stage_value),
         queries=len(judged),
         without_candidates=sum(not len(query.scores) for query in judged),
         none_relevant=none_relevant,
-        settings=sum(len(grid) for grid, _ in tried),
+        settings=sum(len(grid) for grid, _ in candidates),
         best=best,
         single_signal=single,
-        ablation=_ablation(tried, chosen.signals),
+        ablation=_ablation(candidates, tuned_table.signals),
         per_query=per_query,
         gain=gain_of([value - baseline[query] for query, value in per_query.items()]),
     )
@@ -204,40 +211,46 @@ def _choose(
     signals: tuple[str, ...],
     first_stage: str,
     lowest: float,
-    middle: Callable[[Grid, Array, int | None], int | None],
+    average: Callable[[Grid, Array, int | None], int | None],
 ) -> tuple[dict[str, BestSetting], Linear, float]:
     """Return the best setting of each normalization, and the chosen one with its value.
 
-    Ties: the first normalization. middle: returns the average for few queries, else None. It replaces the
-    best setting if it is not below ``lowest``.
+    Ties: the first normalization. average: returns the average setting for few queries, else None. It
+    replaces the best setting if it is not below ``lowest``.
     """
     column = signals.index(first_stage) if first_stage in signals else None
-    best, which, highest = {}, (0, 0), -math.inf
+    best: dict[str, BestSetting] = {}
+    best_grid = 0
+    best_setting = 0
+    highest = -math.inf
     for index, (grid, means) in enumerate(measured):
         setting = grid.choose(means, column)
-        reached = float(means[setting])
-        best[grid.normalization] = BestSetting(str(grid.linear(setting, signals)), reached)
-        if reached > highest + SAME:
-            which, highest = (index, setting), reached
-    (grid, means), setting = measured[which[0]], which[1]
-    average = middle(grid, means, column) if highest > lowest + SAME else None
-    if average is not None and means[average] >= lowest:
-        setting = average
+        value = float(means[setting])
+        best[grid.normalization] = BestSetting(str(grid.linear(setting, signals)), value)
+        if value > highest + SAME:
+            best_grid = index
+            best_setting = setting
+            highest = value
+    grid, means = measured[best_grid]
+    setting = best_setting
+    average_setting = average(grid, means, column) if highest > lowest + SAME else None
+    if average_setting is not None and means[average_setting] >= lowest:
+        setting = average_setting
     return best, grid.linear(setting, signals), float(means[setting])
 
 
-def _middle(
-    judged: Sequence[Judged], measure: RankMeasure, grid: Grid, means: Array, first: int | None
+def _average_setting(
+    judged: Sequence[TuningQuery], measure: RankMeasure, grid: Grid, means: Array, first: int | None
 ) -> int | None:
     """Return the setting closest to the mean of the winners of samples, or None for many queries.
 
     first: column of the first stage.
     """
     n = len(judged)
-    if n >= FEW:
+    if n >= FEW_QUERIES:
         return None
-    if n * len(grid) > MOST_VALUES:
-        return grid.middle(means, NOISE / math.sqrt(n))
+    if n * len(grid) > MAX_SAMPLE_VALUES:
+        return grid.robust_setting(means, NOISE / math.sqrt(n))
     values = np.array([query_values(query, grid, measure) for query in judged])
     counts = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=SAMPLES)
     winners = [grid.choose(sample @ values / n, first) for sample in counts]
@@ -246,38 +259,51 @@ def _middle(
 
 def candidate_grid(
     table: ScoreTable,
-    judged: Sequence[Judged],
+    judged: Sequence[TuningQuery],
     normalization: str,
     measure: RankMeasure,
     parts: int = PARTS,
 ) -> Grid:
-    """Return all settings, or a shortlist from some queries."""
+    """Return the settings to measure for a normalization: all, or a shortlist if the grid is too large."""
     count = len(table.signals)
-    queries = [query for query in judged if len(query.positions)]
-    kept = KEPT if len(queries) <= SAMPLE else KEPT_OF_SAMPLE
-    if len(queries) > SAMPLE:
-        chosen = np.random.default_rng(0).choice(len(queries), SAMPLE, replace=False)
-        queries = [queries[index] for index in sorted(chosen.tolist())]
+    with_relevant = [query for query in judged if len(query.positions)]
+    queries = _sample(with_relevant)
     moments: list[Moments] = []
     if normalization == FITTED:
         scores = np.concatenate([row.scores for row in table.rows])
         moments = [Moments.from_scores(column) for column in scores.T]
-    rows = [normalize(query.scores, normalization, moments, query.signals) for query in queries]
+    normalized = [normalize(query.scores, normalization, moments, query.signals) for query in queries]
     spread = np.ones(count)
-    if normalization == "none" and rows:  # raw scores differ by orders of magnitude
-        spread = np.maximum(np.mean([row.std(axis=0) for row in rows], axis=0), 1e-9)
-    settings = math.comb(parts + count - 1, count - 1)
-    if settings <= FULL or (settings <= MOST and settings * sum(len(row.ids) for row in table.rows) <= WORK):
+    if normalization == "none" and normalized:  # raw scores differ by orders of magnitude
+        spread = np.maximum(np.mean([scores.std(axis=0) for scores in normalized], axis=0), 1e-9)
+    if _measures_all(table, math.comb(parts + count - 1, count - 1)):
         return Grid(normalization, weight_grid(normalization, count, parts), spread, moments)
     if not queries:
         return Grid(normalization, np.eye(count), moments=moments)
-    columns = [np.ascontiguousarray((row / spread).T, np.float32) for row in rows]
+    columns = [np.ascontiguousarray((scores / spread).T, np.float32) for scores in normalized]
 
-    def measured(settings: Integers) -> Array:
+    def measure_settings(settings: Integers) -> Array:
         return estimated_means(queries, columns, settings / parts, measure)
 
-    weights = shortlist(count, parts, measured, kept) / spread
+    size = SHORTLIST_SIZE if len(queries) == len(with_relevant) else SAMPLE_SHORTLIST_SIZE
+    weights = shortlist(count, parts, measure_settings, size) / spread
     if normalization != "none":
         return Grid(normalization, weights / parts, moments=moments)
     thousandths = np.ceil(weights * (RAW_PARTS / weights.max(axis=1, keepdims=True)) - 1e-9)
     return Grid("none", thousandths / RAW_PARTS, spread)
+
+
+def _sample(queries: Sequence[TuningQuery]) -> Sequence[TuningQuery]:
+    """Return all queries, or a random sample of SEARCH_QUERIES in their order."""
+    if len(queries) <= SEARCH_QUERIES:
+        return queries
+    positions = np.random.default_rng(0).choice(len(queries), SEARCH_QUERIES, replace=False)
+    return [queries[position] for position in sorted(positions.tolist())]
+
+
+def _measures_all(table: ScoreTable, settings: int) -> bool:
+    """Whether a complete grid of so many settings is small enough to measure."""
+    if settings <= MAX_FULL_GRID:
+        return True
+    work = settings * sum(len(row.ids) for row in table.rows)
+    return settings <= MAX_SETTINGS and work <= MAX_WORK

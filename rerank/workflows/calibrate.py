@@ -43,7 +43,7 @@ def relevance_model(
     models = {}
     for case, (table, qrels) in tables.items():
         combiner = tuned[case].fitted
-        selected = table.only(combiner.signals)
+        selected = table.select_signals(combiner.signals)
         lists = _lists(selected, qrels, combiner, experiment.queries, foreign.get(case, {}))
         models[case] = RelevanceModel(combiner, fit_calibration(lists))
     main, *others = models
@@ -87,7 +87,7 @@ def _foreign_scores(
         return {}
     foreign: dict[tuple[str, str], int] = {}
     for case, (table, _) in tables.items():
-        selected = table.only(tuned[case].fitted.signals)
+        selected = table.select_signals(tuned[case].fitted.signals)
         for row, following in zip(selected.rows, (*selected.rows[1:], *selected.rows[:1])):
             scores, _, _ = tuned[case].fitted.combine(following.scores)
             relevant = experiment.qrels.relevant(row.query)
@@ -108,7 +108,7 @@ def _foreign_scores(
             first_stage=first_stage,
             every_case=len(tables) > 1,
         )
-        for row in scored.only(signals).rows:
+        for row in scored.select_signals(signals).rows:
             for case in tables:
                 if case in ("", row.case):
                     rows[case].setdefault(row.query, row)

@@ -270,7 +270,10 @@ class _Weights:
     def second_phase(self, stack: Stack, then: SecondPhase) -> tuple[Stack, TuningResult]:
         """Tune the weights of a second phase. Without weight, it is left out of the stack."""
         main, qrels = next(iter(self.tables.values()))
-        table, queries = main.only(self.signals), {query.id: query for query in self.experiment.queries}
+        table, queries = (
+            main.select_signals(self.signals),
+            {query.id: query for query in self.experiment.queries},
+        )
         rows: list[tuple[str, list[str], Any]] = []
         for row in self.progress.over(table.rows, "second phase", len(table.rows), "query"):
             ranking = stack.rank(row.ids, row.scores)
@@ -310,10 +313,10 @@ def _cases(table: ScoreTable, qrels: Qrels, reads: bool) -> dict[str, Judged]:
     if not reads:
         # The rows of all queries as if they had no categories.
         several = len({row.query for row in table.rows}) < len(table.rows)
-        return {"": (table.of("none") if several else table, qrels)}
+        return {"": (table.rows_of_case("none") if several else table, qrels)}
     cases = {}
     for case in CASES:
-        part = table.of(case)
+        part = table.rows_of_case(case)
         judged = Qrels((row.query, d, grade) for row in part.rows for d, grade in qrels[row.query].items())
         if any(judged.relevant(query) for query in judged):
             cases[case] = part, judged

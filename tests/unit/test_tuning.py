@@ -63,7 +63,7 @@ def by_ir_measures(stack, rows, qrels, measure="nDCG"):
 def by_tuner(stack, table, qrels, measure="nDCG"):
     """Return the tuner's value of one setting by query."""
     by = RankMeasure.parse(measure)
-    judged, _ = measuring.judge(table.only(stack.signals), qrels, by)
+    judged, _ = measuring.judge(table.select_signals(stack.signals), qrels, by)
     return measuring.values_by_query(judged, stack, by)
 
 
@@ -114,9 +114,9 @@ def test_the_search_of_a_large_grid_finds_nearly_the_best_setting(monkeypatch):
         judgments += [(f"q{q}", f"d{d:02}", 1) for d in relevant.tolist()]
     table, qrels = ScoreTable.build([f"s{n}" for n in range(5)], rows), Qrels(judgments)
     settings = {"first_stage": "s0", "measure": "nDCG@10", "normalizations": ["z-score"]}
-    monkeypatch.setattr(tuning, "FEW", 0)  # the best setting, not a mean of good ones
+    monkeypatch.setattr(tuning, "FEW_QUERIES", 0)  # the best setting, not a mean of good ones
     full = tune(table, qrels, **settings)
-    monkeypatch.setattr(tuning, "WORK", 0)
+    monkeypatch.setattr(tuning, "MAX_WORK", 0)
     found = tune(table, qrels, **settings)
     assert found.settings < full.settings / 100
     assert found.value >= full.value - 0.001
@@ -245,13 +245,13 @@ def test_without_any_gain_the_first_stage_has_all_the_weight():
 
 def test_ties_prefer_the_first_stage_then_equal_weights(monkeypatch):
     """Relevant b is last for bm25 and first for text and meta. It wins if these two have enough weight."""
-    monkeypatch.setattr(tuning, "FEW", 0)
+    monkeypatch.setattr(tuning, "FEW_QUERIES", 0)
     rows = [("q", ["a", "b"], np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 1.0]]))]
     table, qrels = ScoreTable.build(SIGNALS, rows), Qrels([("q", "b", 1)])
     tuned = tune(table, qrels, first_stage="bm25", normalizations=["min-max"], parts=21)
     # 10 of 21 is the highest weight of bm25 with which b wins. 6 and 5 are the most equal rest.
     assert [round(21 * weight, 6) for weight in tuned.combiner.weights] == [10, 6, 5]
-    moved = tune(table.only(["text", "bm25", "meta"]), qrels, first_stage="bm25", parts=21)
+    moved = tune(table.select_signals(["text", "bm25", "meta"]), qrels, first_stage="bm25", parts=21)
     assert [round(21 * weight, 6) for weight in moved.combiner.weights] == [6, 10, 5]
 
 
@@ -269,10 +269,10 @@ def test_few_queries_get_the_mean_of_all_good_settings(monkeypatch):
 
     table, qrels = case(0, 80)
     settings = {"first_stage": "bm25", "measure": "nDCG@10", "normalizations": ["z-score"]}
-    values: dict[int, list[float]] = {0: [], tuning.FEW: []}
+    values: dict[int, list[float]] = {0: [], tuning.FEW_QUERIES: []}
     for seed in range(1, 7):
         for few, found in values.items():
-            monkeypatch.setattr(tuning, "FEW", few)
+            monkeypatch.setattr(tuning, "FEW_QUERIES", few)
             chosen = tune(*case(seed, 20), **settings).combiner
             found += by_tuner(chosen, table, qrels, "nDCG@10").values()
     best, averaged = map(np.mean, values.values())
@@ -349,9 +349,9 @@ def test_the_score_table_is_sorted_by_id():
     table = ScoreTable.build(["bm25", "text"], rows)
     assert [row.ids for row in table.rows] == [("d10", "d2", "é"), (), ("x",)]
     assert table.rows[0].scores.tolist() == [[2.0, 0.2], [1.0, 0.1], [3.0, 0.3]]
-    assert table.only(["text"]).rows[2].scores.tolist() == [[0.4]]
+    assert table.select_signals(["text"]).rows[2].scores.tolist() == [[0.4]]
     with pytest.raises(UsageError, match="signal meta was not scored; there are bm25, text"):
-        table.only(["meta"])
+        table.select_signals(["meta"])
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,9 @@ def tune_on_halves(workspace: Workspace, stack: Stack, measure: str, qrels: Qrel
         "cut": stack.depth,
         "normalizations": PER_QUERY if shared else TRIED,
     }
-    scored, _ = judge(table.only(stack.signals), experiment.qrels, RankMeasure.parse(measure, stack.depth))
+    scored, _ = judge(
+        table.select_signals(stack.signals), experiment.qrels, RankMeasure.parse(measure, stack.depth)
+    )
     first = tune(table, experiment.qrels, **{**options, "signals": (stack.first_stage,)}).per_query
     gains = []
     values: list[Mapping[str, float]] = []
