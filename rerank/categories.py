@@ -16,8 +16,8 @@ from rerank.text import normalize, plural
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
-_SEPARATOR = re.compile(r"::|[/>|]|\.(?!\s)")
-"""A point before a space belongs to an abbreviation (``E. coli``)."""
+_SEPARATOR = re.compile(r"(?:::|[/>|]|\.(?!\s))(?!$)")
+"""A point before a space or at the end belongs to an abbreviation (``E. coli``)."""
 SHARED_PREFIXES = 0.5
 """Smallest share of the names with a separator that share their first part, if it separates levels."""
 MAX_CO_OCCURRING = 30
@@ -54,7 +54,7 @@ def path_names(categories: Iterable[str]) -> tuple[list[str], list[str]]:
     remarks = []
     for separator, members in sorted(names_by_separator.items()):
         shared = [
-            name for name in members if roots[parents_of_path(name)[-1]] > 1 or name.count(separator) > 1
+            name for name in members if roots[parents_of_path(name)[-1]] > 1 or _levels(name, separator) > 1
         ]
         if len(shared) >= SHARED_PREFIXES * len(members):
             separators.add(separator)
@@ -63,6 +63,11 @@ def path_names(categories: Iterable[str]) -> tuple[list[str], list[str]]:
             remarks.append(f"{count} are not paths: few share a prefix")
     paths = [name for separator in separators for name in names_by_separator[separator]]
     return [name for name in names if name in set(paths)], remarks
+
+
+def _levels(name: str, separator: str) -> int:
+    """Return how often a separator divides a name."""
+    return sum(match[0] == separator for match in _SEPARATOR.finditer(name))
 
 
 def path_edges(categories: Iterable[str]) -> list[tuple[str, str]]:

@@ -55,6 +55,41 @@ ENGLISH_STOP_WORDS = frozenset(
 )
 """Lucene's list and the words of questions, without "no" and "not"."""
 
+_LONG_CODES = {
+    **{
+        "ara": "ar",
+        "dan": "da",
+        "deu": "de",
+        "ger": "de",
+        "ell": "el",
+        "gre": "el",
+        "eng": "en",
+        "spa": "es",
+    },
+    **{
+        "fin": "fi",
+        "fra": "fr",
+        "fre": "fr",
+        "hun": "hu",
+        "ita": "it",
+        "nob": "nb",
+        "nld": "nl",
+        "dut": "nl",
+    },
+    **{
+        "nno": "nn",
+        "nor": "no",
+        "por": "pt",
+        "ron": "ro",
+        "rum": "ro",
+        "rus": "ru",
+        "swe": "sv",
+        "tam": "ta",
+    },
+    **{"tur": "tr", "zho": "zh", "chi": "zh", "jpn": "ja", "kor": "ko"},
+}
+"""Three-letter code (ISO 639-2 and 639-3, as in library catalogs) -> two-letter code."""
+
 LEAST_STOP_WORDS = 0.08
 """Smallest share of stop words in texts of a language."""
 
@@ -70,13 +105,13 @@ _TOKEN = rf"[{_CJK_SCRIPTS}]|[\w--[_{_CJK_SCRIPTS}]]+"
 
 
 def language(code: str | None) -> str | None:
-    """Return the primary language in lower case (``en-GB`` -> ``en``), or None. Raises UsageError."""
+    """Return the primary language (``en-GB`` and ``eng`` -> ``en``), or None. Raises UsageError."""
     if code is None:
         return None
     primary = code.replace("_", "-").split("-")[0].lower()
     if not re.fullmatch(r"[a-z]{2,3}", primary):
         raise UsageError(f"{code!r} is not a language code; give two letters, for example en, it or de")
-    return primary
+    return _LONG_CODES.get(primary, primary)
 
 
 def language_or_none(code: str | None) -> str | None:

@@ -26,6 +26,7 @@ from rerank.stack.ranking import Ranking
 from rerank.stack.relevance import check_min_score
 from rerank.stack.signals import lexical
 from rerank.stack.stack import Stack
+from rerank.text import language
 
 LONGEST_QUERY = 200_000
 """Characters that are read of a query."""
@@ -230,8 +231,9 @@ def _spread_scores(scores: NDArray[np.float64], is_scored: NDArray[np.bool_]) ->
 def make_query(
     text: str, categories: Sequence[str] | None, lexical_text: str | None = None, lang: str | None = None
 ) -> Query:
-    """Make a query. Raises UsageError if it has no words."""
+    """Make a query. Raises UsageError if it has no words, or for a wrong code of a language."""
     if not text.strip():
         raise UsageError("the query is empty; give some words to search for")
+    language(lang)
     other = clean(lexical_text, LONGEST_QUERY) if lexical_text else None
     return Query("query", clean(text, LONGEST_QUERY), tuple(categories or ()), lang, lexical_text=other)

@@ -27,6 +27,7 @@ from rerank.stack.parse import parse_stack
 from rerank.stack.ranking import Hit
 from rerank.stack.signals import CLAUSE, is_clause, is_field, lexical
 from rerank.stack.stack import Stack
+from rerank.text import language_or_none
 
 _NO_OPTIONS = SearchOptions()
 _CLAUSES = {"features": [], "ids": True, "clauses": True}
@@ -108,7 +109,9 @@ def _parse(snapshot: Snapshot, call: HookCall, context: RequestContext) -> _Sear
     if not ids:
         raise NotRerankedError("there are no hits")
     clauses = _clauses(stack, call, by_user=bool(options.stack))
-    query, unknown = scorer.with_known_categories(make_query(text, options.categories, lang=options.lang))
+    query, unknown = scorer.with_known_categories(
+        make_query(text, options.categories, lang=language_or_none(options.lang))
+    )
     others = set(lexical(stack.signals)) - {stack.first_stage}
     by_id = bool(others) or any(is_field(name) for name in stack.signals)
     must_be_free = options.stack is not None and not call.body.stack_allowed

@@ -238,6 +238,7 @@ EXAMPLE_OF_HOOK = '\0\0\0\x0b{"hits": 0}'
 
 
 _BOM = b"\xef\xbb\xbf"
+_GZIP = b"\x1f\x8b"
 _OTHER_BOMS = (b"\xff\xfe", b"\xfe\xff")
 
 
@@ -245,6 +246,8 @@ def decode(data: bytes, kind: type[T]) -> T:
     """Read a JSON body. Raises msgspec.ValidationError for a wrong field, else msgspec.DecodeError."""
     if data.startswith(_OTHER_BOMS):
         raise msgspec.DecodeError("it is UTF-16 or UTF-32; send UTF-8")
+    if data.startswith(_GZIP):
+        raise msgspec.DecodeError("it is gzip; send Content-Encoding: gzip")
     try:
         return msgspec.json.decode(data.removeprefix(_BOM), type=kind)
     except msgspec.ValidationError as error:

@@ -68,6 +68,7 @@ GIVEN = [("b", "a"), ("a", "b"), ("b", "a"), ("c", "c"), ("b", "d"), ("d", "a")]
         ([("C.2.4", "D.1")], [("C.2", "C")], "C C.2 C.2.4 D.1", "C-C.2 C.2-C.2.4"),
         ([("C.2.4", "C.1", "x")], None, "C C.1 C.2 C.2.4 x", "C-C.1 C-C.2 C.2-C.2.4 C.2.4-x C.1-x"),
         ([("HIV/AIDS", "b"), ("a", "b")], None, "HIV/AIDS a b", "HIV/AIDS-b a-b"),
+        ([("e.g.", "b"), ("a", "b")], None, "a b e.g.", "b-e.g. a-b"),
         ([("a/b",), ("a/c", "TCP/IP")], None, "TCP TCP/IP a a/b a/c", "TCP-TCP/IP a-a/b a-a/c"),
         (
             [("a", "Node.js"), ("x/b", "x/c", "a")],

@@ -15,7 +15,16 @@ from rerank.text import STEMMERS, Terms, analyzer, language, normalize, words
 
 @pytest.mark.parametrize(
     ("code", "expected"),
-    [(None, None), ("en", "en"), ("EN", "en"), ("en-GB", "en"), ("pt_BR", "pt"), ("haw", "haw")],
+    [
+        (None, None),
+        ("en", "en"),
+        ("EN", "en"),
+        ("en-GB", "en"),
+        ("pt_BR", "pt"),
+        ("haw", "haw"),
+        ("eng", "en"),
+        ("GER", "de"),
+    ],
 )
 def test_language_codes_are_shortened(code: str | None, expected: str | None) -> None:
     assert language(code) == expected
