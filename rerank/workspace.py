@@ -123,7 +123,8 @@ class Workspace:
                 _write_durably(unfinished, text)
                 undo.pop_all()
         except OSError as error:
-            raise WorkspaceError(f"{path}: cannot make a workspace ({error.strerror or error})") from error
+            problem = f"cannot make a workspace ({error.strerror or error}); check the folder and the disk"
+            raise WorkspaceError(f"{path}: {problem}") from error
         return cls.open(path)
 
     @classmethod

@@ -152,6 +152,6 @@ def read(path: str | os.PathLike[str]) -> object:
     try:
         return parse_json(Path(path).read_bytes())
     except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror or error}") from error
+        raise InputError(f"cannot be read: {error.strerror or error}; check its permissions") from error
     except ValueError as error:
         raise InputError(f"not a JSON file ({error}); tune it again") from error

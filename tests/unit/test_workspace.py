@@ -76,7 +76,7 @@ def test_an_impossible_workspace_folder_is_refused(tmp_path):
     for folder, what in (
         (tmp_path / "ws", "not empty, and not a workspace"),
         (tmp_path / "file", "a file, and not a workspace"),
-        (tmp_path / "file" / "ws", "cannot make a workspace"),
+        (tmp_path / "file" / "ws", "cannot make a workspace .*; check the folder"),
         (unnamed, r"w\\udcff': the name is not UTF-8"),
     ):
         with pytest.raises(WorkspaceError, match=what):
