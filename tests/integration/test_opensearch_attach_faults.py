@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
 import urllib.request
 from typing import Any
 
 import numpy as np
 
 from rerank import Workspace
-from rerank.service.endpoints import RequestContext
 from rerank.service.hook_hits import HookHits
 from rerank.service.schemas import HookCall
 from tests.node import Node
@@ -248,6 +246,6 @@ def test_hits_with_numbers_as_ids_keep_their_ids(run, node, name, tmp_path, writ
     numbers = [np.array([hit["_score"] for hit in hits], ">f8"), np.zeros(3, ">i4")]
     numbers += [np.array([hit[part] for hit in hits], ">i8") for part in ("_seq_no", "_primary_term")]
     call = HookCall.read(len(head).to_bytes(4, "big") + head + b"".join(one.tobytes() for one in numbers))
-    found = HookHits(Workspace.open(folder).engine, call, RequestContext(time.monotonic() + 60, 10))
+    found = HookHits(Workspace.open(folder).engine, call)
     found.find_ids()
     assert found.ids == [hit["_id"] for hit in hits]
