@@ -132,7 +132,7 @@ dry_run = option("--dry-run", "Show the result and change nothing.")
 
 def first_stage(default: str, *forms: str) -> Option:
     """Make --first-stage."""
-    texts = [*LEXICAL, "template:FILE", "stored:ID", *forms]
+    texts = [*LEXICAL, "template:FILE", *forms]
     return option("--first-stage NAME", f"First stage: {', '.join(texts)}. Default: {default}.")
 
 

@@ -60,9 +60,9 @@ def check(config: Mapping[str, Any], file: Path) -> None:
         names = ", ".join((*Config.__struct_fields__, *sorted(tables)))
         raise UsageError(f"{file}: {error}; the settings are {names}") from error
     first = settings.first_stage
-    if first not in FIRST_STAGES and not first.startswith(("template:", "stored:")):
+    if first not in FIRST_STAGES and not first.startswith("template:"):
         raise UsageError(
-            f"{file}: {first!r} is not a first stage: use {', '.join(FIRST_STAGES)}, template:FILE, stored:ID"
+            f"{file}: {first!r} is not a first stage: use {', '.join(FIRST_STAGES)}, template:FILE"
         )
 
 

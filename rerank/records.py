@@ -131,8 +131,8 @@ class Query:
 class SearchTemplate:
     """A custom search that finds and scores candidates.
 
-    kind:        ``template`` (body of ``_search``), ``stored`` (in the cluster) or ``run`` (TREC run).
-    name:        file or id.
+    kind:        ``template`` (body of ``_search``) or ``run`` (TREC run).
+    name:        of the file.
     source:      text of the template.
     pipeline:    default search pipeline. index: intended index.
     fingerprint: hash of the search.
@@ -237,7 +237,6 @@ class Candidates:
     features: ranker -> (n, width).
     missing:  ranker -> (n,) bool, True without a feature.
     retrieved_by: retriever -> (n,) bool.
-    signals:  name -> (n,) float64, other scores.
     took:     seconds in a remote engine, without transfer.
 
     >>> import numpy as np
@@ -252,7 +251,6 @@ class Candidates:
     features: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     missing: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
     retrieved_by: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
-    signals: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     took: float | None = None
 
     def __len__(self) -> int:

@@ -199,7 +199,7 @@ class Workspace:
         return self.first_stage_of(None)[0]
 
     def first_stage_of(self, text: str | None) -> tuple[str, SearchTemplate | None]:
-        """Read ``bm25``, ``template:FILE``, ``stored:ID`` or ``run:FILE``; default: from ``rerank.toml``.
+        """Read ``bm25``, ``template:FILE`` or ``run:FILE``; default: from ``rerank.toml``.
 
         FILE is then relative to the workspace.
         """

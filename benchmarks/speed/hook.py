@@ -235,7 +235,7 @@ def attached(node: Node, folder: Path, rankers: Path, stack: ExitStack, weights:
     shutil.copytree(rankers / "rankers", workspace / "rankers")
     print("attached:", cli("encode", "-w", workspace).strip().replace("\n", ", "))
     service = stack.enter_context(serving(workspace, folder / "attached.log"))
-    requested_fields = {"features": [], "ids": False, "clauses": False}
+    requested_fields = {"features": [], "ids": False}
     passed = json.dumps({"passed": "nothing", "requested_fields": requested_fields}).encode()
     nothing = stack.enter_context(answering(len(passed).to_bytes(4, "big") + passed))
     for name, url in (("attached", service), ("nothing", nothing)):

@@ -238,17 +238,11 @@ def union_with_search(
     values = np.array([scores.get(id, lowest) for id in ids], np.float64)
     order = rank(ids, values)
     ids = [ids[i] for i in order.tolist()]
-    signals: dict[str, NDArray[np.float64]] = {}
-    for name in dict.fromkeys(name for one in both for name in one.signals):
-        given = {id: x for one in both if name in one.signals for id, x in zip(one.ids, one.signals[name])}
-        signals[name] = np.array([given.get(id, 0.0) for id in ids], np.float64)
     members = {request.first_stage: {*hits.ids}}
     for name, where in found.retrieved_by.items():
         members[name] = {id for id, is_hit in zip(found.ids, where) if is_hit}
     by = {name: np.array([id in some for id in ids], np.bool_) for name, some in members.items()}
-    return Candidates(
-        ids, values[order], np.arange(len(ids)), retrieved_by=by, signals=signals, took=hits.took
-    )
+    return Candidates(ids, values[order], np.arange(len(ids)), retrieved_by=by, took=hits.took)
 
 
 def field_number(value: object) -> float:

@@ -1,4 +1,4 @@
-"""Custom searches: a request body, a stored template or a run."""
+"""Custom searches: a request body or a run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rerank.formats.opening import name_of
 from rerank.formats.trec import read_run
 from rerank.records import Query, SearchTemplate
 
-KINDS = ("template", "stored", "run")
+KINDS = ("template", "run")
 
 SLOT = "%SearchText%"
 """The query in templates of Search Relevance Workbench, inside a JSON string."""
@@ -34,22 +34,20 @@ _SECTION = re.compile(r"\{\{\s*[#^]\s*([\w.%-]+)\s*\}\}.*?\{\{\s*/\s*\1\s*\}\}",
 
 
 def read_template(text: str, folder: Path | None = None) -> SearchTemplate | None:
-    """Read ``template:FILE``, ``stored:ID`` or ``run:FILE``; None for other texts.
+    """Read ``template:FILE`` or ``run:FILE``; None for other texts.
 
     folder: must contain FILE, so that a foreign workspace cannot send other files to a cluster.
 
     Raises InputError for invalid content, UsageError for a missing name or FILE.
 
-    >>> read_template("bm25") is None, str(read_template("stored:shop"))
-    (True, 'stored:shop')
+    >>> read_template("bm25") is None, read_template("field:year") is None
+    (True, True)
     """
     kind, colon, name = text.partition(":")
     if not colon or kind not in KINDS:
         return None
     if not name.strip():
-        raise UsageError(f"--first-stage {text!r}: name the file, or the stored template")
-    if kind == "stored":
-        return SearchTemplate("stored", name)
+        raise UsageError(f"--first-stage {text!r}: name the file")
     path = name
     if folder is not None:
         path = str(folder / name)

@@ -391,9 +391,7 @@ class Hook(ABC):
         params = {"search_type": self.settings.search_type, "preference": "rerank-hook"}
         if plain := self._plain_options():
             asked |= {"_source": True, **plain}  # response processors may read fields
-        if text is None:
-            params["include_named_queries_score"] = "true"
-        else:
+        if text is not None:
             asked |= {"search_pipeline": self.name, **self._search_options(text)}
         with asking(self.settings, "searching"):
             answer: dict[str, Any] = self._client.search(index=self.settings.index, body=asked, params=params)

@@ -18,7 +18,7 @@ from rerank.scoring.pipeline import template_of
 from rerank.scoring.scorer import ScoringInput
 from rerank.scoring.second_phase import rescore
 from rerank.stack.ranking import Ranking
-from rerank.stack.signals import CLAUSE, SEARCH, is_clause
+from rerank.stack.signals import SEARCH
 from rerank.stack.stack import Stack
 
 
@@ -89,9 +89,6 @@ def _body(hook: Hook, stack: Stack, text: str) -> dict[str, Any]:
 
 def _ranking(hook: Hook, stack: Stack, text: str, hits: Sequence[Mapping[str, Any]]) -> Ranking:
     scores = {stack.first_stage: np.array([float(hit["_score"]) for hit in hits])}
-    for signal in filter(is_clause, stack.signals):
-        name = signal.removeprefix(CLAUSE)
-        scores[signal] = np.array([hit.get("matched_queries", {}).get(name, 0.0) for hit in hits])
     pipeline = hook.workspace.pipeline(stack.signals, versions=hook.workspace.versions(stack))
     scorer = pipeline.scorer(stack.signals, stack.first_stage)
     scored = scorer.score(Query("query", text), ScoringInput([hit["_id"] for hit in hits], scores))

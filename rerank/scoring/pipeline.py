@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,7 +22,7 @@ from rerank.scoring.vector_cache import VectorCache
 from rerank.stack.parse import retriever_depths
 from rerank.stack.ranking import Ranking
 from rerank.stack.relevance import check_min_score
-from rerank.stack.signals import CLAUSE, SEARCH, check_retrieves, is_clause, resolve
+from rerank.stack.signals import SEARCH, check_retrieves, resolve
 from rerank.stack.stack import Stack
 from rerank.text import plural
 
@@ -112,13 +110,6 @@ def check_filters(searches: Sequence[SearchTemplate], filters: Sequence[Filter])
         raise UsageError(
             f"{searches[0]} finds all candidates: write {filters[0]} into that search, and leave --filter out"
         )
-
-
-def check_clauses(search: SearchTemplate, signals: Sequence[str]) -> None:
-    """Raise UsageError if a signal is a clause that the search does not have."""
-    for name in (signal.removeprefix(CLAUSE) for signal in signals if is_clause(signal)):
-        if not re.search(rf'"_name"\s*:\s*{re.escape(json.dumps(name))}', search.source):
-            raise UsageError(f'{search} has no clause named {name!r}; give it "_name": {json.dumps(name)}')
 
 
 def template_of(stack: Stack) -> SearchTemplate:
@@ -236,9 +227,6 @@ class Pipeline:
                 template=FilledTemplate(template, query) if template else None,
             )
             candidates = self.engine.find(request)
-            absent = sorted({*filter(is_clause, stack.signals)} - candidates.signals.keys())
-            if absent and template is not None:  # in no hit, or not in the search at all
-                check_clauses(self.engine.check_template(template, query), absent)
         if candidates.took is not None:
             timer.seconds["transfer"] = max(timer.seconds["engine"] - candidates.took, 0.0)
             timer.seconds["engine"] = candidates.took

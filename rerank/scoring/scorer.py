@@ -20,7 +20,7 @@ from rerank.order import rank
 from rerank.rankers.base import Ranker
 from rerank.records import Candidates, Document, Query
 from rerank.scoring.vector_cache import VectorCache
-from rerank.stack.signals import SEARCH, FieldSignal, LexicalSignal, Signal, is_from_search
+from rerank.stack.signals import SEARCH, FieldSignal, LexicalSignal, Signal
 
 Array = NDArray[np.float64]
 
@@ -133,7 +133,7 @@ class ScoringInput:
         first_stage: the signal of ``candidates.scores``.
         vectors: ranker -> query vector, of the rankers that already encoded the query.
         """
-        scores = {first_stage: candidates.scores, **candidates.signals}
+        scores = {first_stage: candidates.scores}
         if first_stage == SEARCH:  # these have only ids
             return cls(candidates.ids, scores, vectors=vectors or {})
         return cls(
@@ -294,7 +294,7 @@ class Scorer:
         for name in dict.fromkeys((self.first_stage, *lexical_signals)):
             if name in inputs.scores:
                 continue
-            if is_from_search(name):
+            if name == SEARCH:
                 _search_scores(name, inputs)  # raises without a search
             else:
                 missing_scores.append(name)
@@ -383,8 +383,6 @@ class Scorer:
 
 
 def _search_scores(name: str, inputs: ScoringInput) -> Array:
-    if name not in inputs.scores and name != SEARCH and SEARCH in inputs.scores:
-        return np.zeros(len(inputs.ids))  # the clause matches no hit
     if name not in inputs.scores:
         raise UsageError(
             f"the signal {name} is the score of your own search; give --first-stage template:FILE"

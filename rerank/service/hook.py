@@ -20,43 +20,27 @@ from rerank.service import logs
 from rerank.service.context import DeadlineError, RequestContext
 from rerank.service.endpoints import make_query
 from rerank.service.hook_hits import HookHits
-from rerank.service.query_text import clause_names, query_text
+from rerank.service.query_text import query_text
 from rerank.service.schemas import FRAME, HookCall, SearchOptions, Values
 from rerank.service.snapshot import Snapshot
 from rerank.stack.parse import parse_stack
 from rerank.stack.ranking import Hit
-from rerank.stack.signals import CLAUSE, is_clause, is_field, lexical
+from rerank.stack.signals import is_field, lexical
 from rerank.stack.stack import Stack
 from rerank.text import language_or_none
 
 _NO_OPTIONS = SearchOptions()
-_CLAUSES = {"features": [], "ids": True, "clauses": True}
-"""Requested for a stack whose clauses did not come."""
 _LONGEST_ANSWER = 2**24 - 1
 """Bytes of the JSON of an answer."""
 
 
 class NotRerankedError(Exception):
-    """A search keeps its order. The message is counted, so it must not contain names or texts of users.
-
-    shown: the reason with details, for the answer. requested: the fields that the next call must send.
-    """
-
-    def __init__(
-        self, reason: str, *, shown: str | None = None, requested: dict[str, Any] | None = None
-    ) -> None:
-        super().__init__(reason)
-        self.answer: dict[str, Any] = {"passed": shown or reason}
-        if requested:
-            self.answer["requested_fields"] = requested
+    """A search keeps its order. The message is counted, so it must not contain names or texts of users."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """A call and its scorer.
-
-    clauses: signal -> scores of a clause. by_id: scoring needs ids. unknown: unknown categories.
-    """
+    """A call and its scorer. by_id: scoring needs ids. unknown: unknown categories."""
 
     context: RequestContext
     call: HookCall
@@ -65,7 +49,6 @@ class _Search:
     query: Query
     stack: Stack
     scorer: Scorer
-    clauses: dict[str, NDArray[np.float64]]
     by_id: bool
     unknown: Sequence[str]
 
@@ -76,7 +59,7 @@ def hook(snapshot: Snapshot, call: HookCall, context: RequestContext) -> bytes:
         return _rerank(snapshot, call, context)
     except NotRerankedError as reason:
         context.passed = str(reason)
-        return _framed(reason.answer)
+        return _framed({"passed": context.passed})
     except (DeadlineError, ModuleNotFoundError):
         raise
     except Exception as error:
@@ -108,7 +91,6 @@ def _parse(snapshot: Snapshot, call: HookCall, context: RequestContext) -> _Sear
         raise NotRerankedError("the query has no text")
     if not ids:
         raise NotRerankedError("there are no hits")
-    clauses = _clauses(stack, call, by_user=bool(options.stack))
     query, unknown = scorer.with_known_categories(
         make_query(text, options.categories, lang=language_or_none(options.lang))
     )
@@ -118,7 +100,7 @@ def _parse(snapshot: Snapshot, call: HookCall, context: RequestContext) -> _Sear
     if must_be_free and (by_id or not _is_free(snapshot, options.stack or "", stack)):
         raise NotRerankedError("the pipeline does not allow this stack")
     hits = HookHits(snapshot.pipeline.engine, call)
-    return _Search(context, call, hits, options, query, stack, scorer, clauses, by_id, unknown)
+    return _Search(context, call, hits, options, query, stack, scorer, by_id, unknown)
 
 
 def _is_free(snapshot: Snapshot, text: str, stack: Stack) -> bool:
@@ -126,24 +108,6 @@ def _is_free(snapshot: Snapshot, text: str, stack: Stack) -> bool:
     names, weights = parse_stack(text)
     is_tuned = weights is None and frozenset(names) in snapshot.tuned
     return is_tuned or stack.signals == (stack.first_stage,)
-
-
-def _clauses(stack: Stack, call: HookCall, *, by_user: bool) -> dict[str, NDArray[np.float64]]:
-    """Return signal -> scores of a clause. by_user: the stack is from the search, not from the pipeline."""
-    scores: dict[str, NDArray[np.float64]] = {}
-    for signal in filter(is_clause, stack.signals):
-        name = signal.removeprefix(CLAUSE)
-        if call.body.clauses is None:
-            raise NotRerankedError("the scores of clauses did not come", requested=_CLAUSES)
-        if name not in call.body.clauses and name not in clause_names(call.body.query):
-            reason = "no clause of that name"
-            raise NotRerankedError(
-                reason, shown=None if by_user else f"no clause {name}"[:64], requested=_CLAUSES
-            )
-        scores[signal] = np.array(call.body.clauses.get(name) or [0.0] * len(call.ids), np.float64)
-        if len(scores[signal]) != len(call.ids):
-            raise UsageError(f"{len(call.ids)} ids came with other scores of the clause {name!r}")
-    return scores
 
 
 def _stored(snapshot: Snapshot, search: _Search) -> ScoringInput:
@@ -171,7 +135,7 @@ def _stored(snapshot: Snapshot, search: _Search) -> ScoringInput:
         position = {id: i for i, id in enumerate(ids)}
         return hits.documents([position[id] for id in ids_to_read])
 
-    scores = {search.stack.first_stage: call.scores, **search.clauses}
+    scores = {search.stack.first_stage: call.scores}
     inputs = ScoringInput(ids, scores, features, missing, categories, read)
     with context.stage("engine"):
         inputs = scorer.load_missing_scores_and_features(search.query, inputs)
@@ -245,7 +209,6 @@ def _requested_fields(search: _Search) -> dict[str, Any]:
     return {
         "features": [] if hits.sidecar else [DOCUMENT, *keys] if hits.locatable else keys,
         "ids": not hits.locatable,
-        "clauses": bool(search.clauses),
     }
 
 

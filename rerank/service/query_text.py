@@ -93,20 +93,6 @@ def query_text(query: object, fields: Sequence[str] = ()) -> str | None:
     return " ".join(text for text in unique if text) or None
 
 
-def clause_names(query: object) -> set[str]:
-    """The names (``_name``) of a query's clauses.
-
-    >>> clause_names({"bool": {"should": [{"match": {"title": {"query": "wolf", "_name": "title"}}}]}})
-    {'title'}
-    """
-
-    def read(value: Query) -> tuple[Iterable[str], Iterable[Any]]:
-        name = value.get("_name")
-        return [name] if isinstance(name, str) else [], value.values()
-
-    return set(_visit(query, read))
-
-
 def _visit(root: object, read: Callable[[Query], tuple[Iterable[T], Iterable[Any]]]) -> Iterator[T]:
     waiting = [root]  # the next one is last; not recursive: a query may be nested to any depth
     for _ in range(_MOST):

@@ -144,8 +144,6 @@ class HookBody(Struct, kw_only=True):
     rerank: SearchOptions | None = None
     features: Annotated[list[str], Meta(max_length=100)] = []
     """RANKER@VERSION of the stored values that follow."""
-    clauses: dict[str, list[Score]] | None = None
-    """Named clause of the query -> its score for each hit, 0 without a match."""
     places: Places = Places()
     timeout: Annotated[float, Meta(gt=0)] | None = None
     """Seconds that the search waits."""

@@ -23,8 +23,8 @@ DECIMALS = 9
 """Weights are rounded to as many decimals, so that their text is exact."""
 
 NAME = r"[A-Za-z_][A-Za-z0-9_.-]*"
-SIGNAL = rf"{NAME}|clause:[\w.-]+|field:[\w.-]+"
-"""Signal names: rankers, first stages, search clauses, numeric fields."""
+SIGNAL = rf"{NAME}|field:[\w.-]+"
+"""Signal names: rankers, first stages, numeric fields."""
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,6 @@ DEFAULT_FIRST_STAGE = FIRST_STAGES[0]
 SEARCH = "search"
 """The signal for the score of the user's search."""
 
-CLAUSE = "clause:"
-"""Prefix of signals for scores of search clauses."""
-
 _FIELD = "field:"
 
 
@@ -36,21 +33,7 @@ def lexical(names: Iterable[str]) -> tuple[str, ...]:
 
 def learned(names: Iterable[str]) -> tuple[str, ...]:
     """Return the ranker names among the names."""
-    return tuple(n for n in names if n not in FIRST_STAGES and not is_from_search(n) and not is_field(n))
-
-
-def is_from_search(name: str) -> bool:
-    """Return whether the user's search gives this signal.
-
-    >>> is_from_search("search"), is_from_search("clause:recency"), is_from_search("bm25")
-    (True, True, False)
-    """
-    return name == SEARCH or name.startswith(CLAUSE)
-
-
-def is_clause(name: str) -> bool:
-    """Return whether a signal is the score of a search clause."""
-    return name.startswith(CLAUSE)
+    return tuple(n for n in names if n not in FIRST_STAGES and n != SEARCH and not is_field(n))
 
 
 def is_field(name: str) -> bool:
@@ -70,7 +53,7 @@ def first_stages(names: Iterable[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class LexicalSignal:
-    """A score from the engine, or from the user's search (:func:`is_from_search`)."""
+    """A score from the engine, or from the user's search (``search``)."""
 
     name: str
     uses_categories: ClassVar[bool] = False
@@ -120,7 +103,7 @@ def resolve(names: Iterable[str], rankers: Mapping[str, Ranker]) -> tuple[Signal
     for name in names:
         if is_field(name):
             signals.append(FieldSignal(name))
-        elif name in FIRST_STAGES or is_from_search(name):
+        elif name in (*FIRST_STAGES, SEARCH):
             signals.append(LexicalSignal(name))
         elif name in rankers:
             signals.append(rankers[name])

@@ -46,8 +46,7 @@ def evaluate(
     """Rank judged queries by each stack, measure, and compare with the baseline.
 
     baseline: Default: ``first_stage``, or else the first stage of the first stack.
-    first_stage: replaces the first stage of all stacks, also ``template:FILE``, ``stored:ID`` or
-        ``run:FILE``.
+    first_stage: replaces the first stage of all stacks, also ``template:FILE`` or ``run:FILE``.
     retrieve: retrievers of all stacks except the baseline. filter: see :meth:`Workspace.search`.
     protocols: candidates: ``retrieved:N`` (N per retriever, also the cutoff) or ``judged``.
     measures: Default: ``MEASURES``; only the first is compared. Given measures are all compared (Holm).

@@ -14,7 +14,7 @@ from rerank.inputs import Judgments, Queries, as_qrels, as_queries
 from rerank.progress import Progress
 from rerank.records import Qrels, Query, SearchTemplate
 from rerank.scoring.build_table import ScoringReport, TableRequest, score_table
-from rerank.scoring.pipeline import Pipeline, check_clauses, check_filters
+from rerank.scoring.pipeline import Pipeline, check_filters
 from rerank.scoring.vector_cache import VectorCache
 from rerank.stack.parse import retriever_depths
 from rerank.stack.stack import Stack
@@ -87,8 +87,6 @@ class Experiment(JudgedQueries):
             raise InputError(f"{problem}; check that --queries and --qrels belong together")
         check_filters(named, judged.filters)
         searches = [check_search(workspace, search, known) for search in named]
-        if len(searches) == 1 and searches[0].kind != "run":
-            check_clauses(searches[0], signals)
         with suppress(WorkspaceError, EngineError):  # busy or read-only: features are computed per query
             encode(workspace, pipeline.rankers.values(), progress=judged.progress)
         return cls(

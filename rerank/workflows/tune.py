@@ -26,7 +26,7 @@ from rerank.stack.file import second_phase as read_second_phase
 from rerank.stack.linear import CASES, Linear
 from rerank.stack.normalize import PER_QUERY, TRIED, check_normalization
 from rerank.stack.parse import parse_stack, retriever_depths
-from rerank.stack.signals import DEFAULT_FIRST_STAGE, SEARCH, first_stages, is_clause, learned
+from rerank.stack.signals import DEFAULT_FIRST_STAGE, SEARCH, first_stages, learned
 from rerank.stack.stack import Stack
 from rerank.text import plural
 from rerank.tuning.score_table import ScoreTable
@@ -109,7 +109,7 @@ def tune(
 ) -> TuneReport:
     """Find the weights and normalization of a stack on judged queries and write the stack file.
 
-    first_stage: also ``template:FILE``, ``stored:ID`` or ``run:FILE``. Without a weight, it only retrieves.
+    first_stage: also ``template:FILE`` or ``run:FILE``. Without a weight, it only retrieves.
     measure: ``nDCG``, ``RR`` or ``AP``, with or without a cutoff.
     retrieve: retrievers, to ``depth`` or their own depth (``s2net:200``). Default: the first stage.
     protocol: candidates: ``retrieved:N`` or ``judged``. Default: ``retrieved:DEPTH``.
@@ -169,11 +169,6 @@ def _first_stage(
     search = None
     if first_stage is not None or first is None or first == SEARCH:
         first, search = workspace.first_stage_of(first_stage)
-    clauses = [name for name in signals if is_clause(name)]
-    if clauses and (search is None or search.kind == "run"):
-        raise UsageError(
-            f"{clauses[0]} is the score of a clause of a search; give --first-stage template:FILE"
-        )
     return first, search
 
 

@@ -91,30 +91,6 @@ def test_the_hook_endpoint_returns_the_order_of_the_pipeline(server, candidates)
         assert call_hook(server, shuffle(body)) == answer
 
 
-def test_clauses_of_a_search_can_be_signals(server, candidates):
-    _, body, _ = candidates
-    n = len(body["ids"])
-    asked = {**body, "stack": "tfidf*0.1 + clause:recency*0.9", "features": {}}
-    scores = [float(i % 7) for i in range(n)]
-    answer = call_hook(server, {**asked, "clauses": {"recency": scores, "other": [0.0] * n}})
-    assert answer["requested_fields"]["clauses"]
-    first = body["ids"].index(answer["ids"][0])
-    assert scores[first] == 6.0
-    nothing = {"features": [], "ids": True, "clauses": True}
-    said = {"passed": "the scores of clauses did not come", "requested_fields": nothing}
-    assert call_hook(server, asked) == said
-    said = {"passed": "no clause recency", "requested_fields": nothing}
-    assert call_hook(server, {**asked, "clauses": {}}) == said
-    # Metrics count reasons, so a reason must not contain a clause name that a user chose.
-    chosen = {**asked, "clauses": {}, "rerank": {"stack": asked["stack"]}}
-    assert call_hook(server, chosen) == {**said, "passed": "no clause of that name"}
-    named = {"bool": {"must": body["query"], "should": {"term": {"a": {"value": "b", "_name": "recency"}}}}}
-    answer = call_hook(server, {**asked, "query": named, "clauses": {}})
-    assert answer["ids"][0] == body["ids"][int(np.argmax(body["scores"]))]
-    few = call({**asked, "clauses": {"recency": [1.0]}})
-    server.post("/v1/hook", few).fails(422, "other scores of the clause")
-
-
 def test_only_a_limited_number_of_hits_is_encoded(script, trained, tmp_path, candidates):
     _, body, _ = candidates
     n, most = len(body["ids"]), 3
@@ -413,7 +389,6 @@ def frame(json: bytes) -> bytes:
         ("/v1/hook", frame(b'{"hits": NaN}'), 400, "JSON"),
         ("/v1/hook", frame(b'{"hits": 1, "ids": ["\xff"]}'), 400, "UTF-8"),
         ("/v1/hook", frame(b'{"hits": 0, "query": ' + b'{"a":' * 100_000), 400, "nested too deep"),
-        ("/v1/hook", frame(b'{"hits": 1, "clauses": {"a": [1e999]}}'), 422, "clauses"),
         ("/v1/hook", frame(b'{"hits": 1, "features": {"text@1": 3}}'), 422, "features"),
         ("/v1/hook", frame(b'{"hits": 1, "ids": [' + b'"a",' * 300_000), 422, "1,048,576 are read"),
         ("/v1/hook", frame(b'{"hits": 10000}') + bytes(280_000), 422, "10,000 hits"),

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -98,21 +97,15 @@ def test_candidates_and_scores_equal_the_custom_search(shelf: Workspace, node: N
     ]["hits"]
     assert len(found) == 7
     assert dict(zip(found.ids, found.scores)) == {h["_id"]: h["_score"] for h in hits}
-    clause = found.signals["clause:words"]
-    assert (clause > 0).all()
-    assert (clause < found.scores).all()
 
 
 def test_each_query_gets_its_hits(shelf: Workspace, tmp_path: Path) -> None:
-    """This also holds if the template names its clause only for some queries."""
-    text = """{"query": {"match": {"body": {"query": "{{text}}"{{#named}}, "_name": "words"{{/named}}}}}}"""
-    search = save_template(tmp_path, text)
-    named = [Query(word, word, params={"named": True} if i % 2 else {}) for i, word in enumerate(WORDS)]
-    plain = [Query(word, word) for word in WORDS]
-    found = searched(shelf, search, named, 10)
-    assert [one.ids for one in found] == [one.ids for one in searched(shelf, search, plain, 10)]
-    assert len({tuple(one.ids) for one in found}) == len(WORDS)
-    assert ["clause:words" in one.signals for one in found] == [False, True, False, True, False]
+    search = save_template(tmp_path, '{"query": {"match": {"body": "{{text}}"}}}')
+    queries = [Query(word, word) for word in WORDS]
+    together = searched(shelf, search, queries, 10)
+    alone = [searched(shelf, search, [query], 10)[0] for query in queries]
+    assert [one.ids for one in together] == [one.ids for one in alone]
+    assert len({tuple(one.ids) for one in together}) == len(WORDS)
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -187,23 +180,6 @@ def test_bad_templates_are_refused(shelf: Workspace, tmp_path: Path, text: str, 
     assert sorted(shelf.folder.rglob("*")) == before
 
 
-def test_a_stored_template_is_used_as_the_first_stage(shelf: Workspace, node: Node) -> None:
-    source = {"query": {"match": {"body": "{{query_string}}"}}}
-    node.request("PUT", "/_scripts/shelf-search", {"script": {"lang": "mustache", "source": source}})
-    queries, qrels = [Query("q", "wolf")], Qrels([("q", "d20", 1), ("q", "d5", 1)])
-    report = tune(shelf, "search,bm25", queries=queries, qrels=qrels, first_stage="stored:shelf-search")
-    assert report.stack.search is not None
-    assert report.stack.search.fingerprint
-    stack = shelf.stack("bm25,search")
-    answer = shelf.pipeline(stack.signals).answer(queries[0], stack)
-    assert answer.found["search"] == len(answer.ranking) > 0
-    node.request("DELETE", "/_scripts/shelf-search")
-    with pytest.raises(RerankError, match="no stored template 'shelf-search'"):
-        shelf.pipeline(stack.signals).answer(queries[0], stack)
-    with pytest.raises(RerankError, match="no stored template"):
-        tune(shelf, "search,bm25", queries=queries, qrels=qrels, first_stage="stored:shelf-search")
-
-
 def files(workspace: Workspace) -> list[tuple[str, int, int]]:
     """Return the path, size and modification time of each file of a workspace."""
     found = (path for path in workspace.folder.rglob("*") if path.is_file())
@@ -214,12 +190,8 @@ def test_bad_signals_are_reported_in_one_line(shelf: Workspace, tmp_path: Path) 
     queries = write_json_lines(tmp_path / "queries.jsonl", [{"_id": "wolf", "text": "wolf"}])
     (tmp_path / "qrels.tsv").write_text("wolf\td35\t1\n")
     judged = ("--queries", queries, "--qrels", tmp_path / "qrels.tsv")
-    for name, text in (("own", BODY), ("plain", '{"query": {"match": {"body": "{{text}}"}}}')):
-        (tmp_path / f"{name}.json").write_text(text)
-    tuned = tmp_path / "stack.json"
+    (tmp_path / "own.json").write_text(BODY)
     first = ("--first-stage", f"template:{tmp_path}/own.json", "-w", shelf.folder)
-    search = read_template(f"template:{tmp_path}/own.json")
-    replace(Stack.parse("search*0.5 + clause:words*0.5"), search=search).save(tuned)
     before = files(shelf)
     kinds = {"field:name": "of type text", "field:tags": "of type keyword", "field:gone": "missing"}
     others = "fields of numbers: popularity, year"
@@ -227,17 +199,13 @@ def test_bad_signals_are_reported_in_one_line(shelf: Workspace, tmp_path: Path) 
         signal: f"field {signal.split(':')[1]!r} of index 'shelf' is not a number: it is {kind}; {others}"
         for signal, kind in kinds.items()
     }
-    wrong["clause:gone"] = 'own.json has no clause named \'gone\'; give it "_name": "gone"'
+    wrong["clause:words"] = "'clause:words"
     for signal, what in wrong.items():
         run("tune", "--stack", f"search,{signal}", *first, *judged).fails(2, what)
         written = f"search*0.5 + {signal}*0.5"
         run("evaluate", "--stack", written, *first, *judged).fails(2, what)
         run("query", "wolf", "--stack", written, *first).fails(2, what)
     run("query", "wolf", "--param", "yaer=2020", *first).fails(2, "--param yaer: template:own.json has")
-    # The tuned weights are for a clause that the other template does not have.
-    other = ("--stack", tuned, "--first-stage", f"template:{tmp_path}/plain.json", "-w", shelf.folder)
-    for command in (("query", "wolf"), ("evaluate", *judged)):
-        run(*command, *other).fails(2, "plain.json has no clause named 'words'")
     assert files(shelf) == before
 
 
@@ -267,16 +235,15 @@ def test_a_template_can_be_used_to_train_tune_and_evaluate(shelf: Workspace, tmp
     assert answer.ranking.raw[:, 0].tolist() == found.scores.tolist()
 
 
-def test_clauses_and_fields_can_be_signals(shelf: Workspace, tmp_path: Path) -> None:
+def test_fields_can_be_signals(shelf: Workspace, tmp_path: Path) -> None:
     (tmp_path / "own.json").write_text(BODY)
     query = Query("wolf", "wolf", params={"year": 2004})
     first = f"template:{tmp_path}/own.json"
-    signals = "search*0.4 + clause:words*0.3 + field:popularity*0.3"
+    signals = "search*0.6 + field:popularity*0.4"
     stack = replace(Stack.parse(signals), search=read_template(first))
     ranking = shelf.pipeline(stack.signals).answer(query, stack).ranking
-    search, clause, popularity = ranking.raw.T
-    # The search multiplies the score of the words by log10(1 + popularity).
-    np.testing.assert_allclose(search, clause * np.log10(1 + popularity), rtol=1e-5)
+    # Document di has the popularity i.
+    assert ranking.raw[ranking.order, 1].tolist() == [float(id[1:]) for id in ranking.ids]
 
 
 def test_a_pipeline_of_the_template_is_used_without_the_hook(

@@ -57,7 +57,7 @@ def test_the_call_contains_query_candidates_and_options(hook: Hook, dummy: Dummy
     assert len(body["places"]["uuids"]) == 1
     assert body["timeout"] == 20.0
     del body["query"], body["ids"], body["scores"], body["places"], body["timeout"]
-    nothing: dict[str, object] = {"features": {}, "clauses": {}}
+    nothing: dict[str, object] = {"features": {}, "min_score": None}
     nothing |= {"stack_allowed": False, "raw_values": False}
     assert body == {"stack": "mine", "index": ["tissue"], "rerank": None, **nothing}
     ext = {"stack": "other", "query": "my words", "categories": ["a", "b"], "lang": "de"}

@@ -14,7 +14,6 @@ from rerank.errors import InputError, RerankError, UsageError
 from rerank.formats import read_template
 from rerank.formats.templates import check_values
 from rerank.records import SearchTemplate
-from rerank.scoring.pipeline import check_clauses
 from rerank.stack.signals import FieldSignal
 from tests.commands import run_here as run
 
@@ -159,8 +158,6 @@ def test_a_field_can_be_a_signal(tmp_path: Path) -> None:
     for name in ("kind", "large", "unknown"):
         with pytest.raises(UsageError, match=f"field:{name}: no document has a number or a date"):
             tune(workspace, f"bm25,field:{name}", queries=queries, qrels=qrels)
-    with pytest.raises(UsageError, match="clause:recency is the score of a clause of a search"):
-        tune(workspace, "bm25,clause:recency", queries=queries, qrels=qrels)
 
 
 @pytest.mark.parametrize("wrong", ["n/a", "12", [7], {"eur": 7}, 10**400, ""])
@@ -245,12 +242,3 @@ def test_a_query_must_have_the_values_of_a_template(source: str, lacks: str | No
     with pytest.raises(InputError, match=one):
         check_values(search, [bare])
     check_values(search, [bare, Query("p", "fox", lang="en", params={lacks: ["a"]})])
-
-
-def test_a_clause_signal_needs_a_clause_with_its_name() -> None:
-    search = SearchTemplate(
-        "template", "own.json", '{"match": {"body": {"query": "{{text}}", "_name" : "head"}}}'
-    )
-    check_clauses(search, ["clause:head"])
-    with pytest.raises(UsageError, match=r'has no clause named .body.; give it "_name": "body"'):
-        check_clauses(search, ["clause:body"])

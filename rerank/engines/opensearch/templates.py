@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -22,7 +21,7 @@ from rerank.engines.opensearch.index import FRESH, NO_PIPELINE, Index
 from rerank.engines.opensearch.restrictions import restrictions
 from rerank.engines.opensearch.search import search_options
 from rerank.errors import EngineError, InputError, UsageError
-from rerank.formats.templates import SLOT, check_slots, check_values, fingerprint, slots
+from rerank.formats.templates import SLOT, check_values, slots
 from rerank.order import rank
 from rerank.records import Candidates, Query, SearchTemplate
 
@@ -61,34 +60,25 @@ class Templates:
         self._last: tuple[Any, ...] = (None, None)  # search and query of the last rendering, and its result
 
     def check(self, search: SearchTemplate, query: Query) -> SearchTemplate:
-        """Return a template with its stored text, after a trial rendering.
+        """Return a template after a trial rendering.
 
-        Raises InputError for an invalid body, UsageError for another index, EngineError without the template.
+        Raises InputError for an invalid body, UsageError for another index.
         """
         self._last = (None, None)
         self._forget()
-        found = self._complete(search)
-        self.body(found, query)
-        return found
+        self.body(search, query)
+        return search
 
     def find(self, requests: Sequence[SearchRequest]) -> Iterator[Candidates]:
-        """Return the ``depth`` best hits of requests with one template.
-
-        ``Candidates.signals`` has the scores of clauses, ``clause:NAME``; 0: no match.
-        """
-        filled = [request.template for request in requests if request.template is not None]
-        search, queries = filled[0].template, [one.query for one in filled]
-        found = self._complete(search)
-        if found is not search:  # read just now
-            check_values(found, queries)
-        search = found
-        for query in queries:
-            yield self._hits(self.body(search, query), search, query, requests[0].depth)
+        """Return the ``depth`` best hits of requests with one template."""
+        for request in requests:
+            assert request.template is not None
+            search, query = request.template
+            yield self._hits(self.body(search, query), search, query, request.depth)
 
     def _hits(self, body: Mapping[str, Any], search: SearchTemplate, query: Query, size: int) -> Candidates:
         body, settings = self.ids_only(body, min(self._index.shape().window, size)), self._index.settings
-        # Named queries are the reason for single searches: _msearch does not return their scores.
-        params = {**search_options(settings, query.lexical), "include_named_queries_score": "true"}
+        params = search_options(settings, query.lexical)
         doing = f"{search}: query {query.id!r}"
         if self._attached is not None and self._attached.locates and not body["_source"]:
             located = {**body, "stored_fields": "_none_", "seq_no_primary_term": True}
@@ -143,7 +133,7 @@ class Templates:
         if last[0] is search and last[1] is query:
             body, texts = last[2:]
             return body, texts
-        given, search = search, self._complete(search)
+        self._check_index(search)
         where = f"{search}: query {query.id!r}"
         params: dict[str, Any] = {**query.params, "categories": list(query.categories)}
         params |= {"lang": query.lang} if query.lang else {}
@@ -161,7 +151,7 @@ class Templates:
         _check(rendered, where)
         named = rendered.get("search_pipeline", search.pipeline)
         body = {**rendered, "search_pipeline": named} if named else rendered
-        self._last = (given, query, body, texts)
+        self._last = (search, query, body, texts)
         return body, texts
 
     def ids_only(self, body: Mapping[str, Any], size: int) -> dict[str, Any]:
@@ -188,30 +178,13 @@ class Templates:
         found: Sequence[Mapping[str, Any]] = pipeline.get(phase, ())
         return found
 
-    def _complete(self, search: SearchTemplate) -> SearchTemplate:
-        """Add the stored text."""
-        if search.kind == "stored" and not search.source:
-            source = self._stored(search.name)
-            check_slots(source, str(search))
-            search = replace(search, source=source, fingerprint=fingerprint(source, search.pipeline))
+    def _check_index(self, search: SearchTemplate) -> None:
+        """Raise UsageError for a template of another index."""
         mine = self._index.settings.index
         if search.index not in (None, mine) and search.index not in self._index.indices():
             raise UsageError(
                 f"{search} is for index {search.index!r}, this workspace has {mine!r}; use a template for it"
             )
-        return search
-
-    def _stored(self, name: str) -> str:
-        with self._index.asking("reading the template"):
-            script = self._index.client.get_script(id=name, params={"ignore": 404}).get("script")
-        if script is None:
-            raise EngineError(
-                f"{self._index.settings.where} has no stored template {name!r}; store it, or name another"
-            )
-        if script.get("lang") != "mustache":
-            raise UsageError(f"stored:{name} is a script in {script.get('lang')}; name a search template")
-        source: str = script["source"]
-        return source
 
     def _render(self, search: SearchTemplate, params: Mapping[str, Any], where: str) -> dict[str, Any]:
         """The template with words in the place of the query's texts, rendered by the cluster."""
@@ -311,16 +284,4 @@ def _candidates(
         raise InputError(f"{search}: query {query.id!r}: two hits have the same id; search one index only")
     scores = np.array([hit["_score"] for hit in hits], np.float64)
     order = rank(ids, scores).tolist()
-    named = [hit.get("matched_queries", {}) for hit in hits]
-    named = [one if isinstance(one, dict) else {} for one in named]
-    clauses = {
-        f"clause:{name}": np.array([named[i].get(name, 0.0) for i in order], np.float64)
-        for name in sorted({name for one in named for name in one})
-    }
-    return Candidates(
-        [ids[i] for i in order],
-        scores[order],
-        np.arange(len(ids)),
-        signals=clauses,
-        took=answer["took"] / 1000,
-    )
+    return Candidates([ids[i] for i in order], scores[order], np.arange(len(ids)), took=answer["took"] / 1000)

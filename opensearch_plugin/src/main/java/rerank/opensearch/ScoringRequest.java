@@ -22,8 +22,6 @@ import rerank.opensearch.ScoringClient.Failure;
 record ScoringRequest(SearchPlan plan, List<SearchHit> hits, List<SearchHit> rest) {
     /** Bytes of a long query: if its call fails, the failure of the service is not counted. */
     static final int LONG_QUERY = 1 << 14;
-    /** Scores of clauses in a call. */
-    static final int MOST_CLAUSES = 20_000;
     /** Bytes of score, shard, sequence number and primary term of a hit. */
     private static final int NUMBERS = 28;
 
@@ -36,20 +34,6 @@ record ScoringRequest(SearchPlan plan, List<SearchHit> hits, List<SearchHit> res
     /** A candidate, or another hit. */
     SearchHit at(int position) {
         return position < hits.size() ? hits.get(position) : rest.get(position - hits.size());
-    }
-
-    /** Name of a clause -> its score for each hit, 0 without a match; null: not requested, or too many. */
-    private Map<String, float[]> clauses() {
-        Map<String, float[]> clauses = new TreeMap<>();
-        for (int i = 0; plan.requested.clauses() && i < hits.size(); i++) {
-            for (Map.Entry<String, Float> one : hits.get(i).getMatchedQueriesAndScores().entrySet()) {
-                clauses.computeIfAbsent(one.getKey(), name -> new float[hits.size()])[i] = one.getValue();
-            }
-            if (clauses.size() * hits.size() > MOST_CLAUSES) {
-                return null;
-            }
-        }
-        return plan.requested.clauses() ? clauses : null;
     }
 
     /** Remove the fields that were added for the service. */
@@ -126,7 +110,7 @@ record ScoringRequest(SearchPlan plan, List<SearchHit> hits, List<SearchHit> res
             if (plan.idsOnly == false && withNames) {
                 json.field("ids", hits.stream().map(SearchHit::getId).toList());
             }
-            json.field("features", plan.requested.features()).field("clauses", clauses());
+            json.field("features", plan.requested.features());
             json.startObject("places").field("uuids", different);
             if (different.size() > 1) {
                 json.field("index", uuids.stream().map(different::indexOf).toList());

@@ -21,17 +21,17 @@ record ScoringResponse(String outcome, String reason, List<Hit> hits, RequestedF
     record Hit(int position, float score, Object signals) { }
 
     /**
-     * Fields to send with a call. features: stored values of each hit. ids: ids of the hits. clauses: the scores of the named
-     * clauses of the query. The service cannot name other fields of an index.
+     * Fields to send with a call. features: stored values of each hit. ids: ids of the hits. The service cannot name other
+     * fields of an index.
      */
-    record RequestedFields(List<String> features, boolean ids, boolean clauses) {
-        /** Before the first call. Clauses are sent: the service cannot look them up. */
-        static final RequestedFields NONE = new RequestedFields(List.of(), true, true);
+    record RequestedFields(List<String> features, boolean ids) {
+        /** Before the first call. */
+        static final RequestedFields NONE = new RequestedFields(List.of(), true);
 
         static RequestedFields read(Map<?, ?> said) {
             if (said.get("features") instanceof List<?> list && list.size() <= 32 && list.stream().allMatch(RequestedFields::plain)) {
                 return new RequestedFields(list.stream().map(String.class::cast).distinct().toList(),
-                    Boolean.TRUE.equals(said.get("ids")), Boolean.TRUE.equals(said.get("clauses")));
+                    Boolean.TRUE.equals(said.get("ids")));
             }
             throw new Failure("bad_answer", "requested for what cannot be");
         }

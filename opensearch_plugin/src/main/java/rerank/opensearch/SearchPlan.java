@@ -140,7 +140,7 @@ final class SearchPlan implements ToXContentObject {
         }
         int own = user.docValueFields() == null ? 0 : user.docValueFields().size();
         if (own + requested.features().size() > mostFields) {
-            requested = new ScoringResponse.RequestedFields(List.of(), requested.ids(), requested.clauses());
+            requested = new ScoringResponse.RequestedFields(List.of(), requested.ids());
         }
         idsOnly = requested.ids() == false && config.fetchesPage() && isPlain();
     }
@@ -183,9 +183,6 @@ final class SearchPlan implements ToXContentObject {
             .flatMap(List::stream).toList();
         if (idsOnly) {
             source.storedFields(StoredFieldsContext.fromList(List.of("_none_"))).fetchSource(false).version(false).highlighter(null);
-        }
-        if (requested.clauses()) {
-            source.includeNamedQueriesScores(true); // no effect without a named clause
         }
         // Fields that the user requests are neither fetched twice nor removed.
         added = requested.features().stream().map(Protocol.FEATURES::concat)

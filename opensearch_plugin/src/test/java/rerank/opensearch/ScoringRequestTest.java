@@ -75,7 +75,7 @@ class ScoringRequestTest {
         plan.depth = 3_000;
         SearchHit[] found = IntStream.range(0, 3_000).mapToObj(i -> hit("books", i + "x".repeat(420), 1, Map.of())).toArray(SearchHit[]::new);
         assertFalse(Body.of(plan, found).head.containsKey("ids"));
-        plan.requested = new ScoringResponse.RequestedFields(List.of(), true, false);
+        plan.requested = new ScoringResponse.RequestedFields(List.of(), true);
         assertEquals("JSON above 1 MiB", assertThrows(ScoringClient.Failure.class, () -> Body.of(plan, found)).reason);
         assertEquals(2, ((List<?>) Body.of(plan, found[0], found[1]).head.get("ids")).size());
     }
@@ -95,7 +95,7 @@ class ScoringRequestTest {
 
     @Test
     void featuresAreSentAsRows() throws IOException {
-        plan.requested = new ScoringResponse.RequestedFields(List.of("text@v1"), true, false);
+        plan.requested = new ScoringResponse.RequestedFields(List.of("text@v1"), true);
         SearchHit[] found = {
             hit("books", "1", 3, Map.of(FEATURE, List.of(row(1, 2, 3)))), hit("books", "2", 2, Map.of()),
             hit("books", "3", 1, Map.of(FEATURE, List.of(row(4, 5)))), hit("books", "4", 1, Map.of(FEATURE, List.of(row(7, 8, 9))))};
@@ -107,7 +107,7 @@ class ScoringRequestTest {
 
     @Test
     void aDamagedRowIsMissingAndFieldsAreRemoved() throws IOException {
-        plan.requested = new ScoringResponse.RequestedFields(List.of("text@v1"), true, false);
+        plan.requested = new ScoringResponse.RequestedFields(List.of("text@v1"), true);
         SearchHit[] found = {
             hit("books", "1", 3, Map.of(FEATURE, List.of("no Base64!"))), hit("books", "2", 2, Map.of(FEATURE, List.of(row(1, 2, 3))))};
         Body body = Body.of(plan, found);
@@ -115,15 +115,6 @@ class ScoringRequestTest {
         for (SearchHit hit : found) {
             assertNull(hit.field(FEATURE), "the user has not requested it");
         }
-    }
-
-    @Test
-    void clausesHaveAScoreForEachHit() throws IOException {
-        SearchHit[] found = {hit("books", "a", 3, Map.of()), hit("books", "b", 2, Map.of())};
-        found[1].matchedQueriesWithScores(Map.of("recency", 0.5f));
-        assertEquals(Map.of("recency", List.of(0.0, 0.5)), Body.of(plan, found).head.get("clauses"));
-        plan.requested = new ScoringResponse.RequestedFields(List.of(), true, false);
-        assertNull(Body.of(plan, found).head.get("clauses"), "clauses are not requested");
     }
 
     @Test
@@ -137,7 +128,7 @@ class ScoringRequestTest {
 
     @Test
     void placesOfSeveralIndices() throws IOException {
-        plan.requested = new ScoringResponse.RequestedFields(List.of(), false, false);
+        plan.requested = new ScoringResponse.RequestedFields(List.of(), false);
         plan.idsOnly = true;
         SearchHit[] found = {hit("books", null, 3, Map.of()), hit("songs", null, 2, Map.of())};
         found[1].shard(new SearchShardTarget("node", new ShardId("songs", "other", 3), null, OriginalIndices.NONE));
@@ -153,7 +144,7 @@ class ScoringRequestTest {
 
     @Test
     void scoresAndPlacesAreBytes() throws IOException {
-        plan.requested = new ScoringResponse.RequestedFields(List.of("text@v1"), true, false);
+        plan.requested = new ScoringResponse.RequestedFields(List.of("text@v1"), true);
         SearchHit[] found = {hit("books", "a", 3.3f, Map.of(FEATURE, List.of(row(1, 2, 3)))), hit("books", "b", 0.1f, Map.of())};
         for (SearchHit hit : found) {
             hit.setSeqNo(hit == found[0] ? 5 : 1L << 40);

@@ -97,7 +97,7 @@ class ScoringResponseTest {
     void requestedFieldsAreRead() {
         ScoringResponse.RequestedFields requested = read("{\"passed\": \"x\", \"requested_fields\": {\"features\": [\"text@v1\", \"text@v1\", \"meta@m\"],"
             + " \"ids\": true}}").requested();
-        assertEquals(new ScoringResponse.RequestedFields(List.of("text@v1", "meta@m"), true, false), requested);
+        assertEquals(new ScoringResponse.RequestedFields(List.of("text@v1", "meta@m"), true), requested);
     }
 
     @Test

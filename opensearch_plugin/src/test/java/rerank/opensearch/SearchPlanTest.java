@@ -27,7 +27,7 @@ import org.opensearch.search.sort.SortOrder;
 
 class SearchPlanTest {
     private static final Settings INDEX = Settings.builder().put("index.max_result_window", 50).build();
-    private static final ScoringResponse.RequestedFields REQUESTED = new ScoringResponse.RequestedFields(List.of("text@v1"), false, false);
+    private static final ScoringResponse.RequestedFields REQUESTED = new ScoringResponse.RequestedFields(List.of("text@v1"), false);
 
     private static SearchSourceBuilder words() {
         return new SearchSourceBuilder().query(QueryBuilders.matchQuery("body", "words"));
@@ -130,17 +130,9 @@ class SearchPlanTest {
     }
 
     @Test
-    void clausesAreSentFirstAndOnRequest() {
-        SearchPlan plan = prepared(words(), Map.of());
-        assertEquals(true, plan.candidates().includeNamedQueriesScore());
-        plan.requested = REQUESTED;
-        assertEquals(false, plan.candidates().includeNamedQueriesScore());
-    }
-
-    @Test
     void fieldsThatTheUserRequestsAreNotAddedAgain() {
         SearchPlan plan = prepared(words().docValueField("rerank_features.te*"), Map.of());
-        plan.requested = new ScoringResponse.RequestedFields(List.of("text@v1", "meta@m"), false, false);
+        plan.requested = new ScoringResponse.RequestedFields(List.of("text@v1", "meta@m"), false);
         SearchSourceBuilder source = plan.candidates();
         assertEquals(List.of("rerank_features.meta@m"), plan.added);
         List<String> fields = source.docValueFields().stream().map((FieldAndFormat f) -> f.field).toList();
@@ -156,7 +148,7 @@ class SearchPlanTest {
     @Test
     void hitsWithoutIdsHavePlaces() {
         SearchPlan plan = prepared(words().highlighter(new HighlightBuilder().field("body")), Map.of());
-        plan.requested = new ScoringResponse.RequestedFields(List.of(), false, false);
+        plan.requested = new ScoringResponse.RequestedFields(List.of(), false);
         plan.idsOnly = true;
         SearchSourceBuilder source = plan.candidates();
         assertFalse(source.storedFields().fetchFields() || source.fetchSource().fetchSource());
@@ -171,7 +163,7 @@ class SearchPlanTest {
             .scriptField("sum", new Script("1 + 1")).sort("_score").aggregation(AggregationBuilders.terms("tags").field("tags"));
         SearchPlan plan = plan(search, Map.of(), Map.of());
         plan.prepare(ConfigTest.read(Map.of()), List.of(Settings.EMPTY));
-        plan.asker.remember(plan.key, new ScoringResponse.RequestedFields(List.of("text@v1"), false, false));
+        plan.asker.remember(plan.key, new ScoringResponse.RequestedFields(List.of("text@v1"), false));
         plan.prepare(ConfigTest.read(Map.of()), List.of(Settings.EMPTY));
         assertTrue(plan.idsOnly);
         SearchSourceBuilder candidates = plan.candidates();
