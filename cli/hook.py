@@ -50,6 +50,7 @@ def _hook(workspace: rerank.Workspace, route: str, name: str | None) -> Hook:
     "Searches",
     option("--stack STACK", "Signals or weights. Default: the stack of the service."),
     option("--depth N", "Number of candidates of a search.", type=options.Whole(1, 10_000), default=100),
+    option("--min-score P", "Plugin: leave out hits with a smaller probability (0 to 1).", type=float),
     option("--shadow", "Score and count searches, but do not change their results."),
     option("--default", "Use the pipeline for all searches without a pipeline."),
     option("--add-to PIPELINE", "Plugin: also run a copy of this pipeline, until `hook remove`."),

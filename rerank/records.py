@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from rerank.errors import UsageError
 from rerank.text import compose, normalize, plural, query_language, without_stop_words
@@ -142,7 +142,7 @@ class SearchTemplate:
     'template:shop.json'
     """
 
-    kind: str
+    kind: Literal["template", "run"]
     name: str
     source: str = ""
     pipeline: str | None = None

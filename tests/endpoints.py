@@ -72,7 +72,7 @@ def read_answer(answer: bytes, sent: list[str]) -> dict[str, Any]:
     if "passed" in found:
         assert len(answer) == end
         return found
-    n = len(sent)
+    n = len(sent) - found.get("removed", 0)
     order, scores = np.frombuffer(answer, ">i4", n, end), np.frombuffer(answer, ">f4", n, end + 4 * n)
     assert len(answer) == end + 8 * n
     return {"ids": [sent[i] for i in order.tolist()], "scores": scores.tolist(), **found}

@@ -21,6 +21,7 @@ from rerank.engines.opensearch.writing import DEFAULT_PIPELINE
 from rerank.errors import EngineError, InputError, RerankError, UsageError
 from rerank.hook.readiness import PATIENCE, check_service, field_problems, index_problems
 from rerank.results import Report
+from rerank.stack.relevance import check_min_score
 from rerank.stack.stack import Stack
 from rerank.text import join_names, plural
 from rerank.workspace import Workspace
@@ -38,6 +39,7 @@ class HookOptions:
     timeout:    seconds to wait for the service.
     on_failure: ``first_stage`` or ``error``: answer of a search that cannot be reranked.
     add_to:     an existing pipeline whose processors are copied into this one.
+    min_score:  smallest probability of relevance of a hit, from 0 to 1; None: no hit is removed.
     shadow:     score and count, but keep the order.
     token:      for the route stock; ML Commons encrypts it.
     id_field:   for the route stock: the field that repeats ``_id``. None: ``id`` in indices of rerank, else
@@ -50,6 +52,7 @@ class HookOptions:
     timeout: float = 1.0
     on_failure: str = "first_stage"
     add_to: str | None = None
+    min_score: float | None = None
     shadow: bool = False
     token: str = field(default="", repr=False)
     id_field: str | None = None
@@ -66,6 +69,8 @@ class HookOptions:
             )
         if not 0.001 <= self.timeout <= 60:
             raise UsageError(f"--timeout {self.timeout}: give 0.001 to 60 seconds")
+        if self.min_score is not None and not 0 <= self.min_score <= 1:
+            raise UsageError(f"--min-score {self.min_score:g}: give a number from 0 to 1")
 
 
 @dataclass(frozen=True)
@@ -256,6 +261,8 @@ class Hook(ABC):
                 f"{', '.join(default_of)} cannot be searched: the default pipeline does not exist"
             )
         stack = None if config is None else self._known_stack(config.get("stack"), service)
+        if stack is not None and config is not None and config.get("min_score") is not None:
+            problems += min_score_problems(config["min_score"], stack)
         return Status(
             pipeline=self.name,
             there=pipeline is not None,
@@ -314,6 +321,8 @@ class Hook(ABC):
         if about is not None and "rankers" not in about:
             problems.insert(0, f"the service at {options.url} was not checked: it {_NO_TOKEN}")
         stack = self._known_stack(options.stack, about)
+        if options.min_score is not None and stack is not None:
+            check_min_score(options.min_score, stack.relevance)
         others = [] if stack is None else [name for name in stack.retrievers if name != stack.first_stage]
         if others:
             problems.append(
@@ -436,6 +445,15 @@ class Hook(ABC):
                     raise
                 return None
         return answer
+
+
+def min_score_problems(min_score: float, stack: Stack) -> list[str]:
+    """Return why a stack removes no hits of a small probability."""
+    try:
+        check_min_score(min_score, stack.relevance)
+    except UsageError as error:
+        return [str(error)]
+    return []
 
 
 def differs(pipeline: Mapping[str, Any] | None, written: Mapping[str, Any]) -> bool:

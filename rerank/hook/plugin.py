@@ -35,6 +35,8 @@ def body(options: HookOptions) -> dict[str, Any]:
     }
     if options.stack is not None:
         config["stack"] = options.stack
+    if options.min_score is not None:
+        config["min_score"] = options.min_score
     if options.shadow:
         config["shadow"] = True
     return {"request_processors": [{PROCESSOR: config}], "response_processors": [{PROCESSOR: {}}]}
@@ -97,6 +99,8 @@ class PluginHook(Hook):
         config = dict(request[0])
         if "timeout" in config:
             config["timeout"] = float(config["timeout"]) / 1000
+        if "min_score" in config:
+            config["min_score"] = float(config["min_score"])  # OpenSearch also accepts a text
         return config
 
     def _wrong(self, pipeline: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:

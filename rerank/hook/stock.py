@@ -46,8 +46,8 @@ def settings(options: HookOptions) -> dict[str, Any]:
 
     Raises UsageError for options of the route plugin.
     """
-    if options.shadow or options.add_to:
-        raise UsageError("--shadow and --add-to are for the route plugin")
+    if options.shadow or options.add_to or options.min_score is not None:
+        raise UsageError("--shadow, --add-to and --min-score are for the route plugin")
     given = {name: getattr(options, name) for name in ("stack", "depth", "on_failure", "id_field")}
     return {"url": options.url, **given, "timeout": math.ceil(options.timeout)}
 

@@ -15,8 +15,8 @@ from rerank.hook.base import Hook
 from rerank.records import Query
 from rerank.results import Report
 from rerank.scoring.pipeline import template_of
-from rerank.scoring.scorer import ScoringInput
-from rerank.scoring.second_phase import rescore
+from rerank.scoring.scorer import ScoringInput, StageTimer
+from rerank.scoring.second_phase import rank_scored
 from rerank.stack.ranking import Ranking
 from rerank.stack.signals import SEARCH
 from rerank.stack.stack import Stack
@@ -59,7 +59,10 @@ def try_search(hook: Hook, text: str, count: int = 10) -> SearchTrial:
     plain = hook.search(body, max(depth, count))["hits"]["hits"]
     reranked = hook.search(body, count, text)
     outcome, reason = hook.outcome(reranked, text)
-    best = _ranking(hook, stack, text, plain[:depth]).top(count)
+    ranking = _ranking(hook, stack, text, plain[:depth])
+    if config.get("min_score") is not None:
+        ranking = ranking.above(config["min_score"])
+    best = ranking.top(count)
     expected = tuple(hit.id for hit in best)
     scores = {hit["_id"]: float(hit["_score"]) for hit in reranked["hits"]["hits"]}
     differences = (abs(scores[hit.id] - hit.score) for hit in best if hit.id in scores)
@@ -92,5 +95,4 @@ def _ranking(hook: Hook, stack: Stack, text: str, hits: Sequence[Mapping[str, An
     pipeline = hook.workspace.pipeline(stack.signals, versions=hook.workspace.versions(stack))
     scorer = pipeline.scorer(stack.signals, stack.first_stage)
     scored = scorer.score(Query("query", text), ScoringInput([hit["_id"] for hit in hits], scores))
-    ranking = stack.for_case(scored.case).rank(scored.ids, scored.raw)
-    return ranking if stack.then is None else rescore(ranking, scored.query, stack.then, hook.engine.get)
+    return rank_scored(stack.for_case(scored.case), scored, StageTimer(), hook.engine.get)

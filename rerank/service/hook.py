@@ -24,7 +24,7 @@ from rerank.service.query_text import query_text
 from rerank.service.schemas import FRAME, HookCall, SearchOptions, Values
 from rerank.service.snapshot import Snapshot
 from rerank.stack.parse import parse_stack
-from rerank.stack.ranking import Hit
+from rerank.stack.ranking import Hit, Ranking
 from rerank.stack.signals import is_field, lexical
 from rerank.stack.stack import Stack
 from rerank.text import language_or_none
@@ -171,6 +171,9 @@ def _answer(search: _Search, selected: ScorableInput, scored: ScoringResult) -> 
     ranking = ranking.with_unscored(search.hits.ids, selected.scorable, {})
     context.late = ranking.late
     answer: dict[str, Any] = {"requested_fields": _requested_fields(search)}
+    if search.call.body.min_score is not None:
+        ranking = _above(ranking, search.call.body.min_score)
+        answer["removed"] = ranking.removed
     if ranking.late:
         answer["late"] = True
     shows_values = search.call.body.raw_values
@@ -179,11 +182,23 @@ def _answer(search: _Search, selected: ScorableInput, scored: ScoringResult) -> 
     if context.without_features:
         answer["without_features"] = context.without_features
     if search.options.explain:
-        answer["signals"] = [_explanation(hit, shows_values) for hit in ranking]
+        hits = list(ranking)
+        answer["signals"] = [_explanation(hit, shows_values) for hit in hits]
+        if ranking.relevance is not None:
+            answer["relevance"] = [hit.relevance for hit in hits]
         # Without the inferred categories: the user may not be allowed to read them.
         shown = {"stack": str(stack), "normalization": stack.combiner.normalization}
         answer["weights"] = {**shown, "case": scored.case}
     return _framed(answer, ranking.order.astype(">i4").tobytes(), ranking.scores.astype(">f4").tobytes())
+
+
+def _above(ranking: Ranking, min_score: float) -> Ranking:
+    """Return the ranking without hits below a probability. Raises NotRerankedError."""
+    if not 0 <= min_score <= 1:
+        raise NotRerankedError("min_score is not from 0 to 1")
+    if ranking.relevance is None:
+        raise NotRerankedError("the stack has no probabilities")
+    return ranking.above(min_score)
 
 
 def _explanation(hit: Hit, shows_values: bool) -> dict[str, dict[str, float]]:

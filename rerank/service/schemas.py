@@ -149,6 +149,8 @@ class HookBody(Struct, kw_only=True):
     """Seconds that the search waits."""
     stack_allowed: bool = False
     """Whether the pipeline lists the stack of the search, so that it may read any field."""
+    min_score: float | None = None
+    """Smallest probability of relevance of an answered hit: of the search, else of the pipeline."""
     raw_values: bool = False
     """Whether the pipeline lets explanations show values of documents."""
 

@@ -211,9 +211,7 @@ class Stack:
         if self.relevance is not None:
             data["relevance"] = self.relevance.summary()
         if self.search is not None:
-            # Stored templates are read from the cluster; runs cannot be repeated.
-            source = self.search.source if self.search.kind == "template" else ""
-            data["search"] = replace(self.search, source=source, hits={})
+            data["search"] = replace(self.search, hits={})  # a run cannot be repeated
         return cast("dict[str, Any]", msgspec.to_builtins(data))
 
     @classmethod

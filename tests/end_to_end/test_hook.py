@@ -18,6 +18,9 @@ import pytest
 from rerank.engines.base import SearchRequest
 from rerank.formats import read_queries, read_run
 from rerank.stack.file import second_phase
+from rerank.stack.linear import Linear
+from rerank.stack.normalize import Moments
+from rerank.stack.relevance import Calibration, RelevanceModel
 from rerank.stack.stack import Stack
 from rerank.workspace import Workspace
 from tests.cross_encoder import bert
@@ -229,6 +232,39 @@ def test_the_documented_rights_are_sufficient_and_necessary(
     assert (unnamed - {"indices:data/read/search"}, unneeded) == (set(), set())
 
 
+def test_hits_below_a_probability_are_left_out_as_by_rerank_query(
+    cluster, run, script, text, plugged, tmp_path
+):
+    moments = (Moments(10.0, 5.0), Moments(0.3, 0.2), Moments(0.3, 0.2))
+    stack = Stack.parse(STACK)
+    fitted = Linear(stack.signals, stack.combiner.weights, "fitted", moments)
+    model = RelevanceModel(fitted, Calibration(0.0, 1.0, 0.0, 40, None, 0.1))
+    file = tmp_path / "stack.json"
+    replace(stack, relevance=model).save(file)
+    answer = run("query", text, "--stack", file, "--depth", 50, "-k", 50, "-w", cluster, "--json").json
+    probabilities = sorted(hit["relevance"] for hit in answer["hits"])
+    least = (probabilities[20] + probabilities[21]) / 2
+    few = ("--min-score", least, "--depth", 50)
+    expected = query_hits(run, cluster, text, "--stack", file, *few, count=50)
+    assert len(expected) == 29
+    refused = ("hook", "install", "-w", cluster, "--min-score", least)
+    with serving(script, cluster, tmp_path, "--stack", file, RERANK_SERVICE_TOKEN=TOKEN) as server:
+        try:
+            run(*refused, *options(server)).fails(2, "no probabilities")  # of the untuned stack
+            installed = ("hook", "install", "-w", cluster, "--service", server.url, "--timeout", 20, *few)
+            assert run(*installed, "--default", "--json").ok().json["warnings"] == []
+            body = {"query": {"match": {"content": text}}, "size": 20, "from": 20}
+            for _ in range(2):  # without and with the fields that the service requests
+                answer = plugged.request("POST", f"/{INDEX}/_search", body)
+                assert_equal_hits(scored(answer), expected[20:])
+                assert answer["hits"]["total"] == {"value": 29, "relation": "eq"}
+                assert answer["ext"]["rerank_stack"]["removed"] == 21
+            assert hook_status(run, cluster)["problems"] == []
+            assert run("hook", "test", text, "-k", 40, "-w", cluster, "--json").json["same"]
+        finally:
+            run("hook", "remove", "-w", cluster)
+
+
 def test_a_service_url_that_the_nodes_do_not_allow_is_refused(cluster, service, run, plugged):
     url = service.url.replace("127.0.0.1", "localhost")
     refused = run("hook", "install", "-w", cluster, "--service", url)
@@ -325,7 +361,7 @@ def test_hook_test_compares_the_order(installed, cluster, service, run, text):
     # The default stack of the service has only its first stage.
     run("hook", "install", "--service", service.url, "--timeout", 20, "-w", cluster)
     trial = run("hook", "test", text, "-w", cluster, "--json").json
-    assert (trial["same"], list(trial["query"]["match"])) == (True, ["content.tfidf"])
+    assert (trial["same"], list(trial["query"]["match"])) == (True, ["content"])
 
 
 def test_hook_test_includes_a_second_phase(cluster, plugged, run, script, small, text, tmp_path):

@@ -26,6 +26,7 @@ from tests.hook import (
     fill,
     ids,
     requested,
+    reverse,
     without_took,
 )
 from tests.node import VERSION, Node, distribution, with_plugins
@@ -296,6 +297,63 @@ def test_candidates_of_other_clusters_are_reranked(hook: Hook, dummy: Dummy) -> 
             hook.search(WORDS, index)
             assert hook.counted(WORDS, index)[1] == {"reranked": 1}
             assert len(dummy.last["ids"]) == 2 * COUNT
+
+
+@pytest.mark.parametrize("requested_fields", [WHOLE, PLACES], ids=["whole", "places"])
+def test_hits_below_a_probability_are_left_out(
+    hook: Hook, dummy: Dummy, requested_fields: dict[str, Any]
+) -> None:
+    def answer(handler: Handler, body: dict[str, Any]) -> None:
+        low = body["ids"][:7]  # with a probability of 0.1; the others have 0.9
+        best = [id for id in body["ids"][::-1] if id not in low or body["min_score"] <= 0.1]
+        answer = {"ids": best, "scores": [100.0 - i for i in range(len(best))]}
+        answer |= {"signals": [{}] * len(best), "relevance": [0.1 if id in low else 0.9 for id in best]}
+        removed = len(body["ids"]) - len(best)
+        handler.send({**answer, "removed": removed, "requested_fields": requested_fields})
+
+    dummy.answering = answer
+    hook.configure(depth=20, min_score=0.5)
+    hook.search(WORDS)
+    before = hook.stats()["removed"]
+    pages = [hook.search({**WORDS, "from": i, "size": 5}) for i in (0, 5, 10, 15, 20)]
+    assert [ids(page) for page in pages] == [NUMBERS[19:14:-1], NUMBERS[14:9:-1], NUMBERS[9:6:-1], [], []]
+    for page in pages:
+        assert page["hits"]["total"] == {"value": 13, "relation": "eq"}
+        about = page["ext"]["rerank_stack"]
+        assert (about["outcome"], about["removed"]) == ("reranked", 7)
+    assert hook.stats()["removed"] == before + 5 * 7
+    options = {"min_score": 0.1, "explain": True}
+    page = hook.search({**WORDS, "size": 20, "ext": {"rerank_stack": options}})
+    assert ids(page) == NUMBERS[19::-1]
+    probabilities = [hit["fields"]["_rerank"][0]["relevance"] for hit in page["hits"]["hits"]]
+    assert probabilities == [0.9] * 13 + [0.1] * 7
+    assert "total" not in hook.search({**WORDS, "track_total_hits": False})["hits"]
+    hook.configure(depth=20, min_score=0.5, shadow=True)
+    page = hook.search(WORDS)
+    assert ids(page) == NUMBERS[:10]
+    assert page["hits"]["total"]["value"] == COUNT
+    assert page["ext"]["rerank_stack"]["would_remove"] == 7
+
+
+def test_a_search_without_any_probable_hit_is_empty_and_says_why(hook: Hook, dummy: Dummy) -> None:
+    dummy.answering = lambda handler, body: handler.send({"removed": COUNT})
+    answer = hook.search({**WORDS, "ext": {"rerank_stack": {"min_score": 0.99}}})
+    assert answer["hits"] == {"total": {"value": 0, "relation": "eq"}, "max_score": None, "hits": []}
+    assert answer["ext"]["rerank_stack"]["removed"] == COUNT
+
+
+def test_a_search_whose_minimum_cannot_be_used_keeps_all_hits(hook: Hook, dummy: Dummy) -> None:
+    """The reason is in the response: for an older service, and for a stack without probabilities."""
+    for answer, reason in (
+        (reverse, "the service has no min_score"),
+        (lambda body: {"passed": "the stack has no probabilities"}, "the stack has no probabilities"),
+    ):
+        dummy.answering = lambda handler, body, answer=answer: handler.send(answer(body))
+        search = {**WORDS, "from": 25, "size": 10}
+        answer = hook.search({**search, "ext": {"rerank_stack": {"min_score": 0.5}}})
+        assert answer["hits"] == hook.plain(search)["hits"]
+        about = answer["ext"]["rerank_stack"]
+        assert (about["outcome"], about["reason"]) == ("passed", reason)
 
 
 def test_errors_of_the_search_are_returned_unchanged(hook: Hook) -> None:

@@ -35,13 +35,19 @@ def test_a_slash_at_the_end_of_the_url_is_removed():
     assert HookOptions("https://search.example/base//").url == "https://search.example/base"
 
 
+@pytest.mark.parametrize("min_score", [-0.1, 1.1, float("nan")])
+def test_a_minimum_that_is_no_probability_is_refused(min_score):
+    with pytest.raises(UsageError, match=r"--min-score .*: give a number from 0 to 1"):
+        HookOptions(URL, min_score=min_score)
+
+
 def test_every_route_has_a_different_pipeline_suffix():
     assert len({route.suffix for route in ROUTES.values()}) == len(ROUTES) == 2
     assert all(route.route == name for name, route in ROUTES.items())
 
 
 def test_the_stock_route_refuses_options_of_the_plugin_route():
-    for more in ({"shadow": True}, {"add_to": "other"}):
+    for more in ({"shadow": True}, {"add_to": "other"}, {"min_score": 0.0}):
         with pytest.raises(UsageError, match="are for the route plugin"):
             stock.settings(HookOptions(URL, **more))
 

@@ -39,6 +39,9 @@ from rerank.service.schemas import HookCall, IdsBody, RerankBody, SearchBody
 from rerank.service.settings import Settings
 from rerank.service.snapshot import Snapshot
 from rerank.stack.linear import Linear
+from rerank.stack.normalize import Moments
+from rerank.stack.relevance import Calibration, RelevanceModel
+from rerank.stack.stack import Stack
 from rerank.text import query_language, without_stop_words
 from rerank.workspace import Workspace
 from tests.endpoints import call, read_answer
@@ -272,6 +275,49 @@ def test_a_query_vector_that_is_not_finite_never_orders_hits(tmp_path):
     sent = HookCall.read(call({"query": {"match": {"a": "apple"}}, "ids": ["a", "b"], "scores": [2, 1]}))
     answer = hook(snapshot, sent, RequestContext(time.monotonic() + 600, 100, 3))
     assert read_answer(answer, ["a", "b"]) == {"passed": "scoring failed"}
+
+
+@pytest.fixture(scope="module")
+def calibrated(tmp_path_factory) -> Snapshot:
+    """Documents a to e, and a stack of bm25 with p = 1 / (1 + exp(-score))."""
+    workspace = Workspace.create(tmp_path_factory.mktemp("calibrated") / "ws", lang="en")
+    workspace.engine.write([Document(id, text="apple") for id in "abcde"])
+    fitted = Linear(("bm25",), (1.0,), "fitted", (Moments(0.0, 1.0),))
+    model = RelevanceModel(fitted, Calibration(0.0, 1.0, 0.0, 40, None, 0.1))
+    file = workspace.folder / "own.json"
+    replace(Stack.parse("bm25*1"), relevance=model).save(file)
+    workspace.engine.close()
+    return Snapshot(Settings(folder=str(workspace.folder), stack=str(file)))
+
+
+def call_for_probabilities(snapshot: Snapshot, **more: object) -> dict[str, Any]:
+    ids = list("abcde")
+    body = {"query": {"match": {"a": "apple"}}, "ids": ids, "scores": [2.0, 1.0, 0.0, -1.0, -2.0], **more}
+    sent = HookCall.read(call(body))
+    return read_answer(hook(snapshot, sent, RequestContext(time.monotonic() + 600, 100, 3)), ids)
+
+
+def test_the_hook_leaves_out_hits_below_a_probability(calibrated):
+    answer = call_for_probabilities(calibrated, min_score=0.5, rerank={"explain": True})
+    assert (answer["ids"], answer["scores"], answer["removed"]) == (list("abc"), [2.0, 1.0, 0.0], 2)
+    assert answer["relevance"] == pytest.approx([1 / (1 + math.exp(-score)) for score in (2, 1, 0)])
+    assert len(answer["signals"]) == 3
+    answer = call_for_probabilities(calibrated, min_score=1)
+    assert (answer["ids"], answer["removed"]) == ([], 5)
+    assert call_for_probabilities(calibrated, min_score=0)["removed"] == 0
+    assert "removed" not in call_for_probabilities(calibrated)
+
+
+@pytest.mark.parametrize("min_score", [-0.1, 1.5, 100])
+def test_a_minimum_that_is_no_probability_passes_the_search(calibrated, min_score):
+    answer = call_for_probabilities(calibrated, min_score=min_score)
+    assert answer == {"passed": "min_score is not from 0 to 1"}
+
+
+def test_a_minimum_without_a_calibration_passes_the_search(calibrated):
+    """A stack of a request has no probabilities."""
+    answer = call_for_probabilities(calibrated, min_score=0.5, stack="bm25")
+    assert answer == {"passed": "the stack has no probabilities"}
 
 
 def resident() -> int:

@@ -10,16 +10,16 @@ import java.util.Map;
 /**
  * The settings of the request processor. Times are in milliseconds. shadow: score and count searches, and
  * keep their order. stacks: those that searches may name. rawValues: whether explanations show the values of signals, which can
- * be values of fields that the user may not see.
+ * be values of fields that the user may not see. minScore: hits with a smaller probability of relevance are removed; null: none.
  */
-record Config(URI url, String stack, List<String> stacks, boolean rawValues, int depth, int timeout, boolean failuresAreErrors, boolean fetchesPage,
+record Config(URI url, String stack, List<String> stacks, boolean rawValues, int depth, Double minScore, int timeout, boolean failuresAreErrors, boolean fetchesPage,
               boolean shadow, int maxConnections, int breakerFailures, int breakerPause) {
     static Config read(String tag, Map<String, Object> config) {
         return new Config(
             endpoint(tag, readStringProperty(Protocol.PROCESSOR, tag, config, "url")),
             readOptionalStringProperty(Protocol.PROCESSOR, tag, config, "stack"), stacks(tag, config),
             readBooleanProperty(Protocol.PROCESSOR, tag, config, "raw_values", false),
-            number(tag, config, "depth", 100, 10_000), number(tag, config, "timeout", 1_000, 60_000),
+            number(tag, config, "depth", 100, 10_000), probability(tag, config, "min_score"), number(tag, config, "timeout", 1_000, 60_000),
             choice(tag, config, "on_failure", "first_stage", "error") == false, choice(tag, config, "fetch", "page", "candidates"),
             readBooleanProperty(Protocol.PROCESSOR, tag, config, "shadow", false),
             number(tag, config, "max_connections", 128, 10_000),
@@ -61,6 +61,15 @@ record Config(URI url, String stack, List<String> stacks, boolean rawValues, int
         int value = readIntProperty(Protocol.PROCESSOR, tag, config, name, standard);
         if (value < 1 || value > most) {
             throw newConfigurationException(Protocol.PROCESSOR, tag, name, "must be from 1 to " + most);
+        }
+        return value;
+    }
+
+    /** A number from 0 to 1, or null. */
+    private static Double probability(String tag, Map<String, Object> config, String name) {
+        Double value = config.containsKey(name) ? readDoubleProperty(Protocol.PROCESSOR, tag, config, name) : null;
+        if (value != null && (value >= 0 && value <= 1) == false) {
+            throw newConfigurationException(Protocol.PROCESSOR, tag, name, "must be from 0 to 1");
         }
         return value;
     }

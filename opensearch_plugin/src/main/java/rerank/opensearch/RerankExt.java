@@ -27,6 +27,7 @@ final class RerankExt extends SearchExtBuilder {
                 case "categories" -> value instanceof List<?> list && list.size() <= Protocol.MOST_CATEGORIES
                     && list.stream().allMatch(one -> text(one, Protocol.LONGEST_CATEGORY));
                 case "lang" -> text(value, Protocol.LONGEST_CATEGORY);
+                case "min_score" -> value instanceof Number number && Double.isFinite(number.doubleValue());
                 case "explain", "off" -> value instanceof Boolean;
                 default -> false;
             }) {
@@ -34,7 +35,7 @@ final class RerankExt extends SearchExtBuilder {
             }
             throw new IllegalArgumentException("ext.rerank_stack: [" + name + "] is unknown, of a wrong type or too long; query and"
                 + " stack are strings of at most " + LONGEST_QUERY + " and " + Protocol.LONGEST_STACK + " characters, categories at most "
-                + Protocol.MOST_CATEGORIES + " strings of " + Protocol.LONGEST_CATEGORY + ", lang one of so many, explain and off true or false");
+                + Protocol.MOST_CATEGORIES + " strings of " + Protocol.LONGEST_CATEGORY + ", lang one of so many, min_score a number, explain and off true or false");
         });
         return new RerankExt(values);
     }

@@ -11,6 +11,7 @@ import java.util.stream.Collectors;
 import java.util.stream.IntStream;
 import org.apache.logging.log4j.LogManager;
 import org.apache.logging.log4j.Logger;
+import org.apache.lucene.search.TotalHits;
 import org.opensearch.ExceptionsHelper;
 import org.opensearch.OpenSearchException;
 import org.opensearch.OpenSearchStatusException;
@@ -48,7 +49,7 @@ final class RerankProcessor extends AbstractProcessor
     private static final String PLAN = "rerank.plan";
 
     private final RerankPlugin plugin;
-    private final Config config;
+    final Config config;
     private final ScoringClient service;
     // Stack and indices -> the fields that the service requested last. The first search sends only ids and scores.
     final Map<UUID, ScoringResponse.RequestedFields> lastRequested = new ConcurrentHashMap<>();
@@ -125,8 +126,8 @@ final class RerankProcessor extends AbstractProcessor
             plan.sent = request;
         }
         if (plan == null || plan.outcome != null) {
-            boolean explains = plan != null && plan.ext.is("explain");
-            listener.onResponse(explains ? copy(response, response.getHits(), plan, System.nanoTime()) : response);
+            boolean isReported = plan != null && plan.isReported();
+            listener.onResponse(isReported ? copy(response, response.getHits(), plan, System.nanoTime()) : response);
         } else {
             plan.isRepeated &= isIgnoreFailure() == false;
             rerank(plan, response, System.nanoTime(), ActionListener.notifyOnce(ActionListener.wrap(answer -> {
@@ -176,7 +177,7 @@ final class RerankProcessor extends AbstractProcessor
         }
         boolean isLong = query.length > ScoringRequest.LONG_QUERY || Objects.toString(plan.ext.text("query"), "").length() > ScoringRequest.LONG_QUERY;
         plan.asker.service.call(body, 1_000_000 + 2_000 * found.length, isLong,
-            bytes -> ScoringResponse.read(bytes, hits.hits().size(), plan.breaksTies()),
+            bytes -> ScoringResponse.read(bytes, hits.hits().size(), plan.breaksTies(), plan.minScore != null),
             ActionListener.runBefore(scored, () -> plugin.memory.addWithoutBreaking(-body.length)));
     }
 
@@ -261,21 +262,30 @@ final class RerankProcessor extends AbstractProcessor
             long moved = IntStream.range(0, Math.min(10, answer.hits().size())).filter(i -> answer.hits().get(i).position() != i).count();
             plan.end("passed", "shadow");
             plan.explained.put("would_move", moved);
+            if (plan.explained.remove("removed") instanceof Integer removed) {
+                plan.explained.put("would_remove", removed);
+            }
             plugin.stats.shadowed(moved, System.nanoTime() - start);
         }
         boolean reranked = plan.outcome.equals("reranked");
+        boolean removes = reranked && plan.minScore != null;
         List<ScoringResponse.Hit> best = new ArrayList<>(reranked ? answer.hits() : List.of());
-        IntStream.range(best.size(), hits.hits().size() + hits.rest().size())
-            .forEach(i -> best.add(new ScoringResponse.Hit(i, hits.at(i).getScore(), null)));
+        if (removes == false) { // hits after the candidates have no probability
+            IntStream.range(best.size(), hits.hits().size() + hits.rest().size())
+                .forEach(i -> best.add(new ScoringResponse.Hit(i, hits.at(i).getScore(), null, null)));
+        }
         List<ScoringResponse.Hit> page = plan.page(best);
-        float highest = reranked ? best.get(0).score() : response.getHits().getMaxScore();
+        float highest = reranked == false ? response.getHits().getMaxScore() : best.isEmpty() ? Float.NaN : best.get(0).score();
+        TotalHits counted = response.getHits().getTotalHits(); // null: not requested
+        TotalHits total = removes && counted != null ? new TotalHits(best.size(), TotalHits.Relation.EQUAL_TO) : counted;
         ActionListener<List<SearchHit>> done = ending(listener, documents -> {
             plugin.stats.count(plan.outcome, plan.reason);
+            plugin.stats.removed.add(removes ? hits.hits().size() - best.size() : 0);
             for (int i = 0; i < page.size(); i++) {
                 show(plan, page.get(i), hits, documents.get(i), reranked);
             }
             SearchHit[] all = documents.toArray(SearchHit[]::new);
-            listener.onResponse(copy(response, new SearchHits(all, response.getHits().getTotalHits(), highest), plan, start));
+            listener.onResponse(copy(response, new SearchHits(all, total, highest), plan, start));
         }, listener::onFailure);
         List<SearchHit> chosen = page.stream().map(one -> hits.at(one.position())).toList();
         if (plan.idsOnly == false || chosen.isEmpty()) {
@@ -313,6 +323,9 @@ final class RerankProcessor extends AbstractProcessor
             Map<String, Object> explained = new TreeMap<>();
             explained.put("first_stage", Map.of("rank", one.position() + 1, "score", candidate.getScore()));
             explained.put("signals", one.signals());
+            if (one.relevance() != null) {
+                explained.put("relevance", one.relevance());
+            }
             hit.setDocumentField("_rerank", new DocumentField("_rerank", List.of(explained)));
         }
         if (Boolean.TRUE.equals(plan.user.seqNoAndPrimaryTerm()) == false) {
@@ -333,7 +346,7 @@ final class RerankProcessor extends AbstractProcessor
         long nanos = System.nanoTime() - start;
         SearchResponseSections old = response.getInternalResponse();
         List<SearchExtBuilder> ext = new ArrayList<>(old.getSearchExtBuilders());
-        if (plan.ext.is("explain")) {
+        if (plan.isReported()) {
             Map<String, Object> explained = new TreeMap<>(plan.explained);
             explained.putAll(Map.of("outcome", plan.outcome, "took_ms", nanos / 1e6));
             if (plan.reason != null) {

@@ -8,17 +8,17 @@ import org.opensearch.common.xcontent.json.JsonXContent;
 import rerank.opensearch.ScoringClient.Failure;
 
 /**
- * The checked answer of the service. outcome: reranked, passed or failed; the last two have a reason. hits: all, best first, if
- * reranked. requested: the fields to send with the next call, or null. explained: fields in {@link #EXPLAINED}.
+ * The checked answer of the service. outcome: reranked, passed or failed; the last two have a reason. hits: all that were not
+ * removed, best first, if reranked. requested: the fields to send with the next call, or null. explained: fields in {@link #EXPLAINED}.
  */
 record ScoringResponse(String outcome, String reason, List<Hit> hits, RequestedFields requested, Map<String, Object> explained) {
     /** Fields of the answer that an explanation shows. */
     private static final Map<String, Class<?>> EXPLAINED =
-        Map.of("weights", Map.class, "without_features", Map.class, "unknown_categories", List.class);
+        Map.of("weights", Map.class, "without_features", Map.class, "unknown_categories", List.class, "removed", Integer.class);
     private static final Pattern PLAIN = Pattern.compile("[^*?,.\\s]{1,200}");
 
-    /** position: in the order of the first stage. signals: its explanation, or null. */
-    record Hit(int position, float score, Object signals) { }
+    /** position: in the order of the first stage. signals: its explanation, or null. relevance: its probability, or null. */
+    record Hit(int position, float score, Object signals, Object relevance) { }
 
     /**
      * Fields to send with a call. features: stored values of each hit. ids: ids of the hits. The service cannot name other
@@ -50,8 +50,11 @@ record ScoringResponse(String outcome, String reason, List<Hit> hits, RequestedF
         return new ScoringResponse("failed", failure.reason, null, null, Map.of());
     }
 
-    /** sent: number of hits. byPosition: whether equal scores stay in the order of the first stage; otherwise as answered. */
-    static ScoringResponse read(byte[] bytes, int sent, boolean byPosition) {
+    /**
+     * sent: number of hits. byPosition: whether equal scores stay in the order of the first stage; otherwise as answered.
+     * removes: whether the service removes hits of a small probability.
+     */
+    static ScoringResponse read(byte[] bytes, int sent, boolean byPosition, boolean removes) {
         int length = bytes.length < Protocol.FRAME ? -1 : ByteBuffer.wrap(bytes).getInt();
         if (length < 0 || length > bytes.length - Protocol.FRAME) {
             throw new Failure("bad_answer", "answered " + bytes.length + " bytes, and announced " + length);
@@ -61,9 +64,11 @@ record ScoringResponse(String outcome, String reason, List<Hit> hits, RequestedF
         if (answer.get("passed") instanceof String reason) {
             return new ScoringResponse("passed", reason.substring(0, Math.min(reason.length(), 64)), null, requested, Map.of());
         }
-        List<?> signals = answer.get("signals") == null ? null : signals(answer, sent);
-        int begin = Protocol.FRAME + length;
-        List<Hit> hits = hits(ByteBuffer.wrap(bytes, begin, bytes.length - begin), sent, signals);
+        if (removes && answer.get("removed") instanceof Integer == false) {
+            return new ScoringResponse("passed", "the service has no min_score", null, requested, Map.of()); // an older service
+        }
+        int size = removes ? sent - (Integer) answer.get("removed") : sent, begin = Protocol.FRAME + length;
+        List<Hit> hits = hits(ByteBuffer.wrap(bytes, begin, bytes.length - begin), sent, size, answer);
         Comparator<Hit> best = Comparator.comparing(Hit::score).reversed(); // stable: equal scores stay as answered
         hits.sort(byPosition ? best.thenComparing(Hit::position) : best);
         Map<String, Object> explained = new TreeMap<>(answer);
@@ -90,29 +95,34 @@ record ScoringResponse(String outcome, String reason, List<Hit> hits, RequestedF
         }
     }
 
-    /** All positions, then all scores. */
-    private static List<Hit> hits(ByteBuffer numbers, int size, List<?> signals) {
-        if (numbers.remaining() != 8 * size) {
+    /** Positions of {@code size} of the sent hits, then their scores. */
+    private static List<Hit> hits(ByteBuffer numbers, int sent, int size, Map<String, Object> answer) {
+        if (size < 0 || numbers.remaining() != 8 * size) {
             throw new Failure("bad_answer", "did not answer " + size + " places and scores");
         }
-        BitSet found = new BitSet(size);
+        List<?> signals = list(answer, "signals", size), relevance = list(answer, "relevance", size);
+        BitSet found = new BitSet(sent);
         List<Hit> hits = new ArrayList<>(size);
         for (int i = 0, begin = numbers.position(); i < size; i++) {
             int position = numbers.getInt(begin + 4 * i);
             float score = numbers.getFloat(begin + 4 * (size + i));
-            if (position < 0 || position >= size || found.get(position) || Float.isFinite(score) == false) {
+            if (position < 0 || position >= sent || found.get(position) || Float.isFinite(score) == false) {
                 throw new Failure("bad_answer", "answered a place twice, an unknown place, or a score that is no finite number");
             }
             found.set(position);
-            hits.add(new Hit(position, score, signals == null ? null : signals.get(i)));
+            hits.add(new Hit(position, score, signals.get(i), relevance.get(i)));
         }
         return hits;
     }
 
-    private static List<?> signals(Map<String, Object> answer, int size) {
-        if (answer.get("signals") instanceof List<?> list && list.size() == size) {
+    /** The values of the hits in a field; nulls without the field. */
+    private static List<?> list(Map<String, Object> answer, String field, int size) {
+        if (answer.get(field) == null) {
+            return Collections.nCopies(size, null);
+        }
+        if (answer.get(field) instanceof List<?> list && list.size() == size) {
             return list;
         }
-        throw new Failure("bad_answer", "did not answer " + size + " signals");
+        throw new Failure("bad_answer", "did not answer " + size + " values of " + field);
     }
 }

@@ -54,6 +54,8 @@ final class SearchPlan implements ToXContentObject {
     final int from, size; // the user's page
     String outcome, reason; // passed or failed, and the reason; null: not known yet
     int depth;
+    /** Hits with a smaller probability of relevance are removed; null: none. The search's own value, or the pipeline's. */
+    final Double minScore;
     Map<String, Object> explained = Map.of(); // explanation of the service
     String stack;
     boolean isStackAllowed; // by the pipeline, if the search names one
@@ -74,6 +76,7 @@ final class SearchPlan implements ToXContentObject {
         this.ext = ext;
         this.asker = asker;
         user = request.source();
+        minScore = ext.values.get("min_score") instanceof Number number ? (Double) number.doubleValue() : asker.config.minScore();
         from = user == null ? 0 : Math.max(user.from(), 0);
         size = user == null || user.size() < 0 ? 10 : user.size();
     }
@@ -92,6 +95,11 @@ final class SearchPlan implements ToXContentObject {
         return all.subList(Math.min(from, all.size()), Math.min(from + size, all.size()));
     }
 
+    /** Whether the response tells the outcome: without it, removed hits would be missing in silence. */
+    boolean isReported() {
+        return ext.is("explain") || minScore != null;
+    }
+
     String reasonToPass() {
         boolean wordless = user == null || ext.text("query") == null
             && (user.query() == null || WORDLESS.contains(user.query().getName()));
@@ -105,7 +113,7 @@ final class SearchPlan implements ToXContentObject {
             : sorted(user.sorts()) ? "sort"
             : user.pointInTimeBuilder() != null && breaksTies() ? "pit" // search_after needs the order of the first stage
             : user.storedFields() != null && user.storedFields().fetchFields() == false ? "no_ids" // _none_
-            : from >= depth ? "window" // the page begins after the candidates
+            : from >= depth && minScore == null ? "window" // the page begins after the candidates
             : null;
     }
 

@@ -9,7 +9,7 @@ import java.util.concurrent.atomic.LongAdder;
 final class Stats {
     private static final int REASONS = 100; // the service can return more reasons
 
-    final LongAdder reranked = new LongAdder(), breakerOpened = new LongAdder();
+    final LongAdder reranked = new LongAdder(), removed = new LongAdder(), breakerOpened = new LongAdder();
     private final Map<String, LongAdder> passed = new ConcurrentHashMap<>(), failed = new ConcurrentHashMap<>();
     private final LongAdder calls = new LongAdder(), nanos = new LongAdder();
     private final LongAdder shadowed = new LongAdder(), moved = new LongAdder(), shadowNanos = new LongAdder();
@@ -39,7 +39,7 @@ final class Stats {
         Map<String, Long> passes = new TreeMap<>(), failures = new TreeMap<>();
         passed.forEach((reason, counter) -> passes.put(reason, counter.sum()));
         failed.forEach((reason, counter) -> failures.put(reason, counter.sum()));
-        return new TreeMap<>(Map.of("node", node, "reranked", reranked.sum(),
+        return new TreeMap<>(Map.of("node", node, "reranked", reranked.sum(), "removed", removed.sum(),
             "passed", passes, "failed", failures, "breaker_opened", breakerOpened.sum(),
             "shadow", Map.of("count", shadowed.sum(), "moved", moved.sum(), "total_ms", shadowNanos.sum() / 1e6),
             "calls", Map.of("count", calls.sum(), "total_ms", nanos.sum() / 1e6, "max_ms", slowest.get() / 1e6)));

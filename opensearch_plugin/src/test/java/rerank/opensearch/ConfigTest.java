@@ -24,17 +24,17 @@ class ConfigTest {
     @Test
     void defaults() {
         URI url = URI.create("http://127.0.0.1:8080/v1/hook");
-        assertEquals(new Config(url, null, List.of(), false, 100, 1_000, false, true, false, 128, 5, 5_000), read(Map.of()));
+        assertEquals(new Config(url, null, List.of(), false, 100, null, 1_000, false, true, false, 128, 5, 5_000), read(Map.of()));
     }
 
     @Test
     void everySettingIsRead() {
         Map<String, Object> settings = new HashMap<>(Map.of("url", "https://host/path//", "stack", "tfidf,text", "depth", 200,
             "timeout", 50, "on_failure", "error", "fetch", "candidates", "max_connections", 1, "breaker_failures", 2, "breaker_pause", 3));
-        settings.putAll(Map.of("stacks", List.of("bm25", "text*0.5 + field:year*0.5"), "raw_values", true));
+        settings.putAll(Map.of("stacks", List.of("bm25", "text*0.5 + field:year*0.5"), "raw_values", true, "min_score", 0.5));
         Config config = read(settings);
         assertEquals(new Config(
-            URI.create("https://host/path/v1/hook"), "tfidf,text", List.of("bm25", "text*0.5+field:year*0.5"), true, 200, 50, true, false, false, 1, 2, 3), config);
+            URI.create("https://host/path/v1/hook"), "tfidf,text", List.of("bm25", "text*0.5+field:year*0.5"), true, 200, 0.5, 50, true, false, false, 1, 2, 3), config);
         assertTrue(read(Map.of("shadow", true)).shadow());
     }
 
@@ -61,7 +61,7 @@ class ConfigTest {
 
     @ParameterizedTest
     @CsvSource({"depth, 0", "depth, 10001", "timeout, 0", "timeout, 60001", "max_connections, 0", "breaker_failures, 0",
-        "breaker_pause, 3600001", "on_failure, never", "fetch, all"})
+        "breaker_pause, 3600001", "on_failure, never", "fetch, all", "min_score, 1.1", "min_score, -0.1", "min_score, NaN"})
     void whatCannotBeIsRefused(String name, String value) {
         String message = assertThrows(OpenSearchParseException.class, () -> read(Map.of(name, value))).getMessage();
         assertTrue(message.startsWith("[" + name + "] must be "), message);

@@ -25,10 +25,11 @@ class RerankExtTest {
 
     @Test
     void allOptionsAreRead() throws IOException {
-        RerankExt ext = parse("{\"query\": \"words\", \"stack\": \"tfidf\", \"categories\": [\"a\"], \"explain\": true, \"off\": false}");
+        RerankExt ext = parse("{\"query\": \"words\", \"stack\": \"tfidf\", \"categories\": [\"a\"], \"min_score\": 0.5, \"explain\": true, \"off\": false}");
         assertEquals("words", ext.text("query"));
         assertEquals("tfidf", ext.text("stack"));
         assertEquals(List.of("a"), ext.values.get("categories"));
+        assertEquals(0.5, ext.values.get("min_score"));
         assertTrue(ext.is("explain"));
         assertFalse(ext.is("off"));
         assertNull(parse("{}").text("query"));
@@ -37,7 +38,7 @@ class RerankExtTest {
 
     @ParameterizedTest
     @ValueSource(strings = {"{\"query\": 3}", "{\"stack\": [\"a\"]}", "{\"categories\": \"a\"}", "{\"categories\": [1]}",
-        "{\"explain\": \"true\"}", "{\"off\": 1}", "{\"of\": true}"})
+        "{\"explain\": \"true\"}", "{\"off\": 1}", "{\"min_score\": \"0.5\"}", "{\"min_score\": 1e999}", "{\"of\": true}"})
     void whatIsUnknownOrOfAWrongType(String json) {
         String message = assertThrows(IllegalArgumentException.class, () -> parse(json)).getMessage();
         assertTrue(message.startsWith("ext.rerank_stack: ["), message);

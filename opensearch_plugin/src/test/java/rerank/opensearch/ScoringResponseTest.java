@@ -13,7 +13,7 @@ import rerank.opensearch.ScoringClient.Failure;
 
 class ScoringResponseTest {
     /** An answer for three hits. numbers: positions and scores. */
-    private static ScoringResponse read(boolean byPosition, String json, Object... numbers) {
+    private static ScoringResponse read(boolean byPosition, boolean removes, String json, Object... numbers) {
         byte[] head = json.getBytes(StandardCharsets.UTF_8);
         ByteBuffer bytes = ByteBuffer.allocate(4 + head.length + 4 * numbers.length).putInt(head.length).put(head);
         for (Object number : numbers) {
@@ -23,11 +23,11 @@ class ScoringResponseTest {
                 bytes.putFloat((Float) number);
             }
         }
-        return ScoringResponse.read(bytes.array(), 3, byPosition);
+        return ScoringResponse.read(bytes.array(), 3, byPosition, removes);
     }
 
     private static ScoringResponse read(String json, Object... numbers) {
-        return read(false, json, numbers);
+        return read(false, false, json, numbers);
     }
 
     @Test
@@ -38,7 +38,7 @@ class ScoringResponseTest {
         assertEquals(2.5f, answer.hits().get(0).score());
         assertEquals("{bm25=2}", answer.hits().get(0).signals().toString());
         assertNull(answer.requested());
-        ScoringResponse sorted = read(true, "{}", 2, 1, 0, 1f, 2.5f, 1f);
+        ScoringResponse sorted = read(true, false, "{}", 2, 1, 0, 1f, 2.5f, 1f);
         assertEquals(List.of(1, 0, 2), sorted.hits().stream().map(ScoringResponse.Hit::position).toList());
     }
 
@@ -51,6 +51,26 @@ class ScoringResponseTest {
 
     private static Map<String, Object> explained(String json) {
         return read(json, 2, 0, 1, 2f, 1f, 0f).explained();
+    }
+
+    @Test
+    void hitsOfASmallProbabilityAreRemoved() {
+        ScoringResponse answer = read(false, true, "{\"removed\": 1, \"relevance\": [0.9, 0.4]}", 2, 0, 5f, 3f);
+        assertEquals(List.of(2, 0), answer.hits().stream().map(ScoringResponse.Hit::position).toList());
+        assertEquals(List.of(0.9, 0.4), answer.hits().stream().map(ScoringResponse.Hit::relevance).toList());
+        assertEquals(Map.of("removed", 1), answer.explained());
+        assertEquals(List.of(), read(false, true, "{\"removed\": 3}").hits());
+        assertEquals(3, read(false, true, "{\"removed\": 0}", 0, 1, 2, 3f, 2f, 1f).hits().size());
+    }
+
+    @Test
+    void removedHitsMustBeCounted() {
+        for (String json : List.of("{\"removed\": 0}", "{\"removed\": 4}", "{\"removed\": 1, \"relevance\": [1]}")) {
+            assertEquals("bad_answer", assertThrows(Failure.class, () -> read(false, true, json, 2, 0, 5f, 3f)).reason);
+        }
+        assertEquals("bad_answer", assertThrows(Failure.class, () -> read("{\"removed\": 1}", 2, 0, 5f, 3f)).reason, "not requested");
+        ScoringResponse older = read(false, true, "{}", 0, 1, 2, 3f, 2f, 1f);
+        assertEquals("the service has no min_score", older.reason());
     }
 
     @Test
@@ -89,7 +109,7 @@ class ScoringResponseTest {
         Object[] right = {0, 1, 2, 3f, 2f, 1f};
         assertEquals("bad_answer", assertThrows(Failure.class, () -> read("{\"signals\": []}", right)).reason);
         for (byte[] bytes : new byte[][] {{}, {0, 0, 0}, {0, 0, 0, 9, '{', '}'}, {-1, 0, 0, 2, '{', '}'}, "<html>".getBytes()}) {
-            assertEquals("bad_answer", assertThrows(Failure.class, () -> ScoringResponse.read(bytes, 3, false)).reason);
+            assertEquals("bad_answer", assertThrows(Failure.class, () -> ScoringResponse.read(bytes, 3, false, false)).reason);
         }
     }
 

@@ -67,6 +67,20 @@ class SearchPlanTest {
             Arguments.of(null, (UnaryOperator<SearchSourceBuilder>) source -> source.from(99)));
     }
 
+    @Test
+    void theMinimumOfTheSearchReplacesThatOfThePipeline() {
+        assertNull(plan(words(), Map.of(), Map.of()).minScore);
+        assertEquals(0.3, plan(words(), Map.of(), Map.of("min_score", 0.3)).minScore);
+        SearchPlan plan = plan(words(), Map.of("min_score", 0), Map.of("min_score", 0.3));
+        assertEquals(0.0, plan.minScore);
+        assertTrue(plan.isReported());
+    }
+
+    @Test
+    void aPageAfterTheCandidatesIsEmptyIfHitsAreRemoved() {
+        assertNull(prepared(words().from(100), Map.of("min_score", 0.5)).reasonToPass());
+    }
+
     private static UnaryOperator<SearchSourceBuilder> query(QueryBuilder query) {
         return source -> source.query(query);
     }
