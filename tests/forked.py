@@ -136,6 +136,9 @@ def _run(
     for target, pipe in enumerate((out, err), 1):
         os.dup2(pipe.fileno(), target)
         pipe.close()
+    # The server's streams may be of the file of a test runner, which can seek; those of a command cannot.
+    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", encoding="utf-8", closefd=False, buffering=1)  # noqa: SIM115
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(folder)
     os.environ.clear()
@@ -148,3 +151,4 @@ def _run(
         exec(code, {"__name__": "__main__"})
     finally:
         atexit._run_exitfuncs()
+        sys.stdout.flush()
