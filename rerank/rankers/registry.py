@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -158,46 +158,71 @@ def trainable() -> dict[str, Family]:
     return {variant: one for one in families().values() if one.fitter for variant in one.rankers}
 
 
-def family_of(variants: Iterable[str]) -> Family:
-    """Return the family of rankers. Raises UsageError for none, several or an untrainable one."""
-    known, names = trainable(), list(variants)
-    if not names:
-        raise UsageError(f"no ranker is named; choose from {', '.join(known)}")
-    for name in names:
-        if name not in known:
-            raise UsageError(f"{name!r} cannot be trained; choose from {', '.join(known)}")
-    family = known[names[0]]
-    for name in names:
-        if known[name] != family:
-            raise UsageError(
-                f"{names[0]} is of the family {family.name} and {name} of {known[name].name}; train them one"
-                " after the other"
-            )
-    return family
+def group_by_family(variants: Iterable[str]) -> dict[Family, list[str]]:
+    """Return the families of rankers with their rankers, both in the order of ``variants``.
 
-
-def configuration(
-    variants: Iterable[str], config: Options | Mapping[str, Any] | None = None, preset: str | None = None
-) -> Options:
-    """Return the options of rankers of one family.
-
-    config: its options, or a mapping of names to values.
-
-    Raises UsageError for a preset or an option that no ranker reads.
+    Raises UsageError for no ranker, or one that cannot be trained.
     """
-    names = list(variants)
-    family = family_of(names)
-    options = family.options_class()
+    families_by_variant = trainable()
+    groups: dict[Family, list[str]] = {}
+    for name in dict.fromkeys(variants):
+        if name not in families_by_variant:
+            raise UsageError(f"{name!r} cannot be trained; choose from {', '.join(families_by_variant)}")
+        groups.setdefault(families_by_variant[name], []).append(name)
+    if not groups:
+        raise UsageError(f"no ranker is named; choose from {', '.join(families_by_variant)}")
+    return groups
+
+
+def configurations(
+    groups: Mapping[Family, Sequence[str]],
+    config: Options | Mapping[str, Any] | None = None,
+    preset: str | None = None,
+) -> dict[Family, Options]:
+    """Return the options of each family.
+
+    groups: family -> its rankers that are trained.
+    config: options of one of the families, or a mapping of names to values. A family gets the values of the
+        options that one of its rankers reads.
+    preset: initial values. Every family needs a preset of this name.
+
+    Raises UsageError for a preset that a family lacks, or an option that no ranker reads.
+    """
+    variants = [name for names in groups.values() for name in names]
     if isinstance(config, Options):
-        if not isinstance(config, options):
-            raise UsageError(f"a {type(config).__name__} does not configure {', '.join(names)}")
+        if not any(isinstance(config, family.options_class()) for family in groups):
+            raise UsageError(f"a {type(config).__name__} does not configure {', '.join(variants)}")
         check(config)
-        return config
-    for option in config or {}:
-        readers = [name for name, one in trainable().items() if one.reads(option, name)]
-        if readers and not set(readers) & set(names):
+    options_by_family: dict[Family, Options] = {}
+    for family, names in groups.items():
+        options_class = family.options_class()
+        if isinstance(config, options_class):
+            options_by_family[family] = config
+            continue
+        values = {} if config is None or isinstance(config, Options) else config
+        options_by_family[family] = build(
+            options_class, _values_of_family(values, names, variants), preset or "default"
+        )
+    return options_by_family
+
+
+def _values_of_family(
+    values: Mapping[str, Any], names: Sequence[str], variants: Sequence[str]
+) -> dict[str, Any]:
+    """Return the values for rankers of one family, and values that belong to no ranker at all.
+
+    names:    the rankers of the family. variants: all rankers that are trained.
+
+    Raises UsageError for an option that only other rankers read.
+    """
+    selected: dict[str, Any] = {}
+    for option, value in values.items():
+        readers = {name for name, family in trainable().items() if family.reads(option, name)}
+        if readers and readers.isdisjoint(variants):
             raise UsageError(
-                f"{option_name(option)} has no effect with {', '.join(names)}; it is a setting of"
-                f" {', '.join(readers)}"
+                f"{option_name(option)} has no effect with {', '.join(variants)}; it is a setting of"
+                f" {', '.join(name for name in trainable() if name in readers)}"
             )
-    return build(options, config or {}, preset or "default")
+        if not readers or not readers.isdisjoint(names):
+            selected[option] = value
+    return selected

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,10 @@ from rerank.files import folder_lock
 from rerank.formats import read_corpus, read_pairs
 from rerank.inputs import File, Judgments, Pairs, Queries, as_list, as_pairs, as_qrels, as_queries, from_file
 from rerank.progress import Progress
-from rerank.rankers.registry import Family, Fitter, Source, configuration, family_of
-from rerank.rankers.training.job import TrainingJob
-from rerank.records import Document, Query
+from rerank.rankers.registry import Family, Fitter, Source, configurations, group_by_family
+from rerank.rankers.training.data import TrainingData
+from rerank.rankers.training.job import TrainingJob, TrainingResult
+from rerank.records import Document, LabeledPair, Query
 from rerank.workflows.encode import encode
 from rerank.workflows.training_data import Inputs, TrainReport, training_data
 from rerank.workspace import Workspace, WorkspaceOrPath
@@ -43,13 +44,14 @@ def train(
     encode_features: bool = True,
     progress: Progress | None = None,
 ) -> TrainReport:
-    """Fit rankers of one family, activate each, and encode the documents.
+    """Fit rankers, one after the other, activate each, and encode the documents.
 
-    names: for example ``text`` and ``meta``, ``s2net`` or ``dense``. encode_features: encode the documents.
+    names: for example ``text``, ``meta`` and ``s2net``. encode_features: encode the documents.
     queries, qrels, dev_qrels: judged queries. Default for dev: 10 % of them.
     pairs: (query, document) texts for projections, or a file of them.
     labeled, dev_labeled: document pairs for ``concept``. Dev pairs choose the step; default: the last one.
-    config: settings by name (``{"epochs": 3}``), or an object (``CnnConfig(epochs=3)``).
+    config: settings by name (``{"epochs": 3}``), or an object (``CnnConfig(epochs=3)``). Rankers of several
+        families read the settings that they know.
     preset: initial settings, for example ``paper``. as_name: name of a single ranker.
     restart: discard interrupted trainings instead of resuming. infer: infer missing categories of queries.
     first_stage: retrieves candidates, also ``template:FILE``. Default: the workspace's first stage.
@@ -59,9 +61,9 @@ def train(
     {'lsi': 3}
     """
     workspace = Workspace.open(workspace)
-    contains = workspace.engine.contains
-    names, progress = list(dict.fromkeys(as_list(names))), progress or Progress()
-    family, options = family_of(names), configuration(names, config, preset)
+    progress = progress or Progress()
+    groups = group_by_family(as_list(names))
+    options_by_family = configurations(groups, config, preset)
     inputs = Inputs(
         queries=as_queries(queries, ignore_categories=ignore_categories),
         qrels=None if qrels is None else as_qrels(qrels),
@@ -70,30 +72,120 @@ def train(
         first_stage=first_stage,
         query_text=None if query_text is None else from_file(query_text, read_corpus),
         infer=infer,
-        seed=getattr(options, "seed", 0),
-        labeled=(as_pairs(labeled, contains), as_pairs(dev_labeled, contains)),
+        labeled=_labeled_pairs(workspace, labeled, dev_labeled),
     )
-    called = _called(workspace, family, names, as_name)
-    _check_inputs(family, ", ".join(names), inputs, options, restart)
-    report, given = TrainReport(), inputs.qrels is not None or inputs.pairs
-    data = training_data(workspace, inputs, report, progress) if given else None
-    folder = workspace.folder / "training"
-    job = TrainingJob(workspace.engine, data, folder, restart, progress, inputs.labeled)
-    _fit(workspace, family.make_fitter(job, options), called, job, report)
-    _encode(workspace, report, progress, skip=not encode_features)
-    return report
+    ranker_names = _ranker_names(workspace, groups, as_name)
+    _check_inputs(groups, inputs, options_by_family, restart)
+    training = _Training(workspace, inputs, ranker_names, restart, progress)
+    for family, variants in groups.items():
+        training.train_family(family, variants, options_by_family[family])
+        if training.report.rankers[-1].interrupted:
+            break
+    _encode(workspace, training.report, progress, skip=not encode_features)
+    return training.report
 
 
-def _called(
-    workspace: Workspace, family: Family, names: Sequence[str], as_name: str | None
+def _labeled_pairs(
+    workspace: Workspace, train_pairs: Pairs, dev_pairs: Pairs
+) -> tuple[Sequence[LabeledPair], Sequence[LabeledPair]]:
+    contains = workspace.engine.contains
+    return as_pairs(train_pairs, contains), as_pairs(dev_pairs, contains)
+
+
+def _ranker_names(
+    workspace: Workspace, groups: Mapping[Family, Sequence[str]], as_name: str | None
 ) -> dict[str, str]:
-    """Return variant -> name."""
-    if as_name is not None and len(names) != 1:
-        raise UsageError(f"{as_name!r} names one ranker, not {len(names)}; train one ranker")
-    called = {variant: as_name or variant for variant in names}
-    for variant, name in called.items():
-        workspace.check_ranker_name(name, family.name, variant)
-    return called
+    """Return variant -> name of the ranker, in the order of training."""
+    variants = [variant for names in groups.values() for variant in names]
+    if as_name is not None and len(variants) != 1:
+        raise UsageError(f"{as_name!r} names one ranker, not {len(variants)}; train one ranker")
+    for family, names in groups.items():
+        for variant in names:
+            workspace.check_ranker_name(as_name or variant, family.name, variant)
+    return {variant: as_name or variant for variant in variants}
+
+
+def _inputs_of_family(family: Family, inputs: Inputs) -> Inputs:
+    """Return the inputs without those that the family does not learn from."""
+    if "judgments" not in family.learns_from:
+        inputs = replace(inputs, queries=(), qrels=None, dev_qrels=None)
+    if "pairs" not in family.learns_from:
+        inputs = replace(inputs, pairs=())
+    if "labeled pairs" not in family.learns_from:
+        inputs = replace(inputs, labeled=((), ()))
+    return inputs
+
+
+@dataclass
+class _Training:
+    """The training of the rankers of one command, family by family.
+
+    ranker_names: variant -> name, of all families in the order of training.
+    report:       of the families so far.
+    """
+
+    workspace: Workspace
+    inputs: Inputs
+    ranker_names: Mapping[str, str]
+    restart: bool
+    progress: Progress
+    report: TrainReport = field(default_factory=TrainReport)
+
+    def train_family(self, family: Family, variants: Sequence[str], options: Options) -> None:
+        """Fit and install the rankers of a family until an interruption."""
+        inputs = _inputs_of_family(family, replace(self.inputs, seed=getattr(options, "seed", 0)))
+        job = TrainingJob(
+            self.workspace.engine,
+            self._read_data(inputs),
+            self.workspace.folder / "training",
+            self.restart,
+            self.progress,
+            inputs.labeled,
+        )
+        fitter = family.make_fitter(job, options)
+        for variant in variants:
+            result = self._fit(fitter, variant, job)
+            self.report.rankers.append(result)
+            if result.interrupted:
+                name = self.ranker_names[variant]
+                self.progress.say(f"interrupted: kept {result.unit} {result.epoch} of {name}, the best one")
+                break
+
+    def _read_data(self, inputs: Inputs) -> TrainingData | None:
+        """Return the training data of a family, and add its counts to the report.
+
+        The families share the judgments, so counts are not added up. ``seen`` is of this family only,
+        because it is stored with its rankers.
+        """
+        report = TrainReport()
+        data = None
+        if inputs.qrels is not None or inputs.pairs:
+            data = training_data(self.workspace, inputs, report, self.progress)
+        for count in fields(TrainReport):
+            if count.name != "seen" and not getattr(report, count.name):
+                setattr(report, count.name, getattr(self.report, count.name))
+        self.report = report
+        return data
+
+    def _fit(self, fitter: Fitter, variant: str, job: TrainingJob) -> TrainingResult:
+        """Fit and install a ranker. An error of Ctrl-C names the rankers that are not trained."""
+        name = self.ranker_names[variant]
+        with _training_lock(job.folder, name):
+            try:
+                result = fitter.fit(variant, name)
+            except KeyboardInterrupt as error:
+                order = list(self.ranker_names)
+                not_trained = ", ".join(order[order.index(variant) :])
+                others = "; `rerank encode` stores the features of the others" if self.report.rankers else ""
+                message = f"{str(error) or 'interrupted'}; not trained: {not_trained}{others}"
+                raise KeyboardInterrupt(message) from None
+            if job.data is not None:
+                measure = result.measure.replace("the first stage", job.data.first_stage)
+                result = replace(result, measure=measure)
+            self.workspace.install(result.ranker, self.report.seen)
+            if result.discard_checkpoint is not None:
+                result.discard_checkpoint()
+        return result
 
 
 def _encode(workspace: Workspace, report: TrainReport, progress: Progress, *, skip: bool) -> None:
@@ -112,51 +204,50 @@ _INPUTS: dict[Source, str] = {
 }
 
 
-def _check_inputs(family: Family, names: str, inputs: Inputs, options: Options, restart: bool) -> None:
-    """Raise UsageError if an input or option cannot be used or has no effect, or the family has no input."""
-    options.check()
-    if restart and (not family.resumes or getattr(options, "untrained", False)):
-        what = "--untrained" if family.resumes else names
-        raise UsageError(f"{option_name('restart')} has no effect with {what}; leave it out")
-    given = {
+def _check_inputs(
+    groups: Mapping[Family, Sequence[str]],
+    inputs: Inputs,
+    options_by_family: Mapping[Family, Options],
+    restart: bool,
+) -> None:
+    """Raise UsageError if an input or option has no effect, or a family has nothing to learn from."""
+    has_input = {
         "judgments": inputs.qrels is not None,
         "pairs": bool(inputs.pairs),
         "labeled pairs": bool(inputs.labeled[0]),
     }
-    sources, learned = family.learns_from, " or ".join(family.learns_from)
+    all_names = ", ".join(name for names in groups.values() for name in names)
+    all_sources = list(dict.fromkeys(source for family in groups for source in family.learns_from))
     for source, option in _INPUTS.items():
-        if source not in sources and (given[source] or (source == "labeled pairs" and inputs.labeled[1])):
-            raise UsageError(f"{option}: no effect with {names}, which learns from {learned}; leave it out")
-    if "links" not in sources and not any(given[source] for source in sources):
-        wanted = ", or ".join(_INPUTS[source] for source in sources)
-        raise UsageError(f"{names} learns from {learned}; give {wanted}")
-    for name in options.unjudged if given["judgments"] else ():
-        if getattr(options, name) != getattr(type(options)(), name):
-            raise UsageError(f"{option_name(name)} has no effect with --qrels; leave it out")
+        is_present = has_input[source] or (source == "labeled pairs" and inputs.labeled[1])
+        if is_present and source not in all_sources:
+            raise UsageError(
+                f"{option}: no effect with {all_names}, which learns from {' or '.join(all_sources)};"
+                " leave it out"
+            )
+    for family, names in groups.items():
+        options = options_by_family[family]
+        options.check()
+        sources = family.learns_from
+        if "links" not in sources and not any(has_input[source] for source in sources):
+            needed = ", or ".join(_INPUTS[source] for source in sources)
+            raise UsageError(f"{', '.join(names)} learns from {' or '.join(sources)}; give {needed}")
+        for name in options.unjudged if has_input["judgments"] else ():
+            if getattr(options, name) != getattr(type(options)(), name):
+                raise UsageError(f"{option_name(name)} has no effect with --qrels; leave it out")
+    if restart:
+        _check_restart(groups, options_by_family)
 
 
-def _fit(
-    workspace: Workspace, fitter: Fitter, called: Mapping[str, str], job: TrainingJob, report: TrainReport
+def _check_restart(
+    groups: Mapping[Family, Sequence[str]], options_by_family: Mapping[Family, Options]
 ) -> None:
-    """Fit and install rankers until an interruption."""
-    for place, (variant, name) in enumerate(called.items()):
-        try:
-            with _training_lock(job.folder, name):
-                result = fitter.fit(variant, name)
-        except KeyboardInterrupt as error:
-            left = ", ".join([*called][place:])
-            kept = "; `rerank encode` stores the features of the others" if place else ""
-            message = f"{str(error) or 'interrupted'}; not trained: {left}{kept}"
-            raise KeyboardInterrupt(message) from None
-        if job.data is not None:
-            result = replace(result, measure=result.measure.replace("the first stage", job.data.first_stage))
-        workspace.install(result.ranker, report.seen)
-        if result.discard_checkpoint is not None:
-            result.discard_checkpoint()
-        report.rankers.append(result)
-        if result.interrupted:
-            job.progress.say(f"interrupted: kept {result.unit} {result.epoch} of {name}, the best one")
-            break
+    """Raise UsageError if no family has a training that could be interrupted and discarded."""
+    resuming = [family for family in groups if family.resumes]
+    if all(getattr(options_by_family[family], "untrained", False) for family in resuming):
+        names = ", ".join(name for variants in groups.values() for name in variants)
+        reason = "--untrained" if resuming else names
+        raise UsageError(f"{option_name('restart')} has no effect with {reason}; leave it out")
 
 
 @contextmanager

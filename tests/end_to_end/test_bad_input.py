@@ -181,7 +181,10 @@ def test_pairs_without_information_for_training_are_refused(run, workspace, tmp_
 
 @pytest.mark.slow
 def test_a_damaged_workspace_gives_one_line_or_the_same_answer(run, small, workspace):
-    """For any damaged file, the command prints one line without a traceback, or it works without the file."""
+    """For any damaged file, the command prints one line without a traceback, or it works without the file.
+
+    Recomputed features can differ from stored ones in the last bit of float16.
+    """
     asked = ("query", "cells", "--stack", STACK, "-w", workspace, "--json")
     right_answer = run(*asked).json["hits"]
     files = [path for path in workspace.rglob("*") if path.is_file() and "documents.db-" not in path.name]
@@ -195,7 +198,12 @@ def test_a_damaged_workspace_gives_one_line_or_the_same_answer(run, small, works
             if done.code:
                 done.fails(1)
             else:
-                assert done.json["hits"] == right_answer, path
+                answer = done.json["hits"]
+                assert [hit["id"] for hit in answer] == [hit["id"] for hit in right_answer], path
+                for hit, right_hit in zip(answer, right_answer, strict=True):
+                    assert hit["score"] == pytest.approx(right_hit["score"], abs=1e-3), path
+                    for name, signal in right_hit["signals"].items():
+                        assert hit["signals"][name] == pytest.approx(signal, abs=1e-3), path
             path.unlink(missing_ok=True)
             path.write_bytes(right)
     assert run(*asked).json["hits"] == right_answer

@@ -121,6 +121,20 @@ def test_train_reports_in_json(run, small, workspace):
 
 
 @pytest.mark.slow
+def test_one_command_trains_rankers_of_several_families(run, small, plain):
+    run("ingest", small.corpus, "-w", plain)
+    report = run(
+        "train", "text", "s2net", "meta", "--queries", small.queries, "--qrels", small.train, "--epochs", 1,
+        "--dim", 20, "--filters", 8, "-w", plain, "--json",
+    ).json  # fmt: skip
+    assert [ranker["name"] for ranker in report["rankers"]] == ["text", "meta", "s2net"]
+    assert report["encoded"] == dict.fromkeys(["meta", "s2net", "text"], len(small.documents))
+    assert not (plain / "training").exists()
+    status = run("status", "-w", plain, "--json").json
+    assert {ranker["name"] for ranker in status["rankers"]} == {"text", "meta", "s2net"}
+
+
+@pytest.mark.slow
 def test_ctrl_c_keeps_and_reports_the_best_epoch(forks, run, small, plain):
     run("ingest", small.corpus, "-w", plain)
     process = forks.start(

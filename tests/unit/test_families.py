@@ -8,7 +8,7 @@ import pytest
 
 from rerank.errors import NotTrainedError, UsageError
 from rerank.rankers import registry
-from rerank.rankers.registry import configuration, family_of
+from rerank.rankers.registry import configurations, group_by_family
 from rerank.records import Document
 from rerank.workflows.train import train
 from rerank.workspace import Workspace
@@ -52,6 +52,11 @@ class YearFitter:
 
 FAMILY = Family("year", ("year",), YearRanker, ("links",), "rerank_year:YearConfig", "rerank_year:YearFitter")
 """
+
+
+def configuration(names, config=None, preset=None):
+    (options,) = configurations(group_by_family(names), config, preset).values()
+    return options
 
 
 @pytest.fixture
@@ -109,7 +114,7 @@ def test_invalid_settings_and_settings_without_effect_are_refused(names, config,
         configuration(names, config)
 
 
-def test_one_training_accepts_rankers_of_one_family():
+def test_presets_and_objects_configure_the_rankers_of_a_family():
     paper = configuration(["text", "meta"], {"head": "cosine"}, preset="paper")
     assert (paper.head, paper.width, paper.filters) == ("cosine", 4, 256)
     assert configuration(["text"], paper) is paper
@@ -117,8 +122,30 @@ def test_one_training_accepts_rankers_of_one_family():
     for call in (lambda: configuration(["lsi"], paper), lambda: configuration(["lsi"], preset="paper")):
         with pytest.raises(UsageError):
             call()
-    with pytest.raises(UsageError, match="cnn and s2net of projection"):
-        family_of(["text", "s2net"])
+
+
+def test_each_family_gets_the_settings_that_its_rankers_read():
+    groups = group_by_family(["text", "s2net", "meta"])
+    assert [(family.name, names) for family, names in groups.items()] == [
+        ("cnn", ["text", "meta"]),
+        ("projection", ["s2net"]),
+    ]
+    cnn, projection = configurations(groups, {"filters": 8, "gamma": 2.0, "dim": 5}).values()
+    assert cnn.filters == 8
+    assert (projection.gamma, projection.dim) == (2.0, 5)
+    with pytest.raises(
+        UsageError, match="strategy has no effect with text, meta, s2net; it is a setting of dense"
+    ):
+        configurations(groups, {"strategy": "word"})
+    with pytest.raises(UsageError, match="'filter' is unknown"):
+        configurations(groups, {"filter": 8})
+
+
+def test_families_without_data_to_learn_from_are_refused(workspace):
+    with pytest.raises(UsageError, match="--qrels: no effect with concept"):
+        train(workspace, ["concept"], qrels={"q": {"1990": 1}}, labeled=[("1990", "2020", 1)])
+    with pytest.raises(UsageError, match="text learns from judgments; give --queries and --qrels"):
+        train(workspace, ["s2net", "text"], pairs=[("a", "b"), ("c", "d")])
 
 
 @pytest.mark.parametrize(
