@@ -266,7 +266,7 @@ class Workspace:
         """Read the citations of the documents."""
         from rerank.rankers.graphs.citations import Citations
 
-        return Citations.of(self.engine.documents())
+        return Citations.from_documents(self.engine.documents())
 
     # -- rankers -----------------------------------------------------------------------------------------
 

@@ -106,7 +106,7 @@ def by_links(graph: LinkGraph, usable: NDArray[np.bool_]) -> Neighbors:
     """Return linked documents, scored by weight."""
     rows = graph.matrix.tocoo()
     kept = usable[rows.row] & usable[rows.col]
-    return LinkedNeighbors.of(rows.row[kept], rows.col[kept], rows.data[kept], usable)
+    return LinkedNeighbors.from_pairs(rows.row[kept], rows.col[kept], rows.data[kept], usable)
 
 
 @dataclass
@@ -153,12 +153,12 @@ class CitingTriplets(SomeTriplets):
     def of(cls, graph: Citations, usable: NDArray[np.bool_], hard: int = 0) -> CitingTriplets:
         """Read the citations of a graph. usable: (N,) bool: with text."""
         pairs = {(paper, one.reference) for paper, found in graph.papers() for one in found}
-        network = CoCitations.of(
+        network = CoCitations.from_papers(
             (f"{number}", [Mention(paper, 0, 0, 0), Mention(ref, 0, 0, 0)])
             for number, (paper, ref) in enumerate(sorted(pairs))
             if paper != ref
         )
-        texts, _ = graph.places(network)
+        texts, _ = graph.match_texts(network)
         with_text = texts >= 0
         with_text[with_text] = usable[texts[with_text]]
         place = {key: number for number, key in enumerate(network.keys)}
@@ -212,7 +212,7 @@ def changed(
     if how in ("direct", "specter"):
         if equal or how == "specter":
             citing.kept = np.isin(np.arange(len(citing.kept)), some)
-        texts, refs = graph.places(citing.network)
+        texts, refs = graph.match_texts(citing.network)
         return replace(of, triplets=citing, texts=texts, refs=refs)
     options = {name: getattr(of.triplets, name) for name in ("network", "usable", "level", "direct")}
     triplets = HardTriplets(**options, hard=hard)
@@ -253,4 +253,4 @@ def by_hops(
             if not (left and len(frontier)):
                 break
         seen[np.concatenate(near)] = False
-    return Neighbors.of(rows, ids, scores, usable)
+    return Neighbors.from_pairs(rows, ids, scores, usable)

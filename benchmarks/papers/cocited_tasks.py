@@ -42,8 +42,8 @@ class Tasks:
         test = [row for row in rows if tested(row["key"])]
         some = [test[i] for i in np.sort(rng.permutation(len(test))[:count]).tolist()]
         documents = [Document(row["key"], extra={"citations": row["citations"]}) for row in some]
-        papers = list(Citations.of(documents).papers())
-        network = CoCitations.of(papers)
+        papers = list(Citations.from_documents(documents).papers())
+        network = CoCitations.from_papers(papers)
         known = {key: title for row in rows for key, title in row["references"].items() if title}
         self.keys = [key for key in network.keys if key in known]
         cited = {c["ref"] for row in test for c in row["citations"]} if test_negatives else known.keys()
@@ -103,7 +103,7 @@ class Tasks:
                 return
 
     def _proximity(self, paper: Any, place: dict[str, int]) -> Iterator[tuple[int, dict[str, list[int]]]]:
-        own = CoCitations.of([paper])
+        own = CoCitations.from_papers([paper])
         for ref in range(len(own)):
             if own.keys[ref] in place:
                 ids = own.neighbors(ref, "document")

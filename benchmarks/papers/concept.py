@@ -135,7 +135,7 @@ def trained(data: Data, how: str, seed: int, args: argparse.Namespace) -> dict[s
     encoder = config.load()
     dev, test = data.pairs["dev"], {pair.key for pair in data.pairs["test"]}
     train = [pair for pair in data.thinned(args.keep, seed) if pair.key not in test]
-    graph = given = ConceptGraph.of(train, dev)
+    graph = given = ConceptGraph.from_pairs(train, dev)
     if hops > 1:
         graph = expand(given, [*dev, *data.pairs["test"]], hops, ratio, seed)
     tokens = encoder.tokens([data.documents[one].content for one in graph.ids])

@@ -33,7 +33,7 @@ from ablations import config_of, task_of
 from rerank.evaluation.significance import randomization_test
 from rerank.formats import read_corpus
 from rerank.progress import Progress
-from rerank.rankers.dense.fit import HeldOut
+from rerank.rankers.dense.fit import LinkEvaluation
 from rerank.rankers.dense.texts import Passages, Texts
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.graphs.links import LinkGraph
@@ -68,7 +68,7 @@ def encoder(start: str, tokens: int, seed: int) -> tuple[TextEncoder, dict[str, 
     return loaded, {"model": model, "train_layers": top or 0, "layers": int(layers)}
 
 
-def one(texts: Texts, graph: LinkGraph, test: HeldOut, start: str, how: str, seed: int, args) -> dict:
+def one(texts: Texts, graph: LinkGraph, test: LinkEvaluation, start: str, how: str, seed: int, args) -> dict:
     loaded, options = encoder(start, args.tokens, seed)
     passages = Passages(texts.tokens, loaded.room, 1)
     pool = [passages.get(d).tolist() for d in test.pool.tolist()]
@@ -143,23 +143,23 @@ def main() -> None:
     table(args, done)
 
 
-def recall_of(test: HeldOut, vectors: np.ndarray, cutoffs: tuple[int, ...] = (5, 10)) -> np.ndarray:
+def recall_of(test: LinkEvaluation, vectors: np.ndarray, cutoffs: tuple[int, ...] = (5, 10)) -> np.ndarray:
     """Recall of the held-out links: (anchors, cut-offs). vectors: unit length, of the pool."""
     return recall_at(test, test.ranked(vectors), cutoffs)
 
 
-def recall_at(test: HeldOut, ranked: np.ndarray, cutoffs: tuple[int, ...]) -> np.ndarray:
+def recall_at(test: LinkEvaluation, ranked: np.ndarray, cutoffs: tuple[int, ...]) -> np.ndarray:
     """Recall of the held-out links: (anchors, cut-offs). ranked: (anchors, pool) bool, by rank."""
     hits = ranked.cumsum(axis=1)
-    many = np.maximum(test.wanted.sum(axis=1), 1)
+    many = np.maximum(test.relevant.sum(axis=1), 1)
     return hits[:, [min(c, hits.shape[1]) - 1 for c in cutoffs]] / many[:, None]
 
 
-def apart(texts: Texts, share: float, split: int) -> tuple[LinkGraph, HeldOut]:
+def apart(texts: Texts, share: float, split: int) -> tuple[LinkGraph, LinkEvaluation]:
     """Hold out the test links. Asserts that the training graph contains none of them."""
     graph, held = texts.graph.hold_out(share, split)
     size = len(texts.tokens)
-    test = HeldOut.of(graph, held, texts.usable, size=size, seed=split, anchors=size)
+    test = LinkEvaluation.draw(graph, held, texts.usable, size=size, seed=split, anchors=size)
     overlap = len({*map(tuple, held.tolist())} & {*map(tuple, graph.pairs().tolist())})
     print(
         f"{size} documents, {len(held)} linked pairs held out for the test ({overlap}"

@@ -47,7 +47,7 @@ class LanguageModel(Task):
         self.documents = np.flatnonzero(passages.tokens.lengths > 0)
         self.batch, self.rate = int(PRESETS["paper"]["batch"]), float(PRESETS["paper"]["rate"])
         self.steps_per_epoch = max(1, len(self.documents) // self.batch)
-        self.vocabulary = Vocabulary.of(encoder.tokenizer)
+        self.vocabulary = Vocabulary.from_tokenizer(encoder.tokenizer)
         if torch.cuda.is_available():
             encoder.model.to("cuda")
         self.head = Head(encoder.model.get_input_embeddings()).to(encoder.device)

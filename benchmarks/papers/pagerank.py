@@ -39,7 +39,7 @@ def recall(found: np.ndarray, true: np.ndarray) -> float:
 
 
 def against_the_inverse(folder: Path, k: int, repeats: int) -> None:
-    graph = LinkGraph.of(read_corpus(str(next(folder.glob("corpus*.jsonl.gz")))))
+    graph = LinkGraph.from_documents(read_corpus(str(next(folder.glob("corpus*.jsonl.gz")))))
     adjacency = graph.matrix
     print(f"{folder.name}: {len(graph.ids)} documents, {len(graph.pairs())} linked pairs")
     print("| | wall s | CPU s | largest error |\n| --- | --- | --- | --- |")

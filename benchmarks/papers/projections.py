@@ -30,12 +30,12 @@ from rerank.engines.base import SearchRequest
 from rerank.evaluation.significance import holm, randomization_test
 from rerank.formats import read_queries
 from rerank.progress import Progress
-from rerank.rankers.projection import fit as projection
+from rerank.rankers.projection import solver
 from rerank.rankers.projection.config import ProjectionConfig
 from rerank.rankers.projection.fit import ProjectionTrainer
-from rerank.rankers.projection.pairs import Vectors, unit_rows
 from rerank.rankers.projection.ranker import Projection, Terms, term_matrix
 from rerank.rankers.projection.s2net import Comparisons, S2Net, entries, minimize
+from rerank.rankers.projection.solver import Vectors, unit_rows
 from rerank.rankers.projection.spectral import opca
 from rerank.rankers.training.data import Corpus, TrainingData, TrainingQuery
 from rerank.rankers.training.job import TrainingJob
@@ -237,7 +237,7 @@ def curve(trainer: ProjectionTrainer, mates: Mates) -> list[float]:
     queries, documents = (
         term_matrix(vectors.terms, Corpus.read(texts)) for texts in (mates.queries, mates.documents)
     )
-    projection.PATIENCE = 10**6
+    solver.PATIENCE = 10**6
 
     def measured(matrix: np.ndarray) -> tuple[float, float]:
         size = queries.shape[1]
@@ -287,8 +287,8 @@ def speed(count: int, terms: int, dim: int, iterations: int, with_opca: bool) ->
     P = (X @ A).copy()
     X_t, Y_t = X.T.tocsr(), Y.T.tocsr()
     parts = [np.arange(count)]
-    if count * count * dim > projection.MOST_PRODUCTS:
-        parts = np.array_split(rng.permutation(count), -(-count // projection.PART))
+    if count * count * dim > solver.MAX_PRODUCTS:
+        parts = np.array_split(rng.permutation(count), -(-count // solver.PART_SIZE))
 
     def products() -> tuple[float, float]:
         begin = time.perf_counter()

@@ -65,7 +65,7 @@ from rerank.evaluation.significance import randomization_test
 from rerank.files import write_text
 from rerank.formats.jats import read_jats
 from rerank.rankers.dense.config import DenseConfig
-from rerank.rankers.dense.fit import DenseTask, HeldOut
+from rerank.rankers.dense.fit import DenseTask, LinkEvaluation
 from rerank.rankers.dense.texts import Passages, Texts
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.graphs.links import LinkGraph
@@ -112,7 +112,7 @@ class Prepared:
 
     texts: Texts
     graph: LinkGraph
-    test: HeldOut
+    test: LinkEvaluation
     labels: list[tuple[str, ...]]
     of: list[str]
     sentences: list[str]
@@ -202,9 +202,9 @@ def by_all_passages(of: Prepared, fragments: Fragments, vectors: np.ndarray) -> 
     """Return recall of held-out links by all passages of the documents. vectors: the queries."""
     test, found = of.test, {}
     for name, scores in fragments.scores(vectors[test.pool[test.anchors]]).items():
-        scores = np.where(test.known, -np.inf, scores[:, test.pool])
+        scores = np.where(test.excluded, -np.inf, scores[:, test.pool])
         order = np.argsort(-scores, axis=1, kind="stable")
-        recall = recall_at(test, np.take_along_axis(test.wanted, order, axis=1), (5, 10))
+        recall = recall_at(test, np.take_along_axis(test.relevant, order, axis=1), (5, 10))
         found |= {f"{name} R@5": recall[:, 0], f"{name} R@10": recall[:, 1]}
     return found
 
@@ -219,8 +219,8 @@ def by_links(of: Prepared, vectors: np.ndarray, seed: int) -> dict[str, np.ndarr
     nearer = []
     for row, anchor in enumerate(of.test.anchors.tolist()):
         scores = pool @ pool[anchor]
-        mates = of.test.wanted[row]
-        others = np.flatnonzero(~mates & ~of.test.known[row])
+        mates = of.test.relevant[row]
+        others = np.flatnonzero(~mates & ~of.test.excluded[row])
         others = rng.choice(others, OTHERS)
         nearer.append((scores[mates][:, None] > scores[others]).mean())
     links = of.graph.matrix

@@ -100,7 +100,7 @@ def sample(network: CoCitations, usable: np.ndarray, wanted: int) -> None:
 
 
 def triplets(archive: Path, wanted: int) -> None:
-    citations = Citations.of(articles(archive))
+    citations = Citations.from_documents(articles(archive))
     begin = clock()
     network = citations.network
     print(f"network: {len(network)} references in {since(begin)}")
@@ -111,8 +111,8 @@ def triplets(archive: Path, wanted: int) -> None:
 
 def pairs(archive: Path) -> None:
     """Print the pairs of references with a DOI. Other authors count only these references."""
-    papers = Citations.of(articles(archive)).papers()
-    network = CoCitations.of(
+    papers = Citations.from_documents(articles(archive)).papers()
+    network = CoCitations.from_papers(
         (paper, [one for one in found if one.reference.startswith("10.")]) for paper, found in papers
     )
     print(f"{len(network)} references")
@@ -126,7 +126,7 @@ def key(folder: Path) -> None:
     Our count is the number of documents that are linked with both references of a pair. All counts of the
     file are even: each common citing document counts twice.
     """
-    network = Citations.of(read_corpus(folder / "corpus.jsonl.gz")).network
+    network = Citations.from_documents(read_corpus(folder / "corpus.jsonl.gz")).network
     whole = network.levels["document"]
     rows = (line.split("\t") for line in (folder / "cocitation.tsv").read_text("utf-8").splitlines()[1:])
     counts = {(a, b): int(count) for a, b, count in rows}
@@ -160,7 +160,7 @@ def synthetic(references: int, mentions: int, wanted: int) -> None:
     del sentence
     begin = clock()
     sizes = np.full(papers, 50, np.int64)
-    network = CoCitations.of_rows(tuple(f"r{one}" for one in range(references)), rows, sizes)
+    network = CoCitations.from_mentions(tuple(f"r{one}" for one in range(references)), rows, sizes)
     del rows
     cited = np.diff(network.levels["document"].of_refs.indptr)
     print(f"{references:,} references, {papers * 50:,} mentions, the most cited in {cited.max():,} papers")

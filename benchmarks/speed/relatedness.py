@@ -64,7 +64,7 @@ def scoring(repeats: int, count: int = 1000, width: int = 384) -> None:
 def concepts(data: Path, encoder: TextEncoder) -> tuple[ConceptGraph, list[np.ndarray]]:
     documents = {one.id: one for one in read_corpus(data / "corpus.jsonl.gz")}
     train, dev = (read_labeled_pairs(data / f"pairs.{part}.tsv") for part in ("train", "dev"))
-    graph = ConceptGraph.of(train, dev)
+    graph = ConceptGraph.from_pairs(train, dev)
     tokens = encoder.tokens([documents[one].content for one in graph.ids])
     return graph, [np.array(one[: encoder.room], dtype=np.int32) for one in tokens]
 

@@ -35,9 +35,9 @@ def test_citations_without_a_reference_are_left_out(tmp_path):
     titles = {"https://doi.org/10.1000/a": "On A", "10.1000/b": "On B"}
     found = Document("x", extra=read(tmp_path, {"citations": rows + nothing, "references": titles}))
     assert [tuple(one) for one in mentions(found)] == [("10.1000/a", 0, 0, 0), ("7", 1, 1, 1)]
-    assert Citations.of([found]).titles == {"10.1000/a": "On A", "10.1000/b": "On B"}
+    assert Citations.from_documents([found]).titles == {"10.1000/a": "On A", "10.1000/b": "On B"}
     empty = Document("x", extra=read(tmp_path, {"citations": None, "references": None}))
-    assert Citations.of([empty]).titles == {}
+    assert Citations.from_documents([empty]).titles == {}
 
 
 @pytest.mark.parametrize(

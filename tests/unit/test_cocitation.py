@@ -30,7 +30,7 @@ def nest(found):
 @given(papers)
 def test_properties_of_every_network(papers):
     read = {name: nest(found) for name, found in papers.items()}
-    network = CoCitations.of(read.items())
+    network = CoCitations.from_papers(read.items())
     at_level = [set(pairs(network, level)) for level in LEVELS]
     assert all(finer <= coarser for finer, coarser in pairwise(at_level))
     for level, place in zip(LEVELS, (3, 2, 1, None)):
@@ -49,5 +49,5 @@ def test_properties_of_every_network(papers):
                 pair for pair in expected if key in pair
             }
             assert all(network.levels[level].shared(ref, mate) for mate in mates)
-    again = CoCitations.of([*reversed(list(read.items())), *read.items()])
+    again = CoCitations.from_papers([*reversed(list(read.items())), *read.items()])
     assert [pairs(again, level) for level in LEVELS] == [pairs(network, level) for level in LEVELS]

@@ -16,7 +16,7 @@ from rerank.rankers.dense.neighbors import CitedNeighbors, Structure
 from rerank.rankers.dense.quintuplets import QuintupletSampler
 from rerank.rankers.dense.ranker import DenseRanker
 from rerank.rankers.dense.texts import Passages, Texts
-from rerank.rankers.dense.triplets import EACH
+from rerank.rankers.dense.triplets import TRIPLETS_PER_TARGET
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.graphs.citations import Citations, held_out
 from rerank.rankers.graphs.cocitation import Mention
@@ -104,7 +104,7 @@ def sampler_of(texts, config):
 def test_citations_are_read_as_a_graph():
     both = [citing_document("X", X), citing_document("Y", X[1:3])]
     documents = [*both, *(Document(key, key) for key in "abcde")]
-    graph = Citations.of(documents)
+    graph = Citations.from_documents(documents)
     assert graph.ids == ["X", "Y", *"abcde"]
     near = graph.near(np.arange(7)).toarray() > 0
     assert (near[2:, 2:] == ~np.eye(5, dtype=bool)).all()  # paper X cites all of them
@@ -121,7 +121,7 @@ def test_references_outside_the_collection_become_texts():
 
 def test_documents_with_only_links_share_no_section():
     documents = [Document("x", links=("a", "b")), *(Document(key, key) for key in "abc")]
-    graph = Citations.of(documents)
+    graph = Citations.from_documents(documents)
     assert graph.near(np.array([1])).toarray()[0, 2] == 1
     assert len(graph.network.neighbors(graph.network.keys.index("a"), "document")) == 1
     assert not len(graph.network.neighbors(graph.network.keys.index("a"), "section"))
@@ -136,7 +136,7 @@ def test_the_share_and_the_seed_select_the_held_out_articles():
 
 
 def test_held_out_pairs_occur_only_in_held_out_articles():
-    graph = Citations.of(collection())
+    graph = Citations.from_documents(collection())
     papers, left = dict(graph.papers()), {}
     for share, seed in ((0.2, 0), (0.4, 0), (0.4, 1)):
         rest, held = graph.hold_out(share, seed)
@@ -191,9 +191,9 @@ def test_an_epoch_contains_the_triplets_of_the_sampler(texts):
     assert isinstance(neighbors, CitedNeighbors)
     draws = [draw for batch in sampler.epoch(1) for draw in batch.pairs]
     assert sampler.steps() == len(sampler.anchors()) // 7
-    assert len(sampler.anchors()) == EACH * int(neighbors.paired.sum())
+    assert len(sampler.anchors()) == TRIPLETS_PER_TARGET * int(neighbors.paired.sum())
     assert {draw.level for draw in draws} == {1}
-    assert max(Counter(draw.anchor for draw in draws).values()) <= EACH
+    assert max(Counter(draw.anchor for draw in draws).values()) <= TRIPLETS_PER_TARGET
     for draw in draws:
         rng = np.random.default_rng((config.seed, 1, draw.anchor))
         ref = int(neighbors.refs[draw.anchor])

@@ -148,7 +148,7 @@ def test_the_queue_is_first_in_first_out(batches):
 
 def test_the_momentum_encoder_follows_slowly(batches):
     found = MomentumLoss(batches, momentum=0.9)
-    (learning, *_), (before, *_) = found.parameters_of_encoder, [one.clone() for one in found.slow]
+    (learning, *_), (before, *_) = found.encoder_weights, [one.clone() for one in found.slow]
     assert torch.equal(found.slow[0], learning)
     kept = learning.detach().clone()
     with torch.no_grad():
@@ -163,7 +163,7 @@ def test_keys_have_no_gradient_and_do_not_change_the_encoder(batches):
     found = MomentumLoss(batches)
     batches.encoder.model.train()
     before = torch.get_rng_state()
-    weights = [one.detach().clone() for one in found.parameters_of_encoder]
+    weights = [one.detach().clone() for one in found.encoder_weights]
     with torch.no_grad():
         found.slow[0] += 0.5
     one, two = found.encoded(batch().anchor), found.encoded(batch().anchor)
@@ -171,7 +171,7 @@ def test_keys_have_no_gradient_and_do_not_change_the_encoder(batches):
     assert torch.equal(one, two)  # without dropout
     assert torch.equal(torch.get_rng_state(), before)
     assert batches.encoder.model.training
-    assert all(torch.equal(a, b) for a, b in zip(weights, found.parameters_of_encoder))
+    assert all(torch.equal(a, b) for a, b in zip(weights, found.encoder_weights))
     with torch.no_grad():
         found.slow[0] -= 0.5
     assert not torch.equal(found.encoded(batch().anchor), one)

@@ -38,7 +38,7 @@ TRAIN, DEV = pairs(), pairs(first=6)
 
 def concepts(encoder, train=TRAIN, dev=DEV):
     """Return a graph, and texts in which half of the words belong to their topic."""
-    graph = ConceptGraph.of(train, dev)
+    graph = ConceptGraph.from_pairs(train, dev)
     texts = []
     for name in graph.ids:
         topic, number = name[1:].split("-")
@@ -79,7 +79,7 @@ def pair_names(graph, found):
 def test_the_graph_does_not_depend_on_order_or_orientation():
     turned = [LabeledPair(b, a, related) for a, b, related in EXAMPLE_PAIRS]
     random.Random(1).shuffle(turned)
-    for graph in (ConceptGraph.of(EXAMPLE_PAIRS), ConceptGraph.of(turned)):
+    for graph in (ConceptGraph.from_pairs(EXAMPLE_PAIRS), ConceptGraph.from_pairs(turned)):
         assert (graph.component.tolist(), graph.components) == (COMPONENT, 2)
         assert (pair_names(graph, graph.related), pair_names(graph, graph.unrelated)) == (
             "AB BC CD EF",
@@ -88,25 +88,27 @@ def test_the_graph_does_not_depend_on_order_or_orientation():
 
 
 def test_contradicting_pairs_are_counted_and_dropped():
-    graph = ConceptGraph.of([*EXAMPLE_PAIRS, *labeled_pairs("DE BA AA", "ED DA")])
+    graph = ConceptGraph.from_pairs([*EXAMPLE_PAIRS, *labeled_pairs("DE BA AA", "ED DA")])
     assert graph.disagreeing == 1
     assert graph.component.tolist() == COMPONENT
     assert pair_names(graph, graph.unrelated) == "AD AE FG"
 
 
 def test_dev_pairs_are_removed_from_the_graph():
-    graph = ConceptGraph.of(EXAMPLE_PAIRS, labeled_pairs("CB AD", "BF XY"))
+    graph = ConceptGraph.from_pairs(EXAMPLE_PAIRS, labeled_pairs("CB AD", "BF XY"))
     assert graph.withheld == 1
     assert pair_names(graph, graph.related) == "AB CD EF"
 
 
 @pytest.mark.parametrize("labels", [("", "AB"), ("AB", ""), ("", "")])
 def test_graphs_without_edges_or_labels_are_valid(labels):
-    assert ConceptGraph.of(labeled_pairs(*labels)).components == (labels[0] == "AB")
+    assert ConceptGraph.from_pairs(labeled_pairs(*labels)).components == (labels[0] == "AB")
 
 
 def sampler(batch=15, seed=0):
-    return PairSampler(ConceptGraph.of(TRAIN), lambda one: np.array([one], dtype=np.int32), batch, seed)
+    return PairSampler(
+        ConceptGraph.from_pairs(TRAIN), lambda one: np.array([one], dtype=np.int32), batch, seed
+    )
 
 
 def ends_of(drawn):
@@ -115,7 +117,7 @@ def ends_of(drawn):
 
 
 def test_a_batch_has_each_text_once_and_all_labeled_pairs():
-    graph = ConceptGraph.of(TRAIN)
+    graph = ConceptGraph.from_pairs(TRAIN)
     known = dict.fromkeys(map(tuple, graph.related.tolist()), 1.0)
     known |= dict.fromkeys(map(tuple, graph.unrelated.tolist()), 0.0)
     for drawn in sampler().epoch(0):

@@ -32,7 +32,7 @@ def test_related_zero_uses_all_reachable_documents(monkeypatch):
     ring = [(i, (i + 1) % 200) for i in range(200)] + [(0, i) for i in range(2, 199)]
     assert len(neighbors(ring, 200).near(0)) == 64
     assert len(neighbors(ring, 200, related=0).near(0)) == 199
-    monkeypatch.setattr(neighbors_of, "ALL", 100)
+    monkeypatch.setattr(neighbors_of, "MAX_UNLIMITED", 100)
     with pytest.raises(UsageError, match="give --related"):
         neighbors(ring, 200, related=0)
 

@@ -10,7 +10,7 @@ import torch
 
 import rerank
 from rerank.errors import TrainingError, UsageError
-from rerank.rankers.dense.fit import HeldOut
+from rerank.rankers.dense.fit import LinkEvaluation
 from rerank.rankers.dense.neighbors import by_pagerank
 from rerank.rankers.dense.quintuplets import QuintupletSampler, Vocabulary
 from rerank.rankers.dense.texts import Passages, Texts
@@ -181,7 +181,7 @@ def test_equal_seeds_give_equal_batches_from_any_start(tiny):
 
     def sampler(seed=0):
         passages = Passages(texts.tokens, encoder.room, 4)
-        return QuintupletSampler(of, passages, Vocabulary.of(encoder.tokenizer), 12, seed=seed)
+        return QuintupletSampler(of, passages, Vocabulary.from_tokenizer(encoder.tokenizer), 12, seed=seed)
 
     def flat(batches):
         return [(b.pairs, [t.tolist() for t in (*b.anchor, *b.positive, *b.corrupted)]) for b in batches]
@@ -201,10 +201,10 @@ def test_equal_seeds_give_equal_batches_from_any_start(tiny):
 
 def test_held_out_links_are_not_used_for_training(tiny):
     task = trainer(tiny)
-    held = {tuple(pair) for pair in task.held.tolist()}
+    held = {tuple(pair) for pair in task.held_out.tolist()}
     assert held
     assert not held & {tuple(pair) for pair in task.graph.pairs().tolist()}
-    assert not (task.test.wanted & task.test.known).any()
+    assert not (task.test.relevant & task.test.excluded).any()
 
 
 def test_models_that_are_too_small_are_refused(tiny):
@@ -218,7 +218,7 @@ def test_models_that_are_too_small_are_refused(tiny):
 def test_ndcg_of_held_out_links_matches_values_by_hand():
     wanted = np.array([[0, 1, 0, 1], [1, 0, 0, 0]], dtype=bool)
     known = np.array([[1, 0, 0, 0], [0, 1, 1, 0]], dtype=bool)
-    held = HeldOut(np.arange(4), np.array([0, 1]), wanted, known)
+    held = LinkEvaluation(np.arange(4), np.array([0, 1]), wanted, known)
     angles = np.array([0.0, 0.5, 0.1, 0.2])
     vectors = np.stack((np.cos(angles), np.sin(angles)), axis=1).astype(np.float32)
     # Nearest to the first document: the third, the fourth (wanted), the second (wanted). Nearest to the

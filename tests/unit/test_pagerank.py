@@ -87,7 +87,7 @@ def test_level_sizes_match_values_by_hand(related, sizes):
 
 
 def test_links_form_a_graph_and_held_out_links_are_removed():
-    whole = LinkGraph.of(
+    whole = LinkGraph.from_documents(
         [
             Document("a", links=("b", "c", "b", "a", "gone")),
             Document("b", links=("a", "later")),
@@ -107,4 +107,4 @@ def test_links_form_a_graph_and_held_out_links_are_removed():
     assert not kept & gone
     assert kept | gone == {tuple(pair) for pair in whole.pairs().tolist()}
     assert whole.hold_out(0.5, seed=1)[1].tolist() == held.tolist()
-    assert LinkGraph.of([]).pairs().shape == (0, 2)
+    assert LinkGraph.from_documents([]).pairs().shape == (0, 2)

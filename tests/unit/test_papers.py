@@ -219,7 +219,7 @@ def test_hard_negatives_of_specter_are_cited_by_cited_documents(scripts: Any) ->
         )
         for key in "pqrxyz"
     ]
-    graph = Citations.of(documents)
+    graph = Citations.from_documents(documents)
     usable = np.ones(len(graph.ids), np.bool_)
     triplets = scripts("ablations").CitingTriplets.of(graph, usable, hard=2)
     keys = triplets.network.keys

@@ -11,11 +11,11 @@ from msgspec import structs
 
 from rerank.errors import UsageError, WorkspaceError
 from rerank.progress import Progress
-from rerank.rankers.projection.config import MOST_GAMMA, ProjectionConfig
-from rerank.rankers.projection.fit import ProjectionTrainer
-from rerank.rankers.projection.pairs import TermVectors, reciprocal_rank
+from rerank.rankers.projection.config import MAX_GAMMA, ProjectionConfig
+from rerank.rankers.projection.fit import ProjectionTrainer, TermVectors
 from rerank.rankers.projection.ranker import Projection, Terms
 from rerank.rankers.projection.s2net import pairwise_logistic
+from rerank.rankers.projection.solver import reciprocal_rank
 from rerank.rankers.registry import load_ranker
 from rerank.rankers.training.job import TrainingJob
 from rerank.records import Document, Qrels, Query
@@ -188,8 +188,8 @@ def test_a_dimension_above_the_rank_is_reported(workspace):
 def test_the_largest_gamma_is_finite_in_single_precision():
     rows = np.eye(2, dtype=np.float32)
     worst = comparisons([1, 0])  # cosine -1 with the partner, 1 with the other
-    loss, *gradients = pairwise_logistic(rows, np.stack([rows[0], -rows[0]]), worst, MOST_GAMMA)
-    assert loss == pytest.approx((2 * MOST_GAMMA + np.log(2)) / 2, abs=1e-3)
+    loss, *gradients = pairwise_logistic(rows, np.stack([rows[0], -rows[0]]), worst, MAX_GAMMA)
+    assert loss == pytest.approx((2 * MAX_GAMMA + np.log(2)) / 2, abs=1e-3)
     assert all(np.isfinite(gradient).all() for gradient in gradients)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from rerank.rankers.dense.triplets import EACH, TripletSampler
+from rerank.rankers.dense.triplets import TRIPLETS_PER_TARGET, TripletSampler
 from rerank.rankers.graphs.cocitation import CoCitations, Mention
 
 
@@ -21,7 +21,7 @@ def large():
             for ref in rng.zipf(1.6, size=rng.integers(1, 5)) % 150:
                 found.append(Mention(f"r{ref}", sentence // 4, sentence // 2, sentence))
         papers.append((f"p{paper}", found))
-    return CoCitations.of(papers)
+    return CoCitations.from_papers(papers)
 
 
 def sampler(network, level="sentence", usable=None, **options):
@@ -49,7 +49,7 @@ def test_properties_of_every_triplet(large, name):
 def test_all_neighbors_are_drawn_equally_often():
     """q is in the groups {q, a, b}, {q, a} and {q, c, d, e}. It shares two of them with a."""
     mentions = [Mention(ref, 0, 0, group) for group, refs in enumerate(("qab", "qa", "qcde")) for ref in refs]
-    network = CoCitations.of([("X", mentions), ("Y", [Mention(ref, 0, 0, 0) for ref in "mn"])])
+    network = CoCitations.from_papers([("X", mentions), ("Y", [Mention(ref, 0, 0, 0) for ref in "mn"])])
     of = sampler(network)
     draws = [of.draw(network.keys.index("q"), np.random.default_rng(seed)) for seed in range(200)]
     first = [positive for found in draws for positive, _ in found[:1]]
@@ -63,7 +63,7 @@ def test_references_without_text_and_direct_citations_are_not_drawn(large):
     far = [n for n in range(len(large)) if usable[n] and n not in near and n != target]
     of = sampler(large, usable=usable, direct={target: far[:-2]})
     found = draw_triplets(of, target)
-    assert len(found) == 20 * EACH
+    assert len(found) == 20 * TRIPLETS_PER_TARGET
     assert {negative for _, negative in found} == set(far[-2:])
     assert usable[[positive for positive, _ in found]].all()
     assert usable[of.targets()].all()

@@ -26,7 +26,7 @@ WHOLE: Mapping[str, Any] = {"train_layers": 0, "steps": 200, "every": 20, "rate"
 
 
 class ConceptConfig(EncoderConfig, frozen=True):
-    """Training options."""
+    """Options of ``concept``."""
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"default": {}, "whole": WHOLE, "paper": PAPER}
 
@@ -39,8 +39,7 @@ class ConceptConfig(EncoderConfig, frozen=True):
     momentum: Annotated[float, option("Momentum m of the second encoder.", ge=0, lt=1)] = 0.99
 
     def unread(self) -> dict[str, str]:
-        """Return options without effect, and why."""
-        found = super().unread()
+        reasons = super().unread()
         if self.objective == "classifier":
-            found |= dict.fromkeys(("queue", "momentum"), "--objective classifier")
-        return found
+            reasons |= dict.fromkeys(("queue", "momentum"), "--objective classifier")
+        return reasons

@@ -28,7 +28,7 @@ from rerank.text import plural
 class ConceptTask(EncoderTask):
     """Trains an encoder on labeled pairs.
 
-    tokens: of the documents of the graph, truncated, without special tokens.
+    tokens: the tokens of each document of the graph, truncated and without special tokens.
     """
 
     name = "concept"
@@ -44,7 +44,9 @@ class ConceptTask(EncoderTask):
         progress: Progress | None = None,
         checkpoint: Path | None = None,
     ) -> None:
-        self.graph, self.tokens, self.text = graph, tokens, tokens.__getitem__
+        self.graph = graph
+        self.tokens = tokens
+        self.text = tokens.__getitem__
         if config.objective == "graph-component" and graph.components < 2:
             raise TrainingError(
                 f"the related pairs make {plural(graph.components, 'component[|s]')}, and two are needed for"
@@ -54,37 +56,41 @@ class ConceptTask(EncoderTask):
         super().__init__(encoder, config, sampler, progress, checkpoint)
 
     def make_loss(self) -> ConceptLoss:
-        """Return the classifier with contrastive losses."""
-        graph, config, width = self.graph, self.config, self.encoder.width
+        """Return the loss of the classifier, with the contrasts unless only the classifier learns."""
+        graph = self.graph
+        config = self.config
+        width = self.encoder.width
         if config.objective == "classifier":
             return ConceptLoss(width)
         moco = MomentumLoss(self.encoding, min(config.queue, len(graph.component)), config.momentum)
         return ConceptLoss(width, [GraphComponentLoss(graph.component, width), moco])
 
     def head(self) -> Head:
-        """Return the current head."""
+        """Return the head with its current weights, in NumPy."""
         return self.objective.head()
 
     def evaluate(self) -> dict[str, float]:
-        """Return the AUC of dev pairs, which decides, and the threshold with its accuracy."""
+        """Return the AUC of the dev pairs, which decides, and the best threshold with its accuracy."""
         graph = self.graph
         if not len(graph.dev):
             return {}
-        documents, at = np.unique(graph.dev, return_inverse=True)
-        first, second = self.vectors(documents)[at.reshape(-1, 2).T]
-        related, scores = graph.dev_labels, self.head().relatedness(first, second)
-        threshold = best_threshold(scores, related)
-        right = accuracy(scores, related, threshold)
-        return {"AUC": auc(scores, related), "threshold": threshold, "accuracy": right}
+        documents, rows = np.unique(graph.dev, return_inverse=True)
+        first, second = self.vectors(documents)[rows.reshape(-1, 2).T]
+        scores = self.head().relatedness(first, second)
+        labels = graph.dev_labels
+        threshold = best_threshold(scores, labels)
+        return {
+            "AUC": auc(scores, labels),
+            "threshold": threshold,
+            "accuracy": accuracy(scores, labels, threshold),
+        }
 
     def identity(self) -> tuple[Any, Iterable[NDArray[Any]]]:
-        """Return ids; texts and pairs."""
         graph = self.graph
         pairs = graph.related, graph.unrelated, graph.dev, graph.dev_labels
         return graph.ids, [*self.tokens, *pairs]
 
     def passages(self) -> Iterable[NDArray[np.int32]]:
-        """Yield all texts."""
         return iter(self.tokens)
 
 
@@ -94,16 +100,22 @@ BLOCK = 256
 
 @dataclass(frozen=True)
 class ConceptFitter:
-    """Fits encoder and head; resumes from checkpoints."""
+    """Fits ``concept``, the encoder and its head, on the labeled pairs of a job."""
 
     job: TrainingJob
     config: ConceptConfig
 
     def fit(self, variant: str, name: str) -> TrainingResult:
-        """Fine-tune the encoder and train the head."""
-        job, config, progress = self.job, self.config, self.job.progress
+        """Fine-tune the encoder and train the head.
+
+        Raises TrainingError if a document is missing or has no text, or if all pairs have one label.
+        """
+        job = self.job
+        config = self.config
+        progress = job.progress
         assert job.labeled is not None
-        graph, encoder = ConceptGraph.of(*job.labeled), config.load()
+        graph = ConceptGraph.from_pairs(*job.labeled)
+        encoder = config.load()
         tokens = read_tokens(job.engine, graph, encoder, progress)
         task = ConceptTask(graph, tokens, encoder, config, progress, job.checkpoint(name))
         counts = {
@@ -142,12 +154,12 @@ class ConceptFitter:
 def read_tokens(
     engine: Engine, graph: ConceptGraph, encoder: TextEncoder, progress: Progress
 ) -> list[NDArray[np.int32]]:
-    """Tokenize the documents of a graph.
+    """Return the tokens of the documents of a graph, truncated to the room of the encoder.
 
-    Raises TrainingError for unknown ids, missing text, or a single label.
+    Raises TrainingError if a document is missing or has no text, or if all pairs have one label.
     """
-    for label, found in (("related", graph.related), ("unrelated", graph.unrelated)):
-        if not len(found):
+    for label, pairs in (("related", graph.related), ("unrelated", graph.unrelated)):
+        if not len(pairs):
             raise TrainingError(
                 f"no pair to learn from is {label} ({graph.withheld} are dev pairs, {graph.disagreeing} have"
                 " both labels); give --labeled-pairs with related and unrelated pairs"
@@ -162,7 +174,8 @@ def read_tokens(
                     f"no document has the id {block[documents.index(None)]!r} of a pair; ingest it, or remove"
                     " the pair"
                 )
-            for id, text in zip(block, encoder.tokens([one.content for one in documents if one])):
+            texts = [document.content for document in documents if document]
+            for id, text in zip(block, encoder.tokens(texts)):
                 if not text:
                     raise TrainingError(f"document {id!r} of a pair has no text; add one, or remove the pair")
                 tokens.append(np.array(text[: encoder.room], dtype=np.int32))

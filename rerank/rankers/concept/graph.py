@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,13 +16,16 @@ Pairs = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class ConceptGraph:
-    """N documents to learn from, and dev pairs.
+    """N documents whose labeled pairs are learned, and the dev pairs.
 
-    ids: the N documents, by id, then the other documents of dev pairs.
-    related, unrelated: labeled pairs, each once, the smaller position first, in ascending order.
-    component: (N,) from 0, by first document; -1: without related documents.
-    dev, dev_labels: dev pairs, and whether they are related.
-    withheld, disagreeing: number of excluded pairs: dev pairs, pairs with both labels.
+    ids:         the N documents, sorted, and then the other documents of the dev pairs.
+    related:     (P, 2) pairs with the label related, each once, with the smaller position first.
+    unrelated:   (U, 2) pairs with the label unrelated, in the same form.
+    component:   (N,) the component of each document, counted from 0; -1 without related documents.
+    dev:         (D, 2) dev pairs.
+    dev_labels:  (D,) whether the dev pairs are related.
+    withheld:    the number of labeled pairs that are left out because they are dev pairs.
+    disagreeing: the number of labeled pairs that are left out because they have both labels.
     """
 
     ids: tuple[str, ...]
@@ -35,44 +38,51 @@ class ConceptGraph:
     disagreeing: int
 
     @classmethod
-    def of(cls, pairs: Iterable[LabeledPair], dev: Iterable[LabeledPair] = ()) -> ConceptGraph:
-        """Return the graph of ``pairs`` without the dev pairs."""
-        from scipy.sparse import csr_matrix
-        from scipy.sparse.csgraph import connected_components
-
-        dev, labels = sorted(dev), dict[tuple[str, str], set[bool]]()
+    def from_pairs(cls, pairs: Iterable[LabeledPair], dev: Iterable[LabeledPair] = ()) -> ConceptGraph:
+        """Build the graph of labeled pairs, without the pairs that are also dev pairs or have both labels."""
+        dev_pairs = sorted(dev)
+        labels: dict[tuple[str, str], set[bool]] = {}
         for pair in pairs:
             if pair.a != pair.b:
                 labels.setdefault(pair.key, set()).add(pair.related)
-        withheld = labels.keys() & {pair.key for pair in dev}
+        withheld = labels.keys() & {pair.key for pair in dev_pairs}
         disagreeing = {key for key in labels.keys() - withheld if len(labels[key]) > 1}
         for key in withheld | disagreeing:
             del labels[key]
-        ids = sorted({one for key in labels for one in key})
-        others = sorted({one for pair in dev for one in pair[:2]}.difference(ids))
-        place = {one: i for i, one in enumerate((*ids, *others))}
-
-        def positions(found: Iterable[tuple[str, str]]) -> Pairs:
-            return np.array([(place[a], place[b]) for a, b in found], dtype=np.int64).reshape(-1, 2)
-
-        related, unrelated = (
-            positions(sorted(key for key in labels if labels[key] == {label})) for label in (True, False)
-        )
-        edges = csr_matrix((np.ones(len(related), np.int8), (*related.T,)), shape=(len(ids), len(ids)))
-        group = connected_components(edges, directed=False)[1]
-        several = np.bincount(group) > 1
+        ids = sorted({id for key in labels for id in key})
+        dev_ids = {id for pair in dev_pairs for id in pair[:2]}
+        index = {id: position for position, id in enumerate((*ids, *sorted(dev_ids.difference(ids))))}
+        related = _positions((key for key in sorted(labels) if True in labels[key]), index)
+        unrelated = _positions((key for key in sorted(labels) if False in labels[key]), index)
         return cls(
-            tuple(place),
-            related,
-            unrelated,
-            np.where(several, np.cumsum(several) - 1, -1)[group],
-            positions(pair[:2] for pair in dev),
-            np.array([pair.related for pair in dev], dtype=np.bool_),
-            len(withheld),
-            len(disagreeing),
+            ids=tuple(index),
+            related=related,
+            unrelated=unrelated,
+            component=_components(related, len(ids)),
+            dev=_positions((pair[:2] for pair in dev_pairs), index),
+            dev_labels=np.array([pair.related for pair in dev_pairs], dtype=np.bool_),
+            withheld=len(withheld),
+            disagreeing=len(disagreeing),
         )
 
     @property
     def components(self) -> int:
-        """Number of components."""
+        """The number of components."""
         return int(self.component.max(initial=-1)) + 1
+
+
+def _positions(pairs: Iterable[tuple[str, str]], index: Mapping[str, int]) -> Pairs:
+    positions = [(index[a], index[b]) for a, b in pairs]
+    return np.array(positions, dtype=np.int64).reshape(-1, 2)
+
+
+def _components(related: Pairs, size: int) -> NDArray[np.int64]:
+    """Return the component of each of ``size`` documents, (N,); -1 for those without related documents."""
+    from scipy.sparse import csr_matrix
+    from scipy.sparse.csgraph import connected_components
+
+    edges = csr_matrix((np.ones(len(related), np.int8), (*related.T,)), shape=(size, size))
+    group = connected_components(edges, directed=False)[1]
+    has_several = np.bincount(group) > 1
+    component: NDArray[np.int64] = np.where(has_several, np.cumsum(has_several) - 1, -1)[group]
+    return component

@@ -19,8 +19,10 @@ SMOOTHING = 10.0
 """alpha in the concentration of a component (Ma et al. 2023, table 4)."""
 CONCENTRATION = 0.1
 """Mean concentration of the components."""
-BETA, TEMPERATURE = 0.1, 0.1
-"""Weight of the two contrasts; temperature of the softmax over the queue (Ma et al. 2023, table 4)."""
+BETA = 0.1
+"""Weight of the two contrasts (Ma et al. 2023, table 4)."""
+TEMPERATURE = 0.1
+"""Temperature of the softmax over the queue (Ma et al. 2023, table 4)."""
 DISTANCE = 4.0
 """Initial bias of the head, and minus the sum of its weights of |u - v|."""
 
@@ -36,32 +38,44 @@ class ConceptLoss(Loss):
 
     def __init__(self, width: int, contrasts: Sequence[Loss] = ()) -> None:
         super().__init__()
-        self.width, self.contrasts = width, nn.ModuleList(contrasts)
-        self.first, self.second = (nn.Parameter(torch.zeros(width)) for _ in range(2))
+        self.width = width
+        self.contrasts = nn.ModuleList(contrasts)
+        self.first = nn.Parameter(torch.zeros(width))
+        self.second = nn.Parameter(torch.zeros(width))
         self.apart = nn.Parameter(torch.full((width,), -DISTANCE / width))
         self.bias = nn.Parameter(torch.full((1,), DISTANCE))
 
     def logits(self, first: Tensor, second: Tensor) -> Tensor:
-        """Return logits, (P,), of (P, E) pairs."""
-        u, v = (functional.normalize(one, dim=-1) * sqrt(self.width) for one in (first, second))
+        """Return the logits, (P,), of pairs of vectors, (P, E) and (P, E)."""
+        u = functional.normalize(first, dim=-1) * sqrt(self.width)
+        v = functional.normalize(second, dim=-1) * sqrt(self.width)
         logits: Tensor = u @ self.first + v @ self.second + self.bias + (u - v).abs() @ self.apart
         return logits
 
     def forward(self, pairs: Any) -> Tensor:
-        """Return the weighted mean over a ``PairBatch``, or 0, and the contrasts."""
-        logits = self.logits(*(pairs.anchor[end] for end in pairs.ends.T))
+        """Return the weighted mean over the pairs of a ``PairBatch``, or 0, plus the contrasts."""
+        first, second = pairs.ends.T
+        logits = self.logits(pairs.anchor[first], pairs.anchor[second])
         losses = functional.binary_cross_entropy_with_logits(logits, pairs.related, reduction="none")
         total: Tensor = (losses * pairs.weight).sum() / pairs.weight.sum().clamp_min(1e-6)
-        for part in self.contrasts:
-            total = total + BETA * part(pairs)
+        for contrast in self.contrasts:
+            total = total + BETA * contrast(pairs)
         return total
 
     def head(self) -> Head:
-        """Return the head."""
-        weights = (self.first, self.second, self.apart, self.bias)
-        first, second, apart, bias = (one.detach().float().cpu().numpy() for one in weights)
+        """Return the head in NumPy, for unit vectors."""
         factor = np.float32(sqrt(self.width))
-        return Head(first * factor, second * factor, apart * factor, bias)
+        return Head(
+            first=_numpy(self.first) * factor,
+            second=_numpy(self.second) * factor,
+            apart=_numpy(self.apart) * factor,
+            bias=_numpy(self.bias),
+        )
+
+
+def _numpy(weights: Tensor) -> NDArray[np.float32]:
+    array: NDArray[np.float32] = weights.detach().float().cpu().numpy()
+    return array
 
 
 class GraphComponentLoss(Loss):
@@ -83,7 +97,7 @@ class GraphComponentLoss(Loss):
         self.register_buffer("phi", torch.full((count,), CONCENTRATION))
 
     def on_epoch_start(self, encode: Encode) -> None:
-        """Compute centroids."""
+        """Compute the centroids and concentrations of the epoch."""
         members = np.flatnonzero(self.component >= 0)
         means, phi = centroids(encode(members), self.component[members])
         self.centroids.copy_(torch.from_numpy(means))
@@ -95,7 +109,8 @@ class GraphComponentLoss(Loss):
         anchors = pairs.component >= 0
         if not bool(anchors.any()):
             return vectors.sum() * 0
-        vectors, component = functional.normalize(vectors[anchors], dim=-1), pairs.component[anchors]
+        vectors = functional.normalize(vectors[anchors], dim=-1)
+        component = pairs.component[anchors]
         cosines = vectors @ self.centroids.to(vectors.dtype).T
         invalid = self.phi.isinf()  # no centroid in this epoch
         logits = (cosines / self.phi.to(vectors.dtype)).masked_fill(invalid, float("-inf"))
@@ -116,8 +131,9 @@ def centroids(
     It is infinite for a zero mean, maximal for one member, clipped to the 10th and 90th percentile,
     and scaled to the mean CONCENTRATION (Li et al. 2021).
     """
-    there = component >= 0
-    vectors, component = vectors[there].astype(np.float64), component[there]
+    has_component = component >= 0
+    vectors = vectors[has_component].astype(np.float64)
+    component = component[has_component]
     size = np.bincount(component) if len(component) else np.zeros(0, dtype=np.int64)
     sums = np.zeros((len(size), vectors.shape[1]))
     np.add.at(sums, component, vectors)
@@ -151,17 +167,19 @@ class MomentumLoss(Loss):
 
     def __init__(self, encoding: BatchEncoder, queue: int = 256, momentum: float = 0.99) -> None:
         super().__init__()
-        self.encoding, self.momentum = encoding, momentum
-        self.parameters_of_encoder = encoding.encoder.trainable()
-        slow = (parameter.detach().clone() for parameter in self.parameters_of_encoder)
-        self.slow = nn.ParameterList(nn.Parameter(one, requires_grad=False) for one in slow)
+        self.encoding = encoding
+        self.momentum = momentum
+        self.encoder_weights = encoding.encoder.trainable()
+        self.slow = nn.ParameterList()
+        for weights in self.encoder_weights:
+            self.slow.append(nn.Parameter(weights.detach().clone(), requires_grad=False))
         # documents: of the keys, the newest last; -1: none yet.
         self.register_buffer("keys", torch.zeros((queue, encoding.encoder.width)))
         self.register_buffer("documents", torch.full((queue,), -1))
         self._batch: tuple[Tensor, Tensor] | None = None
 
     def encoded(self, tokens: list[NDArray[np.int32]]) -> Tensor:
-        """Return unit keys, (n, E)."""
+        """Return the vectors of texts by the momentum encoder, (n, E), of length 1."""
         model = self.encoding.encoder.model
         training = model.training
         model.eval()
@@ -174,9 +192,9 @@ class MomentumLoss(Loss):
             model.train(training)
 
     def _swap(self) -> None:
-        """Exchange momentum and encoder weights."""
-        for slow, parameter in zip(self.slow, self.parameters_of_encoder):
-            parameter.data, slow.data = slow.data, parameter.data
+        """Exchange the weights of the momentum encoder and of the encoder."""
+        for slow, weights in zip(self.slow, self.encoder_weights):
+            weights.data, slow.data = slow.data, weights.data
 
     def forward(self, pairs: Any) -> Tensor:
         """Return the mean; 0 without negatives."""
@@ -185,18 +203,23 @@ class MomentumLoss(Loss):
         return self.each(functional.normalize(pairs.anchor, dim=-1), keys, pairs.documents).mean()
 
     def each(self, vectors: Tensor, keys: Tensor, documents: Tensor) -> Tensor:
-        """Return losses, (T,), of vectors and keys, (T, E), at positions, (T,)."""
-        hidden = (self.documents < 0)[None, :] | (self.documents[None, :] == documents[:, None])
+        """Return the losses of T texts, (T,).
+
+        vectors:   (T, E) by the encoder.
+        keys:      (T, E) by the momentum encoder.
+        documents: (T,) positions of the texts. Their keys in the queue are not negatives.
+        """
+        masked = (self.documents < 0)[None, :] | (self.documents[None, :] == documents[:, None])
         negatives = vectors @ self.keys.to(vectors.dtype).T
-        own = (vectors * keys).sum(dim=1, keepdim=True)
-        logits = torch.cat((own, negatives.masked_fill(hidden, float("-inf"))), dim=1) / TEMPERATURE
+        positives = (vectors * keys).sum(dim=1, keepdim=True)
+        logits = torch.cat((positives, negatives.masked_fill(masked, float("-inf"))), dim=1) / TEMPERATURE
         return logits.logsumexp(dim=1) - logits[:, 0]
 
     def on_step_end(self) -> None:
-        """Update momentum encoder and queue."""
+        """Move the momentum encoder towards the encoder, and append the keys of the batch to the queue."""
         m = self.momentum
         with torch.no_grad():
-            for slow, fast in zip(self.slow, self.parameters_of_encoder):
+            for slow, fast in zip(self.slow, self.encoder_weights):
                 slow.mul_(m).add_(fast.detach(), alpha=1 - m)
         if self._batch is not None:
             for queue, new in zip((self.keys, self.documents), self._batch):

@@ -24,7 +24,7 @@ Float32 = NDArray[np.float32]
 class Head:
     """sigma(w [u; v; |u - v|] + b), u and v unit vectors (Ma et al. 2023, equation 6).
 
-    first, second, apart: (E,) w.
+    first, second, apart: (E,) the three parts of w.
     bias: (1,) b.
     """
 
@@ -34,17 +34,21 @@ class Head:
     bias: Float32
 
     def relatedness(self, a: NDArray[np.floating], b: NDArray[np.floating]) -> NDArray[np.float64]:
-        """Return probabilities, (n,), of (n, E) pairs, averaged over both orders; 0 without text.
+        """Return the probabilities, (n,), that pairs of vectors are related; 0 if one has no text.
 
-        One side may be (1, E) or (E,).
+        The probability is the mean over both orders of a pair.
+
+        a, b: (n, E) vectors; one side may be (1, E) or (E,).
         """
-        a, b = a.astype(np.float32, copy=False), b.astype(np.float32, copy=False)
+        a = a.astype(np.float32, copy=False)
+        b = b.astype(np.float32, copy=False)
         difference = a - b
-        both = np.abs(difference, out=difference) @ self.apart + self.bias
+        symmetric = np.abs(difference, out=difference) @ self.apart + self.bias
         sides = np.stack((self.first, self.second), axis=1)
-        left, right = a @ sides, b @ sides
-        forward = (both + left[..., 0] + right[..., 1]).astype(np.float64)
-        backward = (both + right[..., 0] + left[..., 1]).astype(np.float64)
+        left = a @ sides
+        right = b @ sides
+        forward = (symmetric + left[..., 0] + right[..., 1]).astype(np.float64)
+        backward = (symmetric + right[..., 0] + left[..., 1]).astype(np.float64)
         with_text = np.any(a, axis=-1) & np.any(b, axis=-1)
         return np.where(with_text, (_sigmoid(forward) + _sigmoid(backward)) / 2, 0.0)
 
@@ -58,11 +62,12 @@ HEAD = "head.safetensors"
 
 @dataclass(kw_only=True, repr=False)
 class ConceptRanker(EncoderRanker):
-    """Scores by head probability, averaged over both orders (Ma et al. 2023, equation 6).
+    """Scores a document by the probability that it is related to the query (Ma et al. 2023, equation 6).
 
-    threshold: least score of related texts.
+    The features of a document are its vector of length 1, E fp16 numbers; zeros without text.
 
-    Feature: unit vector of E fp16; zeros without text.
+    head:      computes the probability from two vectors.
+    threshold: the least score of texts that count as related.
     """
 
     bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)  # type: ignore[misc]
@@ -73,7 +78,6 @@ class ConceptRanker(EncoderRanker):
     threshold: float = 0.5
 
     def version_with(self, encoder: TextEncoder) -> str:
-        """Return a hash of encoder and head."""
         return content_hash(encoder.version(), vars(self.head).values())
 
     def relatedness(self, a: NDArray[np.floating], b: NDArray[np.floating]) -> NDArray[np.float64]:
@@ -81,23 +85,18 @@ class ConceptRanker(EncoderRanker):
         return self.head.relatedness(a, b)
 
     def encode_documents(self, documents: Sequence[Document]) -> NDArray[np.float16]:
-        """Return vectors, (n, E) fp16."""
+        """Return the vectors of documents, (n, E) fp16."""
         return self.vectors([document.content for document in documents]).astype(np.float16)
 
     def score(self, query: NDArray[np.float32], features: NDArray[Any]) -> NDArray[np.float64]:
-        """Return scores, (n,).
-
-        Raises WorkspaceError for wrong feature width.
-        """
+        """Return the (n,) probabilities. Raises WorkspaceError if the features are not E numbers wide."""
         check_width(self, features, self.width)
         return self.relatedness(features, query)
 
     def save(self, folder: Path) -> None:
-        """Write also the head."""
         super().save(folder)
         write_bytes(folder / HEAD, save(vars(self.head)))
 
     @classmethod
     def own_files(cls, folder: Path) -> dict[str, Any]:
-        """Return the head."""
         return {"head": Head(**load_file(folder / HEAD))}

@@ -15,14 +15,13 @@ from rerank.rankers.dense.ranker import BEST, DenseRanker, windows
 from rerank.rankers.encoder.config import ModelConfig, Tokens
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.projection.config import ProjectionConfig
-from rerank.rankers.projection.fit import descend
-from rerank.rankers.projection.pairs import Vectors, unit_rows
+from rerank.rankers.projection.solver import Vectors, descend, unit_rows
 from rerank.rankers.training.job import TrainingJob, TrainingResult
 from rerank.text import plural
 
 GAMMA = 20.0
 """Factor of differences of cosines."""
-READ = 2
+TRAIN_PASSAGES = 2
 """Most passages of a document that are encoded to learn: the first and the last. More gained nothing."""
 BLOCK = 256
 """Documents that are encoded at once."""
@@ -40,7 +39,7 @@ class AdapterConfig(ModelConfig, frozen=True):
     epochs: Annotated[Count, option("Maximum number of iterations of L-BFGS.")] = 60
 
     def solver(self) -> ProjectionConfig:
-        """Return the options of S2Net."""
+        """Return the options of the solver of S2Net, which learns the map."""
         return ProjectionConfig(gamma=GAMMA, beta=self.beta, epochs=self.epochs, graded=True)
 
 
@@ -52,8 +51,10 @@ class AdapterFitter:
     config: AdapterConfig
 
     def fit(self, variant: str, name: str) -> TrainingResult:
-        """Learn from train queries; keep the best map on dev, possibly the identity."""
-        config, data, progress = self.config, self.job.data, self.job.progress
+        """Learn from the train queries, and keep the best map on dev. It can be the identity."""
+        config = self.config
+        data = self.job.data
+        progress = self.job.progress
         assert data is not None
         encoder = config.load()
         documents, passages = self._documents(encoder)
@@ -78,17 +79,20 @@ class AdapterFitter:
             best=config.best,
         )
         remark = f"{plural(len(vectors.pairs), 'pair[|s]')} to learn from"
-        return replace(best, first=best.history[0][2]).result(ranker, "without the map", remarks=(remark,))
+        best.baseline_value = best.history[0][2]  # of the identity
+        return best.result(ranker, "without the map", remarks=(remark,))
 
     def _documents(self, encoder: TextEncoder) -> tuple[NDArray[np.float32], int]:
-        """Return mean vectors of READ passages at most, (D, E), and the largest number of passages."""
-        engine, vectors, longest = self.job.engine, list[NDArray[np.float32]](), 0
-        read = min(READ, self.config.passages)
-        ranker = DenseRanker(name="", source=encoder, passages=read)
+        """Return mean vectors of at most TRAIN_PASSAGES passages, (D, E), and the largest passage count."""
+        engine = self.job.engine
+        vectors: list[NDArray[np.float32]] = []
+        longest = 0
+        passages = min(TRAIN_PASSAGES, self.config.passages)
+        ranker = DenseRanker(name="", source=encoder, passages=passages)
         stream = engine.documents()
         with self.job.progress.step("encode documents", len(engine), "doc") as advance:
             while batch := list(islice(stream, BLOCK)):
-                vectors.append(mean_vectors(ranker.encode_documents(batch), read))
+                vectors.append(mean_vectors(ranker.encode_documents(batch), passages))
                 lengths = map(len, encoder.tokens([document.content for document in batch]))
                 longest = max(longest, *lengths)
                 advance(len(batch))
@@ -96,7 +100,10 @@ class AdapterFitter:
 
 
 def mean_vectors(features: NDArray[np.int8], passages: int) -> NDArray[np.float32]:
-    """Return unit vectors, (n, E), of features of ``dense``; zeros without text."""
-    parts = arrays.split_passages(features, passages)
-    units = unit_rows(parts.reshape(-1, parts.shape[2]).astype(np.float32)).reshape(parts.shape)
+    """Return the mean vector of each document's passages, (n, E), of length 1; zeros without text.
+
+    features: (n, F * E + 1) int8 features of ``dense``.
+    """
+    vectors = arrays.split_passages(features, passages)
+    units = unit_rows(vectors.reshape(-1, vectors.shape[2]).astype(np.float32)).reshape(vectors.shape)
     return unit_rows(units.mean(axis=1))

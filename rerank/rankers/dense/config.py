@@ -54,7 +54,7 @@ _UNTRAINED = {"untrained", "model", "layers", "pooling", "passage_tokens", "pass
 
 
 class DenseConfig(EncoderConfig, frozen=True):
-    """Training options."""
+    """Options of ``dense``."""
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
     upper: ClassVar[int] = 2
@@ -94,16 +94,19 @@ class DenseConfig(EncoderConfig, frozen=True):
     @classmethod
     def implied(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the strategy of a loss of co-citations, and passages as the model knows them."""
-        found: dict[str, Any] = {"strategy": "sentence"} if values.get("objective") == "cocitation" else {}
-        return found | ({"passage_tokens": None} if values.get("untrained") else {})
+        defaults: dict[str, Any] = {}
+        if values.get("objective") == "cocitation":
+            defaults["strategy"] = "sentence"
+        if values.get("untrained"):
+            defaults["passage_tokens"] = None
+        return defaults
 
     def unread(self) -> dict[str, str]:
-        """Return options without effect, and why."""
         if self.untrained:
             return dict.fromkeys({*self.__struct_fields__} - _UNTRAINED, "--untrained")
-        found = super().unread()
+        reasons = super().unread()
         if self.strategy is not None:
-            found["related"] = f"--strategy {self.strategy}"
+            reasons["related"] = f"--strategy {self.strategy}"
         if not self.held_out:
-            found |= dict.fromkeys(("patience", "average"), "--held-out 0")
-        return found
+            reasons |= dict.fromkeys(("patience", "average"), "--held-out 0")
+        return reasons

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -36,72 +36,81 @@ ANCHORS = 500
 
 
 @dataclass(frozen=True)
-class HeldOut:
-    """Anchors and their pool.
+class LinkEvaluation:
+    """The search for held-out links: A anchors, and the pool of P documents that is searched.
 
-    pool:    (P,) document positions.
-    anchors: (A,) places in the pool.
-    wanted:  (A, P) bool: held-out links.
-    known:   (A, P) bool: unranked anchors and training links.
+    pool:     (P,) positions of the documents.
+    anchors:  (A,) positions of the anchors in the pool.
+    relevant: (A, P) bool, the held-out links of each anchor.
+    excluded: (A, P) bool, the documents that are not ranked: the anchor itself, and its training links.
     """
 
     pool: NDArray[np.int64]
     anchors: NDArray[np.int64]
-    wanted: NDArray[np.bool_]
-    known: NDArray[np.bool_]
+    relevant: NDArray[np.bool_]
+    excluded: NDArray[np.bool_]
 
     @classmethod
-    def of(
+    def draw(
         cls,
         graph: LinkGraph | Citations,
-        held: NDArray[np.int32],
+        held_out: NDArray[np.int32],
         usable: NDArray[np.bool_],
         *,
         size: int,
         seed: int,
         anchors: int = ANCHORS,
-    ) -> HeldOut:
-        """Draw anchors and ``size`` documents, including their held-out links.
+    ) -> LinkEvaluation:
+        """Draw at most ``anchors`` anchors, and ``size`` documents that include their held-out links.
 
-        graph:  without held-out pairs.
-        held:   (H, 2) pairs.
-        usable: (N,) bool: with text.
+        graph:    the links without the held-out pairs.
+        held_out: (H, 2) the held-out pairs.
+        usable:   (N,) bool, which documents have a text.
         """
         from scipy.sparse import csr_matrix
 
         rng = np.random.default_rng((seed, 1))
-        held = held[usable[held].all(axis=1)]
-        links = csr_matrix((np.ones(len(held)), (*held.T,)), shape=(len(usable), len(usable)))
+        pairs = held_out[usable[held_out].all(axis=1)]
+        links = csr_matrix((np.ones(len(pairs)), (*pairs.T,)), shape=(len(usable), len(usable)))
         links = links + links.T
-        count, ends = min(anchors, max(1, size // 2)), rng.permutation(np.unique(held))
+        ends = rng.permutation(np.unique(pairs))
+        count = min(anchors, max(1, size // 2))
         needed = np.union1d(ends[:count], links[ends[:count]].indices)
         if len(needed) > size:  # fewer anchors, so that their links fit
             count = max(1, int(count * size / len(needed)))
             needed = np.union1d(ends[:count], links[ends[:count]].indices)
-        rest = np.setdiff1d(np.flatnonzero(usable), needed)
-        extra = rng.permutation(rest)[: max(0, size - len(needed))]
+        remaining = np.setdiff1d(np.flatnonzero(usable), needed)
+        extra = rng.permutation(remaining)[: max(0, size - len(needed))]
         pool = np.sort(np.concatenate((needed, extra))).astype(np.int64)
-        at = np.searchsorted(pool, np.sort(ends[:count]))
-        rows = (links[pool[at]], graph.near(pool[at]))
-        wanted, known = (one[:, pool].toarray() > 0 for one in rows)
-        known[np.arange(len(at)), at] = True
-        assert not (known & wanted).any(), "a held-out link is in the training graph"
-        return cls(pool, at, wanted, known)
+        anchor_rows = np.searchsorted(pool, np.sort(ends[:count]))
+        anchor_documents = pool[anchor_rows]
+        relevant = links[anchor_documents][:, pool].toarray() > 0
+        excluded = graph.near(anchor_documents)[:, pool].toarray() > 0
+        excluded[np.arange(len(anchor_rows)), anchor_rows] = True
+        assert not (excluded & relevant).any(), "a held-out link is in the training graph"
+        return cls(pool, anchor_rows, relevant, excluded)
 
     def ndcg(self, vectors: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Return NDCG without cut-off, (A,). vectors: (P, E), unit length."""
+        """Return the NDCG of each anchor without cut-off, (A,).
+
+        vectors: (P, E) of the pool, of length 1.
+        """
         ndcg = np.zeros(len(self.anchors))
-        for anchor, wanted in enumerate(self.ranked(vectors)):
-            ranks = np.flatnonzero(wanted)[:, None]
+        for anchor, relevant in enumerate(self.ranked(vectors)):
+            ranks = np.flatnonzero(relevant)[:, None]
             grades = np.ones(len(ranks))
-            ndcg[anchor] = NDCG.values(ranks, grades, ideal=NDCG.ideal(grades), depth=len(wanted))[0]
+            ndcg[anchor] = NDCG.values(ranks, grades, ideal=NDCG.ideal(grades), depth=len(relevant))[0]
         return ndcg
 
     def ranked(self, vectors: NDArray[np.float32]) -> NDArray[np.bool_]:
-        """Mark held-out links by rank, (A, P) bool. vectors: (P, E), unit length."""
+        """Return which ranks of each anchor have a held-out link, (A, P) bool.
+
+        vectors: (P, E) of the pool, of length 1.
+        """
         scores = vectors[self.anchors] @ vectors.T
-        scores[self.known] = -np.inf
-        return np.take_along_axis(self.wanted, np.argsort(-scores, axis=1, kind="stable"), axis=1)
+        scores[self.excluded] = -np.inf
+        order = np.argsort(-scores, axis=1, kind="stable")
+        return np.take_along_axis(self.relevant, order, axis=1)
 
 
 POOL = 2000
@@ -109,11 +118,11 @@ POOL = 2000
 
 
 class DenseTask(EncoderTask):
-    """Trains on links or co-citations.
+    """Trains an encoder on links or co-citations.
 
-    structure, loss: None: from options.
-    graph:           training pairs.
-    held:            (H, 2) held-out pairs, which measure the training.
+    texts:     the texts, and their relations.
+    structure: the relations to learn and those held out; by default as the options say.
+    loss:      by default as the options say.
     """
 
     name: str = "dense"
@@ -130,34 +139,38 @@ class DenseTask(EncoderTask):
         structure: Structure | None = None,
         loss: Loss | None = None,
     ) -> None:
-        self.texts, loss = texts, loss or make_loss(config.objective)
+        self.texts = texts
+        loss = loss or make_loss(config.objective)
         structure = structure or Structure.find(texts, config, progress)
-        self.graph, self.held = structure.graph, structure.held_out
+        self.graph = structure.graph
+        self.held_out = structure.held_out
         self.cut = Passages(texts.tokens, encoder.room, config.passages)
         self.text = self.cut.get
-        words = Vocabulary.of(encoder.tokenizer) if "corrupted" in loss.reads else None
+        words = Vocabulary.from_tokenizer(encoder.tokenizer) if "corrupted" in loss.reads else None
         sampler = QuintupletSampler(structure.neighbors, self.cut, words, config.batch, config.seed)
-        self.test: HeldOut | None = None
-        if texts.usable[self.held].all(axis=1).any():
-            self.test = HeldOut.of(self.graph, self.held, texts.usable, size=POOL, seed=config.seed)
+        self.test: LinkEvaluation | None = None
+        if texts.usable[self.held_out].all(axis=1).any():
+            self.test = LinkEvaluation.draw(
+                self.graph, self.held_out, texts.usable, size=POOL, seed=config.seed
+            )
         super().__init__(encoder, config, sampler, progress, checkpoint, loss)
 
     def identity(self) -> tuple[Any, Iterable[NDArray[Any]]]:
-        """Return links and texts."""
         return self.texts.graph.digest(), [self.texts.tokens.flat]
 
     def passages(self) -> Iterable[NDArray[np.int32]]:
-        """Yield all passages."""
         for document in np.flatnonzero(self.texts.usable).tolist():
             for start in self.cut.starts(document):
                 yield self.cut.get(document, start)
 
     def evaluate(self) -> dict[str, float]:
         """Return the mean NDCG of the anchors of held-out pairs."""
-        return {"NDCG": float(self.test.ndcg(self.vectors(self.test.pool)).mean())} if self.test else {}
+        if self.test is None:
+            return {}
+        ndcg = self.test.ndcg(self.vectors(self.test.pool))
+        return {"NDCG": float(ndcg.mean())}
 
     def check(self, measured: Measurement) -> None:
-        """Raise TrainingError if no anchor has a negative."""
         if not measured.loss:
             raise TrainingError(
                 "no anchor had a negative: all documents of a batch are related, or none is; add documents,"
@@ -165,19 +178,22 @@ class DenseTask(EncoderTask):
             )
 
     def counts(self) -> dict[str, int]:
-        """Return the numbers of texts and pairs."""
-        graph, texts, level = self.graph, self.texts, self.config.strategy or "document"
+        """Return the numbers of texts and pairs, for the report of the training."""
+        graph = self.graph
+        texts = self.texts
         if isinstance(graph, LinkGraph):
-            pairs, unknown = len(graph.pairs()), graph.unknown
+            pairs = len(graph.pairs())
+            unknown = graph.unknown
         else:
-            pairs, unknown = graph.network.levels[level].pairs(), 0
+            pairs = graph.network.levels[self.config.strategy or "document"].pairs()
+            unknown = 0
         return {
             "documents": len(texts.tokens) - texts.outside,
             "outside": texts.outside,
             "without_text": int((~texts.usable).sum()),
             "unknown": unknown,
             "train_links": pairs,
-            "held_out": len(self.held),
+            "held_out": len(self.held_out),
         }
 
 
@@ -195,38 +211,61 @@ _COUNTS = {
 
 @dataclass(frozen=True)
 class DenseFitter:
-    """Fits encoders on judged queries, if there are any, or relations; resumes from checkpoints."""
+    """Fits ``dense`` on judged queries if the job has any, and otherwise on the relations of documents."""
 
     job: TrainingJob
     config: DenseConfig
 
     def fit(self, variant: str, name: str) -> TrainingResult:
-        """Fine-tune an encoder, unless ``untrained``."""
-        job, config = self.job, self.config
+        """Fine-tune an encoder, or use it unchanged with ``untrained``.
+
+        Raises TrainingError without documents, and without relations to learn.
+        """
+        job = self.job
+        config = self.config
         encoder = config.load()
-        if not (size := len(job.engine)):
-            raise TrainingError("there are no documents yet; run `rerank ingest` first")
-        separator = encoder.separator if config.separator else None
-        with job.progress.step("read documents", size, "doc") as advance:
-            stream, cited = job.engine.documents(), config.strategy is not None
-            texts = Texts.read(stream, encoder.tokens, advance, cited=cited, separator=separator)
-        passages = texts.longest(encoder, config.passages)
-        common: dict[str, Any] = {"name": name, "source": encoder, "passages": passages}
-        ranker = partial(DenseRanker, **common, best=config.best, separator=config.separator)
+        texts = self._read_texts(encoder)
+        ranker = partial(
+            DenseRanker,
+            name=name,
+            source=encoder,
+            passages=texts.max_passages(encoder, config.passages),
+            best=config.best,
+            separator=config.separator,
+        )
         if config.untrained:
-            made = ranker(trained={"settings": values_of(config)})
-            return TrainingResult(made, 0, 0, None, None, False, remarks=(f"{config.model}, untrained",))
-        given = encoder, config, job.progress, job.checkpoint(name)
+            untrained = ranker(trained={"settings": values_of(config)})
+            remarks = (f"{config.model}, untrained",)
+            return TrainingResult(untrained, 0, 0, None, None, False, remarks=remarks)
+        checkpoint = job.checkpoint(name)
         task: JudgedTask | DenseTask
         if job.data is not None:
-            task = JudgedTask(job.data, texts.tokens, *given)
-            measured, details = "dev queries", {"pairs": len(task.neighbors.ids)}
+            task = JudgedTask(job.data, texts.tokens, encoder, config, job.progress, checkpoint)
+            measured_on = "dev queries"
+            counts = {"pairs": len(task.neighbors.ids)}
         else:
-            task = DenseTask(texts, *given)
-            measured, details = "held-out pairs", task.counts()
+            task = DenseTask(texts, encoder, config, job.progress, checkpoint)
+            measured_on = "held-out pairs"
+            counts = task.counts()
         run = task.fit()
         if not run.best and run.best_measurement.measures:
             job.progress.say(f"no step was better than the untrained encoder, which {name} uses")
-        relation = "linked" if config.strategy is None else "cited together"
-        parts = [plural(count, _COUNTS[one].format(relation)) for one, count in details.items() if count]
-        return task.result(run, ranker(trained=task.record(run)), measured, ", ".join(parts), details)
+        return task.result(run, ranker(trained=task.record(run)), measured_on, self._remark(counts), counts)
+
+    def _read_texts(self, encoder: TextEncoder) -> Texts:
+        engine = self.job.engine
+        if not len(engine):
+            raise TrainingError("there are no documents yet; run `rerank ingest` first")
+        with self.job.progress.step("read documents", len(engine), "doc") as advance:
+            return Texts.read(
+                engine.documents(),
+                encoder.tokens,
+                advance,
+                cited=self.config.strategy is not None,
+                separator=encoder.separator if self.config.separator else None,
+            )
+
+    def _remark(self, counts: Mapping[str, int]) -> str:
+        relation = "linked" if self.config.strategy is None else "cited together"
+        parts = [plural(count, _COUNTS[name].format(relation)) for name, count in counts.items() if count]
+        return ", ".join(parts)

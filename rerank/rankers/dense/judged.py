@@ -21,47 +21,57 @@ from rerank.rankers.encoder.task import EncoderTask
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.training.data import DevSet, TrainingData, TrainingQuery
 
-READ = 2
+TRAIN_PASSAGES = 2
 """Passages of a document that are read in training: the first and the last."""
-HARD = 16
+HARD_NEGATIVES = 16
 """Candidates of a query that can be its negatives."""
-TURNS = 4
+PAIRS_PER_EPOCH = 4
 """Most pairs of a query in an epoch."""
-POOL, DEPTH = 2000, 30
-"""Most documents that dev queries rank, and candidates of each."""
+POOL = 2000
+"""Maximum number of documents that the dev queries rank."""
+DEPTH = 30
+"""Candidates of each dev query."""
 
 
 @dataclass(frozen=True)
 class JudgedNeighbors(Neighbors):
-    """Texts are documents, then queries. Neighbors of a query: its relevant documents.
+    """The relevant documents of each train query. The texts are the N documents, and then the Q queries.
 
-    negatives: text -> candidates without relevance.
+    negatives: the candidates of a query that are not relevant, by the query's position among the texts.
     """
 
     negatives: dict[int, NDArray[np.int64]]
 
     @classmethod
     def read(cls, data: TrainingData, usable: NDArray[np.bool_], seed: int) -> JudgedNeighbors:
-        """Draw HARD candidates for each train query. usable: (N + Q,) bool."""
-        rng, count = np.random.default_rng((seed, 2)), len(data.document_ids)
-        rows, ids, negatives = list[int](), list[int](), dict[int, NDArray[np.int64]]()
-        for one in data.train:
-            relevant = one.documents[usable[one.documents]]
-            others = np.setdiff1d(np.union1d(one.candidates, one.unwanted), one.documents)
-            others = others[usable[others]]
-            if not len(others):
-                others = np.setdiff1d(np.flatnonzero(usable[:count]), one.documents)
-            if len(others):
-                rows += [count + one.query] * len(relevant)
+        """Draw HARD_NEGATIVES negatives for each train query.
+
+        usable: (N + Q,) bool, which texts have tokens.
+        """
+        rng = np.random.default_rng((seed, 2))
+        count = len(data.document_ids)
+        rows: list[int] = []
+        ids: list[int] = []
+        negatives: dict[int, NDArray[np.int64]] = {}
+        for query in data.train:
+            relevant = query.documents[usable[query.documents]]
+            irrelevant = np.setdiff1d(np.union1d(query.candidates, query.unwanted), query.documents)
+            irrelevant = irrelevant[usable[irrelevant]]
+            if not len(irrelevant):
+                irrelevant = np.setdiff1d(np.flatnonzero(usable[:count]), query.documents)
+            if len(irrelevant):
+                rows += [count + query.query] * len(relevant)
                 ids += relevant.tolist()
-                negatives[count + one.query] = rng.permutation(others)[:HARD]
+                negatives[count + query.query] = rng.permutation(irrelevant)[:HARD_NEGATIVES]
         order = np.argsort(rows, kind="stable")
-        found = Neighbors.of(np.array(rows)[order], np.array(ids)[order], np.ones(len(ids)), usable)
-        return cls(**vars(found), negatives=negatives)
+        scores = np.ones(len(ids))
+        pairs = Neighbors.from_pairs(np.array(rows)[order], np.array(ids)[order], scores, usable)
+        return cls(
+            indptr=pairs.indptr, ids=pairs.ids, scores=pairs.scores, usable=usable, negatives=negatives
+        )
 
     def turns(self) -> NDArray[np.int64]:
-        """Return pairs of an epoch per text."""
-        return np.minimum(np.diff(self.indptr), TURNS)
+        return np.minimum(np.diff(self.indptr), PAIRS_PER_EPOCH)
 
     def draw(self, anchor: int, rng: np.random.Generator, turn: int = 0) -> StructuralPair:
         """Draw a relevant document, another one each turn, and a candidate that is not relevant."""
@@ -71,31 +81,43 @@ class JudgedNeighbors(Neighbors):
 
 
 def dev_set(data: TrainingData, seed: int) -> DevSet:
-    """Draw dev queries with at most POOL candidates. Raises TrainingError without candidates."""
-    judged, pool = list[TrainingQuery](), set[int]()
-    for place in np.random.default_rng((seed, 3)).permutation(len(data.dev)).tolist():
-        one = data.dev[place]
-        pool |= {*one.candidates[:DEPTH].tolist()}
+    """Draw dev queries until they have POOL different candidates.
+
+    Raises TrainingError if no dev query has candidates.
+    """
+    judged: list[TrainingQuery] = []
+    pool: set[int] = set()
+    for position in np.random.default_rng((seed, 3)).permutation(len(data.dev)).tolist():
+        query = data.dev[position]
+        pool.update(query.candidates[:DEPTH].tolist())
         if judged and len(pool) > POOL:
             break
-        judged.append(replace(one, candidates=one.candidates[:DEPTH], scores=one.scores[:DEPTH]))
+        judged.append(replace(query, candidates=query.candidates[:DEPTH], scores=query.scores[:DEPTH]))
     return DevSet.from_candidates(replace(data, dev=judged))
 
 
 @dataclass(frozen=True)
 class _Passages(Passages):
-    """Passages with prompts. first: number of the first query; prompts: of documents and queries."""
+    """Passages with prompts.
 
-    first: int
+    first_query: the position of the first query among the texts.
+    prompts:     the tokens before each document, and before each query.
+    """
+
+    first_query: int
     prompts: tuple[NDArray[np.int32], NDArray[np.int32]]
 
     def get(self, document: int, start: int = 0) -> NDArray[np.int32]:
         """Return the tokens of a passage with its prompt."""
-        return np.concatenate((self.prompts[document >= self.first], super().get(document, start)))
+        prompt = self.prompts[1] if document >= self.first_query else self.prompts[0]
+        return np.concatenate((prompt, super().get(document, start)))
 
 
 class JudgedTask(EncoderTask):
-    """Trains on judged queries. documents: tokens, without special tokens."""
+    """Trains an encoder on judged queries.
+
+    documents: the tokens of the documents of ``data``, without special tokens.
+    """
 
     name: str = "dense"
 
@@ -110,34 +132,42 @@ class JudgedTask(EncoderTask):
     ) -> None:
         queries = Ragged.from_lists(encoder.tokens(list(data.query_texts)))
         offsets = np.concatenate((documents.offsets, queries.offsets[1:] + documents.offsets[-1]))
-        texts, first = Ragged(np.concatenate((documents.flat, queries.flat)), offsets), len(documents)
-        bare = replace(encoder)
-        bare.tokens = replace(encoder.tokens, prompt="")
-        special = len(bare.tokens.frame[0])
-        prompts = [np.array(one.tokens.frame[0][special:], np.int32) for one in (encoder, encoder.of_queries)]
+        texts = Ragged(np.concatenate((documents.flat, queries.flat)), offsets)
+        without_prompt = replace(encoder)
+        without_prompt.tokens = replace(encoder.tokens, prompt="")
+        special = len(without_prompt.tokens.frame[0])
+        prompts = (_prompt(encoder, special), _prompt(encoder.of_queries, special))
         size = min(encoder.room, encoder.of_queries.room)
-        self.cut = _Passages(texts, size, READ, first, (prompts[0], prompts[1]))
+        self.cut = _Passages(texts, size, TRAIN_PASSAGES, len(documents), prompts)
         self.text = self.cut.get
         self.neighbors = JudgedNeighbors.read(data, texts.lengths > 0, config.seed)
         sampler = QuintupletSampler(self.neighbors, self.cut, None, config.batch, config.seed)
         self.dev = dev_set(data, config.seed)
-        self.queries = first + self.dev.queries
-        super().__init__(bare, config, sampler, progress, checkpoint, Contrastive(hard=True))
+        self.queries = len(documents) + self.dev.queries
+        super().__init__(without_prompt, config, sampler, progress, checkpoint, Contrastive(hard=True))
 
     def evaluate(self) -> dict[str, float]:
-        """Return the best NDCG with the first stage, and the NDCG of the encoder."""
-        both, single, _ = self.dev.ndcg(self.vectors(self.queries), self.vectors(self.dev.documents))
-        return {"NDCG with the first stage": both, "NDCG": single}
+        """Return the best NDCG with the first stage, which decides, and the NDCG of the encoder."""
+        weighted, encoder_only, _ = self.dev.ndcg(
+            self.vectors(self.queries), self.vectors(self.dev.documents)
+        )
+        return {"NDCG with the first stage": weighted, "NDCG": encoder_only}
 
     def identity(self) -> tuple[Any, Iterable[NDArray[Any]]]:
-        """Return texts and pairs."""
-        tokens, found = self.cut.tokens, self.neighbors
-        return None, [tokens.flat, tokens.offsets, found.indptr, found.ids, self.dev.documents]
+        tokens = self.cut.tokens
+        neighbors = self.neighbors
+        return None, [tokens.flat, tokens.offsets, neighbors.indptr, neighbors.ids, self.dev.documents]
 
     def passages(self) -> Iterator[NDArray[np.int32]]:
-        """Yield the passages that are read."""
-        found = self.neighbors
-        learned = [np.flatnonzero(found.paired), found.ids.astype(np.int64), *found.negatives.values()]
-        for text in np.unique(np.concatenate([*learned, self.dev.documents, self.queries])).tolist():
+        neighbors = self.neighbors
+        learned = [np.flatnonzero(neighbors.paired), neighbors.ids.astype(np.int64)]
+        learned += neighbors.negatives.values()
+        texts = np.unique(np.concatenate([*learned, self.dev.documents, self.queries]))
+        for text in texts.tolist():
             for start in self.cut.starts(text) or [0]:
                 yield self.cut.get(text, start)
+
+
+def _prompt(encoder: TextEncoder, special: int) -> NDArray[np.int32]:
+    """Return the tokens of an encoder's prompt, which follow ``special`` special tokens."""
+    return np.array(encoder.tokens.frame[0][special:], np.int32)

@@ -23,22 +23,25 @@ def mean_of(losses: Tensor, valid: Tensor) -> Tensor:
 class Contrastive(Loss):
     """InfoNCE: -log(exp(c_i+ / t) / sum_j exp(c_ij / t)) (van den Oord et al. 2018).
 
-    c: cosines with positives; other related positives are excluded.
-    hard: also with the negatives of all anchors.
+    c are the cosines of an anchor with the positives of all anchors, except other positives near to it.
+
+    temperature: t.
+    hard:        whether the negatives of all anchors are also in the sum.
     """
 
     def __init__(self, temperature: float = 0.05, hard: bool = False) -> None:
         super().__init__()
-        self.temperature, self.hard = temperature, hard
-        self.reads = ("anchor", "positive", *(["negative"] if hard else []))
+        self.temperature = temperature
+        self.hard = hard
+        self.reads = ("anchor", "positive", "negative") if hard else ("anchor", "positive")
 
     def forward(self, vectors: Any) -> Tensor:
         """Return the mean over anchors with a structural pair and a negative."""
         anchor = functional.normalize(vectors.anchor, dim=-1)
         positive = functional.normalize(vectors.positive, dim=-1)
-        own = torch.eye(len(anchor), dtype=torch.bool, device=anchor.device)
+        diagonal = torch.eye(len(anchor), dtype=torch.bool, device=anchor.device)
         paired = vectors.level > 0
-        masked = (vectors.near_positive | ~paired[None, :]) & ~own
+        masked = (vectors.near_positive | ~paired[None, :]) & ~diagonal
         if self.hard:
             positive = torch.cat((positive, functional.normalize(vectors.negative, dim=-1)))
             masked = torch.cat((masked, vectors.near_negative | ~paired[None, :]), dim=1)
@@ -58,7 +61,8 @@ class TripletLoss(Loss):
 
     def __init__(self, margin: float = 1.0, by_level: bool = False) -> None:
         super().__init__()
-        self.margin, self.by_level = margin, by_level
+        self.margin = margin
+        self.by_level = by_level
 
     def forward(self, vectors: Any) -> Tensor:
         """Return the mean over anchors with a structural pair."""
@@ -82,9 +86,9 @@ class SemanticLoss(Loss):
 
     def forward(self, vectors: Any) -> Tensor:
         """Return the mean over anchors with a negative in the batch."""
-        chosen, valid = nearest_negative(vectors.anchor, vectors.near)
+        nearest, valid = nearest_negative(vectors.anchor, vectors.near)
         near = distance(vectors.anchor, vectors.corrupted)
-        far = distance(vectors.anchor, vectors.anchor[chosen])
+        far = distance(vectors.anchor, vectors.anchor[nearest])
         return mean_of((near - far + self.margin).relu(), valid)
 
 
@@ -95,7 +99,8 @@ class Quintuplet(Loss):
 
     def __init__(self) -> None:
         super().__init__()
-        self.structure, self.semantics = TripletLoss(2.0, by_level=True), SemanticLoss(0.5)
+        self.structure = TripletLoss(2.0, by_level=True)
+        self.semantics = SemanticLoss(0.5)
 
     def forward(self, vectors: Any) -> Tensor:
         """Return the mean of both halves."""
@@ -104,10 +109,13 @@ class Quintuplet(Loss):
 
 
 def make_loss(objective: Objective) -> Loss:
-    """Return the loss of an objective."""
-    losses = {"contrastive": Contrastive, "quintuplet": Quintuplet, "cocitation": TripletLoss}
-    made: Loss = losses[objective]()
-    return made
+    """Return the loss of the option ``--objective``."""
+    losses: dict[Objective, type[Loss]] = {
+        "contrastive": Contrastive,
+        "quintuplet": Quintuplet,
+        "cocitation": TripletLoss,
+    }
+    return losses[objective]()
 
 
 def distance(a: Tensor, b: Tensor) -> Tensor:
@@ -123,5 +131,5 @@ def nearest_negative(anchors: Tensor, near: Tensor) -> tuple[Tensor, Tensor]:
     """
     with torch.no_grad():
         apart = torch.cdist(anchors.detach().float(), anchors.detach().float())
-        least, chosen = apart.masked_fill(near, float("inf")).min(dim=1)
-    return chosen, torch.isfinite(least)
+        distances, nearest = apart.masked_fill(near, float("inf")).min(dim=1)
+    return nearest, torch.isfinite(distances)

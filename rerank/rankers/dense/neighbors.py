@@ -13,25 +13,25 @@ from rerank.errors import TrainingError, UsageError
 from rerank.progress import Progress
 from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.texts import Texts
-from rerank.rankers.dense.triplets import EACH, TripletSampler
+from rerank.rankers.dense.triplets import TRIPLETS_PER_TARGET, TripletSampler
 from rerank.rankers.graphs.citations import Citations
 from rerank.rankers.graphs.cocitation import LEVELS, Ids, Level
 from rerank.rankers.graphs.links import LinkGraph
 from rerank.rankers.graphs.pagerank import top_pagerank
 from rerank.text import plural
 
-TRIES = 50
+NEGATIVE_DRAWS = 50
 """Draws of a document that is not related."""
-REDRAWS = 10
+PAIR_DRAWS = 10
 """Draws of another pair if both documents have the same score."""
-TIE = 2e-5
+SCORE_TIE = 2e-5
 """Relative difference of scores below which they are equal."""
-ALL = 10_000
+MAX_UNLIMITED = 10_000
 """Documents of a collection up to which all reachable documents can be related."""
 
 
 class StructuralPair(NamedTuple):
-    """Pair of an anchor. Level 0: none, positions -1."""
+    """The positive and the negative document of an anchor. Without a pair, the level is 0 and both are -1."""
 
     anchor: int
     level: int = 0
@@ -41,11 +41,12 @@ class StructuralPair(NamedTuple):
 
 @dataclass(frozen=True)
 class Neighbors:
-    """Related documents, nearest first.
+    """The related documents of each of N documents, nearest first.
 
-    indptr, ids: ``ids[indptr[i]:indptr[i + 1]]`` are related to document i.
-    scores:      nearness.
-    usable:      (N,) bool: with text.
+    indptr: (N + 1,) ``ids[indptr[i]:indptr[i + 1]]`` are related to document i.
+    ids:    the related documents of all documents, one after the other.
+    scores: how near each related document is.
+    usable: (N,) bool, which documents have a text.
     """
 
     indptr: NDArray[np.int64]
@@ -54,67 +55,78 @@ class Neighbors:
     usable: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, rows: ArrayLike, ids: ArrayLike, scores: ArrayLike, usable: NDArray[np.bool_]) -> Neighbors:
-        """Build from documents, ascending, and related documents."""
+    def from_pairs(
+        cls, rows: ArrayLike, ids: ArrayLike, scores: ArrayLike, usable: NDArray[np.bool_]
+    ) -> Neighbors:
+        """Build it from P pairs of a document and a related one.
+
+        rows:   (P,) the documents, ascending.
+        ids:    (P,) the related documents, nearest first for each document.
+        scores: (P,) how near they are.
+        """
         counts = np.bincount(np.asarray(rows, dtype=np.int64), minlength=len(usable))
         indptr = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
         return cls(indptr, np.asarray(ids, dtype=np.int32), np.asarray(scores, dtype=np.float32), usable)
 
     def near(self, document: int) -> NDArray[np.int32]:
-        """Return documents that are never negatives."""
+        """Return the documents that are related to a document, and so never its negatives."""
         return self.ids[self.indptr[document] : self.indptr[document + 1]]
 
     @property
     def paired(self) -> NDArray[np.bool_]:
-        """Documents with a positive, (N,) bool."""
+        """Which documents have a positive, (N,) bool."""
         return self.turns() > 0
 
     def turns(self) -> NDArray[np.int64]:
-        """Return pairs of an epoch per document, (N,)."""
+        """Return how many pairs of each document an epoch has, (N,)."""
         return np.minimum(np.diff(self.indptr), 1)
 
     def unrelated(self, document: int, rng: np.random.Generator) -> int:
-        """Draw an unrelated document; -1 after TRIES draws."""
+        """Draw a document that is not related; -1 if NEGATIVE_DRAWS draws found none."""
         near = self.near(document)
-        for drawn in rng.integers(len(self.usable), size=TRIES).tolist():
+        for drawn in rng.integers(len(self.usable), size=NEGATIVE_DRAWS).tolist():
             if drawn != document and self.usable[drawn] and drawn not in near:
                 return int(drawn)
         return -1
 
     def draw(self, anchor: int, rng: np.random.Generator, turn: int = 0) -> StructuralPair:
-        """Draw level, positive and negative (Raman et al. 2021, equations 2 and 3).
+        """Draw a level, a positive and a negative (Raman et al. 2021, equations 2 and 3).
 
-        Positives of level l: the n_l nearest documents. Negatives: other positives of level l - 1.
-        Equal scores are drawn again, up to REDRAWS times.
+        The positives of level l are the n_l nearest documents, and its negatives are the other positives of
+        level l - 1. Documents with equal scores are drawn again, up to PAIR_DRAWS times.
+
+        turn: counts the pairs of an anchor in an epoch, from 0.
         """
         near = self.near(anchor)
-        count, least, top = len(near), 1, levels(len(near))
+        count = len(near)
+        lowest = 1
+        highest = levels(count)
         scores = self.scores[self.indptr[anchor] : self.indptr[anchor + 1]]
-        for _ in range(REDRAWS):
-            if least > top:
+        for _ in range(PAIR_DRAWS):
+            if lowest > highest:
                 break
-            level = int(rng.integers(least, top + 1))
+            level = int(rng.integers(lowest, highest + 1))
             size = level_size(count, level)
             positive = int(rng.integers(size))
             if level == 1:
-                other = self.unrelated(anchor, rng)
-                if other >= 0:
-                    return StructuralPair(anchor, 1, int(near[positive]), other)
-                least = 2
+                unrelated = self.unrelated(anchor, rng)
+                if unrelated >= 0:
+                    return StructuralPair(anchor, 1, int(near[positive]), unrelated)
+                lowest = 2
                 continue
             negative = int(rng.integers(size, level_size(count, level - 1)))
-            if scores[positive] - scores[negative] > TIE * scores[positive]:
+            if scores[positive] - scores[negative] > SCORE_TIE * scores[positive]:
                 return StructuralPair(anchor, level, int(near[positive]), int(near[negative]))
         return StructuralPair(anchor)
 
 
 @dataclass(frozen=True)
 class CitedNeighbors(Neighbors):
-    """Texts cited together (Ding et al.).
+    """Texts that are cited together (Ding et al.).
 
-    triplets: sampler.
-    texts:    (V,) text per reference.
-    refs:     (N,) reference per text; -1: none.
+    triplets: draws the positives and negatives.
+    texts:    (V,) the text of each reference; -1 for none.
+    refs:     (N,) the reference of each text; -1 for none.
     """
 
     triplets: TripletSampler = field(kw_only=True)
@@ -122,7 +134,7 @@ class CitedNeighbors(Neighbors):
     refs: Ids = field(kw_only=True)
 
     def near(self, document: int) -> NDArray[np.int32]:
-        """Return texts cited nearby; never negatives."""
+        """Return the texts that are cited near a text, and so never its negatives."""
         ref = int(self.refs[document])
         if ref < 0 or not self.usable[document]:
             return np.zeros(0, np.int32)
@@ -130,26 +142,28 @@ class CitedNeighbors(Neighbors):
         return self.texts[refs[self.triplets.usable[refs]]]
 
     def turns(self) -> NDArray[np.int64]:
-        """Return triplets per text, (N,)."""
-        found = np.zeros(len(self.usable), np.int64)
-        found[self.texts[self.triplets.targets()]] = EACH
-        return found
+        """Return how many triplets of each text an epoch has, (N,)."""
+        counts = np.zeros(len(self.usable), np.int64)
+        counts[self.texts[self.triplets.targets()]] = TRIPLETS_PER_TARGET
+        return counts
 
     def draw(self, anchor: int, rng: np.random.Generator, turn: int = 0) -> StructuralPair:
         """Draw a triplet, another one each turn."""
-        found = self.triplets.draw(int(self.refs[anchor]), rng) if self.refs[anchor] >= 0 else []
-        if turn >= len(found):
+        ref = int(self.refs[anchor])
+        triplets = self.triplets.draw(ref, rng) if ref >= 0 else []
+        if turn >= len(triplets):
             return StructuralPair(anchor)
-        return StructuralPair(anchor, 1, *(int(self.texts[ref]) for ref in found[turn]))
+        positive, negative = triplets[turn]
+        return StructuralPair(anchor, 1, int(self.texts[positive]), int(self.texts[negative]))
 
 
 def levels(related: int) -> int:
-    """Return the number of levels, 1 + ceil(log2 n); 0 for none."""
+    """Return the number of levels of n related documents, 1 + ceil(log2 n); 0 without any."""
     return (related - 1).bit_length() + 1 if related > 0 else 0
 
 
 def level_size(related: int, level: int) -> int:
-    """Return the number of positives, ceil(n / 2^(l-1))."""
+    """Return the number of positives of level l with n related documents, ceil(n / 2^(l-1))."""
     return (related + (1 << (level - 1)) - 1) >> (level - 1)
 
 
@@ -161,14 +175,14 @@ def by_pagerank(
     seed: int = 0,
     progress: Callable[[int], object] | None = None,
 ) -> Neighbors:
-    """Rank documents by personalized PageRank (Raman et al. 2021, equation 1).
+    """Return the related documents by personalized PageRank (Raman et al. 2021, equation 1).
 
-    usable:  (N,) bool: with text.
-    related: maximum per document; 0: all.
+    usable:  (N,) bool, which documents have a text.
+    related: the maximum number for each document; 0 sets no limit.
 
-    Raises UsageError for ``related=0`` with more than ALL documents.
+    Raises UsageError for ``related=0`` with more than MAX_UNLIMITED documents.
     """
-    if not related and len(usable) > ALL:
+    if not related and len(usable) > MAX_UNLIMITED:
         raise UsageError(
             f"of {plural(len(usable), 'document[|s]')} not all related ones can be kept; give"
             f" --related, for example 64"
@@ -176,35 +190,51 @@ def by_pagerank(
     count = related or max(1, len(usable) - 1)
     ids, scores = top_pagerank(graph.matrix, count, seed=seed, progress=progress)
     rows, columns = np.nonzero((ids >= 0) & usable[:, None] & usable[ids])
-    return Neighbors.of(rows, ids[rows, columns], scores[rows, columns], usable)
+    return Neighbors.from_pairs(rows, ids[rows, columns], scores[rows, columns], usable)
 
 
 def by_citations(graph: Citations, usable: NDArray[np.bool_], level: Level) -> CitedNeighbors:
-    """Return neighbors from triplets; see :class:`TripletSampler`."""
+    """Return the texts that are cited together at a level; see :class:`TripletSampler`."""
     network = graph.network
-    texts, refs = graph.places(network)
+    texts, refs = graph.match_texts(network)
     with_text = texts >= 0
     with_text[with_text] = usable[texts[with_text]]
-    place = {key: place for place, key in enumerate(network.keys)}
+    triplets = TripletSampler(network, with_text, level, _direct_citations(graph))
+    nothing = Neighbors.from_pairs([], [], [], usable)
+    return CitedNeighbors(
+        indptr=nothing.indptr,
+        ids=nothing.ids,
+        scores=nothing.scores,
+        usable=usable,
+        triplets=triplets,
+        texts=texts,
+        refs=refs,
+    )
+
+
+def _direct_citations(graph: Citations) -> dict[int, list[int]]:
+    """Return the references that each reference cites or that cite it."""
+    ref_of = {key: ref for ref, key in enumerate(graph.network.keys)}
     direct: dict[int, list[int]] = {}
     for paper, mentions in graph.papers():
-        if (citing := place.get(paper)) is not None:
-            cited = [place[one.reference] for one in mentions if one.reference != paper]
-            direct.setdefault(citing, []).extend(cited)
-            for one in cited:
-                direct.setdefault(one, []).append(citing)
-    triplets = TripletSampler(network, with_text, level, direct)
-    nothing = Neighbors.of([], [], [], usable)
-    return CitedNeighbors(**vars(nothing), triplets=triplets, texts=texts, refs=refs)
+        citing = ref_of.get(paper)
+        if citing is None:
+            continue
+        for mention in mentions:
+            if mention.reference != paper:
+                cited = ref_of[mention.reference]
+                direct.setdefault(citing, []).append(cited)
+                direct.setdefault(cited, []).append(citing)
+    return direct
 
 
 @dataclass(frozen=True)
 class Structure:
-    """Structure to learn.
+    """The relations that a training learns, and the pairs that measure it.
 
-    graph:     without held-out pairs.
-    held_out:  (H, 2) pairs.
-    neighbors: in the graph.
+    graph:     the relations without the held-out pairs.
+    held_out:  (H, 2) the held-out pairs.
+    neighbors: the related documents in the graph.
     """
 
     graph: LinkGraph | Citations
@@ -213,20 +243,23 @@ class Structure:
 
     @classmethod
     def find(cls, texts: Texts, config: DenseConfig, progress: Progress | None = None) -> Structure:
-        """Hold out pairs; compute neighbors. Raises TrainingError without related documents."""
+        """Hold out a share of the pairs, and find the related documents.
+
+        Raises TrainingError if no two documents with text are related.
+        """
         usable = texts.usable
         if not usable.any():
             raise TrainingError("no document has any text; dense has nothing to learn from")
-        graph, held = texts.graph.hold_out(config.held_out, config.seed)
+        graph, held_out = texts.graph.hold_out(config.held_out, config.seed)
         if isinstance(graph, Citations):
             assert config.strategy is not None
-            found: Neighbors = by_citations(graph, usable, config.strategy)
+            neighbors: Neighbors = by_citations(graph, usable, config.strategy)
         else:
             with (progress or Progress()).step("neighbors", len(usable), "doc") as advance:
-                found = by_pagerank(graph, usable, config.related, seed=config.seed, progress=advance)
-        if not found.paired.any():
+                neighbors = by_pagerank(graph, usable, config.related, seed=config.seed, progress=advance)
+        if not neighbors.paired.any():
             raise TrainingError(_no_pair(graph, config))
-        return cls(graph, held, found)
+        return cls(graph, held_out, neighbors)
 
 
 def _no_pair(graph: LinkGraph | Citations, config: DenseConfig) -> str:

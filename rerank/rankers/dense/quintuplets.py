@@ -12,57 +12,64 @@ from numpy.typing import NDArray
 from rerank.rankers.dense.neighbors import Neighbors, StructuralPair
 from rerank.rankers.dense.texts import Passages
 
-SHARE = 0.25
+CORRUPTED_SHARE = 0.25
 """Share of replaced tokens (Raman et al. 2021, section 4.2)."""
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Replacement tokens: ``ordinary`` and optional ``mask``."""
+    """The tokens that replace others in a corrupted text.
+
+    ordinary: all tokens that are not special.
+    mask:     the mask token; None if the tokenizer has none.
+    """
 
     ordinary: NDArray[np.int32]
     mask: int | None
 
     @classmethod
-    def of(cls, tokenizer: Any) -> Vocabulary:
-        """Return the vocabulary without special tokens."""
+    def from_tokenizer(cls, tokenizer: Any) -> Vocabulary:
+        """Return the vocabulary of a tokenizer of Hugging Face, without its special and unused tokens."""
         names = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
-        unused = (i for i, name in enumerate(names) if name is None or name.startswith("[unused"))
+        unused = [token for token, name in enumerate(names) if name is None or name.startswith("[unused")]
         ordinary = np.setdiff1d(np.arange(len(names)), [*tokenizer.all_special_ids, *unused])
         return cls(ordinary.astype(np.int32), tokenizer.mask_token_id)
 
     def corrupt(self, tokens: NDArray[np.int32], rng: np.random.Generator) -> NDArray[np.int32]:
-        """Replace max(1, round(SHARE T)) of T tokens, half by the mask."""
+        """Replace max(1, round(CORRUPTED_SHARE T)) of T tokens, about half of them by the mask."""
         count = len(tokens)
         if not count:
             return tokens
         changed: NDArray[np.int32] = tokens.copy()
-        where = rng.choice(count, size=min(count, max(1, round(SHARE * count))), replace=False)
-        drawn = self.ordinary[rng.integers(len(self.ordinary), size=len(where))]
+        size = min(count, max(1, round(CORRUPTED_SHARE * count)))
+        positions = rng.choice(count, size=size, replace=False)
+        drawn = self.ordinary[rng.integers(len(self.ordinary), size=size)]
         for _ in range(100):
-            same = drawn == tokens[where]
-            if not same.any():
+            unchanged = drawn == tokens[positions]
+            if not unchanged.any():
                 break
-            drawn[same] = self.ordinary[rng.integers(len(self.ordinary), size=int(same.sum()))]
+            drawn[unchanged] = self.ordinary[rng.integers(len(self.ordinary), size=int(unchanged.sum()))]
         if self.mask is not None:
-            drawn[rng.random(len(where)) < 0.5] = self.mask
-        changed[where] = drawn
+            drawn[rng.random(size) < 0.5] = self.mask
+        changed[positions] = drawn
         return changed
 
 
 @dataclass(frozen=True)
 class Quintuplets:
-    """Token numbers of a step, B sequences per kind of text; anchors replace missing pairs.
+    """One training step: B anchors, and a token sequence per anchor and kind of text.
 
-    pairs:         of the anchors.
-    anchor:        h.
-    positive:      structural h_phi+.
-    negative:      structural h_phi-.
-    corrupted:     semantic positive h_psi+.
-    level:         (B,), from 1; 0: no structural pair.
-    near:          (B, B) bool: document j is not a negative of i.
-    near_positive: (B, B) bool: nor is the positive of j.
-    near_negative: (B, B) bool: nor is the negative of j.
+    Without a structural pair, the anchor's text is also its positive and its negative.
+
+    pairs:         the structural pair of each anchor.
+    anchor:        the anchor's text, h.
+    positive:      the structural positive, h_phi+.
+    negative:      the structural negative, h_phi-.
+    corrupted:     the semantic positive, h_psi+.
+    level:         (B,) the level of the structural pair, from 1; 0 without a pair.
+    near:          (B, B) bool, whether the anchor j is too near to be a negative of the anchor i.
+    near_positive: (B, B) bool, the same for the positive of j.
+    near_negative: (B, B) bool, the same for the negative of j.
     """
 
     pairs: list[StructuralPair]
@@ -78,9 +85,10 @@ class Quintuplets:
 
 @dataclass(frozen=True)
 class QuintupletSampler:
-    """Draws quintuplets.
+    """Draws the quintuplets of an epoch.
 
-    vocabulary: to corrupt texts of all usable documents. None: anchors have a positive, no text is corrupted.
+    vocabulary: corrupts the texts, and all documents with a text are anchors. With None, no text is
+        corrupted, and only documents with a positive are anchors.
     """
 
     neighbors: Neighbors
@@ -90,24 +98,24 @@ class QuintupletSampler:
     seed: int = 0
 
     def anchors(self) -> NDArray[np.int64]:
-        """Return documents and turns, (A, 2)."""
+        """Return the A anchors of an epoch as documents and their turns, (A, 2)."""
         turns = self.neighbors.usable * np.maximum(self.neighbors.turns(), self.vocabulary is not None)
         documents = np.repeat(np.arange(len(turns)), turns)
         numbers = np.arange(len(documents)) - np.repeat(np.cumsum(turns) - turns, turns)
         return np.stack((documents, numbers), axis=1)
 
     def steps(self) -> int:
-        """Return batches per epoch."""
+        """Return the number of batches per epoch."""
         return max(1, len(self.anchors()) // self.batch)
 
     def epoch(self, number: int, first: int = 0) -> Iterator[Quintuplets]:
-        """Yield batches, from ``first``."""
+        """Yield the batches of an epoch, from batch number ``first``."""
         order = np.random.default_rng((self.seed, number)).permutation(self.anchors())
         for step in range(first, self.steps()):
             yield self.draw(order[step * self.batch : (step + 1) * self.batch].tolist(), number)
 
     def draw(self, anchors: list[tuple[int, int]], epoch: int) -> Quintuplets:
-        """Draw the texts of (document, turn) anchors."""
+        """Draw the pairs and texts of anchors, which are documents and their turns."""
         pairs: list[StructuralPair] = []
         texts: list[tuple[NDArray[np.int32], ...]] = []
         for document, turn in anchors:
@@ -116,17 +124,38 @@ class QuintupletSampler:
             pair = self.neighbors.draw(document, rng, turn)
             if turn:  # other passages than in the turns before
                 rng = np.random.default_rng((*key, turn))
-            text, source = self.passages.draw(document, rng), self.passages.draw(document, rng)
-            ends = (pair.positive, pair.negative) if pair.level else ()
-            others = [self.passages.draw(end, rng) for end in ends] or [text, text]
             pairs.append(pair)
-            changed = self.vocabulary.corrupt(source, rng) if self.vocabulary is not None else source
-            texts.append((text, *others, changed))
-        own = [{one.anchor, one.positive, *self.neighbors.near(one.anchor).tolist()} for one in pairs]
-        numbers, level, positives, negatives = zip(*pairs)
-        near = [
-            np.array([[one in some for one in those] for some in own])
-            for those in (numbers, positives, negatives)
-        ]
+            texts.append(self._texts(pair, rng))
         anchor, positive, negative, corrupted = map(list, zip(*texts))
-        return Quintuplets(pairs, anchor, positive, negative, corrupted, np.array(level), *near)
+        near = [{pair.anchor, pair.positive, *self.neighbors.near(pair.anchor).tolist()} for pair in pairs]
+        return Quintuplets(
+            pairs=pairs,
+            anchor=anchor,
+            positive=positive,
+            negative=negative,
+            corrupted=corrupted,
+            level=np.array([pair.level for pair in pairs]),
+            near=_contain(near, [pair.anchor for pair in pairs]),
+            near_positive=_contain(near, [pair.positive for pair in pairs]),
+            near_negative=_contain(near, [pair.negative for pair in pairs]),
+        )
+
+    def _texts(self, pair: StructuralPair, rng: np.random.Generator) -> tuple[NDArray[np.int32], ...]:
+        """Draw passages of an anchor, its positive and its negative, and a corrupted one of the anchor."""
+        text = self.passages.draw(pair.anchor, rng)
+        source = self.passages.draw(pair.anchor, rng)
+        if pair.level:
+            positive = self.passages.draw(pair.positive, rng)
+            negative = self.passages.draw(pair.negative, rng)
+        else:
+            positive = negative = text
+        corrupted = source if self.vocabulary is None else self.vocabulary.corrupt(source, rng)
+        return text, positive, negative, corrupted
+
+
+def _contain(sets: list[set[int]], documents: list[int]) -> NDArray[np.bool_]:
+    """Return which of m sets have which of n documents, (m, n) bool."""
+    rows = []
+    for members in sets:
+        rows.append([document in members for document in documents])
+    return np.array(rows)

@@ -22,32 +22,35 @@ DECAY = 0.05
 """Omega (Raman et al. 2021, section 4.2)."""
 
 
-def windows(length: int, size: int, most: int | None = None) -> list[int]:
-    """Return starts of half-overlapping windows; the last ends with the text.
+def windows(length: int, size: int, limit: int | None = None) -> list[int]:
+    """Return where the windows of a text of ``length`` tokens begin.
 
-    At most ``most`` are kept, evenly spaced.
+    Windows have ``size`` tokens and overlap by half, and the last one ends with the text. If there are more
+    than ``limit``, as many are returned, evenly spaced.
 
-    >>> windows(100, 128), windows(128, 128), windows(200, 128), windows(1000, 128, most=3)
+    >>> windows(100, 128), windows(128, 128), windows(200, 128), windows(1000, 128, limit=3)
     ([0], [0], [0, 64, 72], [0, 436, 872])
     """
     if length <= size:
         return [0] if length > 0 else []
     last = length - size
     starts = [*range(0, last, max(1, size // 2)), last]
-    if most is None or len(starts) <= most:
+    if limit is None or len(starts) <= limit:
         return starts
-    return [round(i * last / (most - 1)) for i in range(most)] if most > 1 else [0]
+    return [round(number * last / (limit - 1)) for number in range(limit)] if limit > 1 else [0]
 
 
 def decayed_sum(
     cosines: NDArray[np.float32], counts: NDArray[np.integer], *, best: int = BEST, normalize: bool = True
 ) -> NDArray[np.float64]:
-    """Return document scores, (n,) (Raman et al. 2021, equation 6).
+    """Return the (n,) scores of documents from the cosines of passages (Raman et al. 2021, equation 6).
 
-    cosines: (n, F), 0 after the last passage.
-    counts: (n,) passages.
-    best: number of cosines summed with weights exp(-DECAY k), k from 1; negative ones as 0.
-    normalize: divide by the weights, for scores from 0 to 1.
+    The k-th largest cosine has the weight exp(-DECAY k), and negative cosines count as 0.
+
+    cosines: (n, F) cosines with the query; 0 after the last passage.
+    counts: (n,) numbers of passages.
+    best: how many of the largest cosines are summed.
+    normalize: whether to divide by the sum of the weights, so that scores are from 0 to 1.
     """
     best = min(best, cosines.shape[1])
     ranked = -np.sort(-np.maximum(cosines, 0), axis=1)[:, :best]
@@ -65,13 +68,14 @@ SCALE = 127
 
 @dataclass(kw_only=True, repr=False)
 class DenseRanker(EncoderRanker):
-    """Scores by decayed sums of passage cosines (Raman et al. 2021, section 3.4); also of ``adapter``.
+    """Scores a document by the passages that are nearest to the query (Raman et al. 2021, section 3.4).
 
-    passages:  F, maximum per document.
-    best:      number of summed cosines.
-    separator: whether a separator follows titles.
+    ``dense`` and ``adapter`` are such rankers. The features of a document are F vectors of E int8 numbers,
+    and the number of its passages: F * E + 1 bytes.
 
-    Features: F vectors of E int8, and passage count; F * E + 1 bytes.
+    passages:  F, the maximum number of passages of a document.
+    best:      how many cosines of passages are summed; see :func:`decayed_sum`.
+    separator: whether a separator token follows titles.
     """
 
     bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)  # type: ignore[misc]
@@ -84,33 +88,36 @@ class DenseRanker(EncoderRanker):
     separator: bool = False
 
     def version_with(self, encoder: TextEncoder) -> str:
-        """Return the encoder's hash and the options."""
-        return f"{encoder.version()}-{self.passages}-{self.best}{'-sep' * self.separator}"
+        suffix = "-sep" if self.separator else ""
+        return f"{encoder.version()}-{self.passages}-{self.best}{suffix}"
 
     def encode_documents(self, documents: Sequence[Document]) -> NDArray[np.int8]:
-        """Return passage vectors and count, (n, F * E + 1) int8."""
+        """Return the vectors of the passages and their number, (n, F * E + 1) int8."""
         features = np.zeros((len(documents), self.passages * self.width + 1), dtype=np.int8)
-        if not any(one.content for one in documents):  # without torch
+        if not any(document.content for document in documents):  # without torch
             return features
         encoder = self.encoder
-        room, separator = encoder.room, encoder.separator if self.separator else None
+        room = encoder.room
+        separator = encoder.separator if self.separator else None
         pieces: list[list[int]] = []
-        owner: list[tuple[int, int]] = []
+        rows: list[int] = []
+        columns: list[int] = []
         for row, tokens in enumerate(document_tokens(documents, encoder.tokens, separator)):
             starts = windows(len(tokens), room, self.passages)
             features[row, -1] = len(starts)
-            for place, start in enumerate(starts):
+            for number, start in enumerate(starts):
                 pieces.append(tokens[start : start + room])
-                owner.append((row, place))
+                rows.append(row)
+                columns.append(number)
         if pieces:
-            rows, places = np.array(owner).T
-            arrays.split_passages(features, self.passages)[rows, places] = quantized(encoder.encode(pieces))
+            vectors = arrays.split_passages(features, self.passages)
+            vectors[rows, columns] = quantized(encoder.encode(pieces))
         return features
 
     def score(self, query: NDArray[np.float32], features: NDArray[Any]) -> NDArray[np.float64]:
-        """Return scores, (n,), from 0 to 1; 0 without text.
+        """Return the (n,) scores, from 0 to 1; 0 without text.
 
-        Raises WorkspaceError for wrong feature width.
+        Raises WorkspaceError if the features are not F * E + 1 numbers wide.
         """
         check_width(self, features, arrays.feature_width(self.passages, self.width))
         cosines = arrays.passage_cosines(query, features, self.passages)
@@ -118,7 +125,7 @@ class DenseRanker(EncoderRanker):
 
 
 def quantized(vectors: NDArray[np.float32]) -> NDArray[np.int8]:
-    """Return vectors, (n, E) int8, scaled to maximum SCALE."""
+    """Return vectors, (n, E), as int8 numbers. Each vector is scaled so that its largest number is SCALE."""
     largest = np.maximum(np.abs(vectors).max(axis=1, keepdims=True), 1e-12)
     rounded: NDArray[np.int8] = np.rint(vectors * (SCALE / largest)).astype(np.int8)
     return rounded

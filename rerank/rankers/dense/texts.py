@@ -23,11 +23,12 @@ BATCH = 256
 
 @dataclass(frozen=True)
 class Texts:
-    """N texts: documents, then titles of outside references.
+    """N texts to learn from, and how they are related.
 
-    tokens:  without special tokens.
-    graph:   relation.
-    outside: number of references.
+    tokens:  the tokens of each text without special tokens: of the documents, and then of the titles of
+        references outside the collection.
+    graph:   the links between documents, or the texts that are cited together.
+    outside: the number of these references.
     """
 
     tokens: Ragged
@@ -44,54 +45,62 @@ class Texts:
         cited: bool = False,
         separator: Sequence[int] | None = None,
     ) -> Texts:
-        """Tokenize streamed documents. cited: relate by citations. separator: tokens after titles."""
+        """Tokenize a stream of documents, and read their relations.
+
+        cited:     whether texts are related that are cited together, instead of documents with links.
+        separator: tokens between a title and a text.
+        """
         flat: list[NDArray[np.int32]] = []
 
         def stream() -> Iterator[Document]:
-            rest = iter(documents)
-            while batch := list(islice(rest, BATCH)):
-                found = document_tokens(batch, tokenize, separator)
-                flat.extend(np.array(tokens, dtype=np.int32) for tokens in found)
+            remaining = iter(documents)
+            while batch := list(islice(remaining, BATCH)):
+                for tokens in document_tokens(batch, tokenize, separator):
+                    flat.append(np.array(tokens, dtype=np.int32))
                 yield from batch
                 if progress is not None:
                     progress(len(batch))
 
-        graph = Citations.of(stream()) if cited else LinkGraph.of(stream())
+        graph = Citations.from_documents(stream()) if cited else LinkGraph.from_documents(stream())
         outside = graph.ids[len(flat) :]
         if isinstance(graph, Citations):
-            names = [graph.titles[key] for key in outside]
-            flat += [np.array(tokens, dtype=np.int32) for tokens in tokenize(names)]
+            titles = [graph.titles[key] for key in outside]
+            flat += [np.array(tokens, dtype=np.int32) for tokens in tokenize(titles)]
         return cls(Ragged.from_lists(flat), graph, len(outside))
 
-    def longest(self, encoder: TextEncoder, most: int) -> int:
-        """Return the maximum passage count, from 1 to ``most``."""
-        return max(1, len(windows(int(self.tokens.lengths.max(initial=0)), encoder.room, most)))
+    def max_passages(self, encoder: TextEncoder, limit: int) -> int:
+        """Return the number of passages of the longest text, from 1 to ``limit``."""
+        return max(1, len(windows(int(self.tokens.lengths.max(initial=0)), encoder.room, limit)))
 
     @property
     def usable(self) -> NDArray[np.bool_]:
-        """Texts with tokens, (N,) bool."""
+        """Which texts have tokens, (N,) bool."""
         return self.tokens.lengths > 0
 
 
 @dataclass(frozen=True)
 class Passages:
-    """Passages of documents. size: tokens per passage; most: passages per document."""
+    """The passages of texts.
+
+    size:  tokens per passage.
+    limit: the maximum number of passages of a text; None sets no limit.
+    """
 
     tokens: Ragged
     size: int
-    most: int | None
+    limit: int | None
 
     def starts(self, document: int) -> list[int]:
-        """Return passage starts."""
-        return windows(int(self.tokens.lengths[document]), self.size, self.most)
+        """Return the first token of each passage of a text."""
+        return windows(int(self.tokens.lengths[document]), self.size, self.limit)
 
     def get(self, document: int, start: int = 0) -> NDArray[np.int32]:
-        """Return a passage's tokens."""
+        """Return the tokens of the passage that begins at the token ``start`` of a text."""
         begin = int(self.tokens.offsets[document]) + start
         end = min(begin + self.size, int(self.tokens.offsets[document + 1]))
         return self.tokens.flat[begin:end]
 
     def draw(self, document: int, rng: np.random.Generator) -> NDArray[np.int32]:
-        """Draw a passage."""
+        """Draw a passage of a text, and return its tokens."""
         starts = self.starts(document)
         return self.get(document, starts[int(rng.integers(len(starts)))])

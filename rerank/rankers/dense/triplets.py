@@ -12,17 +12,17 @@ from rerank.rankers.graphs.cocitation import CoCitations, Ids, Level
 
 REJECTIONS = 100
 """Rounds of draws of negatives, before all references that are left are listed."""
-EACH = 5
+TRIPLETS_PER_TARGET = 5
 """Triplets of a target (K)."""
 
 
 @dataclass
 class TripletSampler:
-    """Draws triplets from a network.
+    """Draws triplets of a target, a positive and a negative from a co-citation network.
 
-    level:  place in which positives are cited with their target.
-    usable: (V,) bool: with text.
-    direct: citing and cited references, never negatives.
+    usable: (V,) bool, which references have a text.
+    level:  the part of a document in which a positive is cited together with its target.
+    direct: the references that cite a reference or are cited by it; they are never its negatives.
     """
 
     network: CoCitations
@@ -35,42 +35,44 @@ class TripletSampler:
 
     @property
     def widest(self) -> Level:
-        """Level within which texts are never negatives."""
+        """The level at which a text that is cited together with the target is never its negative."""
         return "document" if self.level == "document" else "section"
 
     def targets(self) -> Ids:
-        """Return usable references that share groups."""
+        """Return the references with a text that are cited together with another one."""
         ends = self.network.levels[self.level].of_refs.indptr
-        found: Ids = self._nodes[np.diff(ends)[self._nodes] > 0]
-        return found
+        targets: Ids = self._nodes[np.diff(ends)[self._nodes] > 0]
+        return targets
 
     def draw(self, target: int, rng: np.random.Generator) -> list[tuple[int, int]]:
-        """Draw EACH positives and negatives; none without positive or negative."""
+        """Draw TRIPLETS_PER_TARGET pairs of a positive and a negative; none if one of them is missing."""
         positives = self.network.neighbors(target, self.level)
         positives = positives[self.usable[positives]]
         if not len(positives):
             return []
-        if len(positives) > EACH:
-            positives = rng.choice(positives, EACH, replace=False)
+        if len(positives) > TRIPLETS_PER_TARGET:
+            positives = rng.choice(positives, TRIPLETS_PER_TARGET, replace=False)
         else:
             positives = rng.permutation(positives)
-            more = rng.choice(positives, EACH - len(positives))
-            positives = np.concatenate((positives, more))
+            repeated = rng.choice(positives, TRIPLETS_PER_TARGET - len(positives))
+            positives = np.concatenate((positives, repeated))
         near = self.network.neighbors(target, self.widest)
-        negatives = self._far([target, *self.direct.get(target, ()), *near.tolist()], EACH, rng)
+        negatives = self._far(
+            [target, *self.direct.get(target, ()), *near.tolist()], TRIPLETS_PER_TARGET, rng
+        )
         return list(zip(positives.tolist(), negatives))
 
     def _far(self, near: list[int], count: int, rng: np.random.Generator) -> list[int]:
         """Draw references outside ``near``, distinct if there are enough; none if impossible."""
-        known, found = set(near), list[int]()
+        excluded = set(near)
+        drawn: list[int] = []
         for _ in range(REJECTIONS):
-            if len(found) == count:
-                break
-            for one in self._nodes[rng.integers(len(self._nodes), size=max(2 * count, 8))].tolist():
-                if one not in known and len(found) < count:
-                    known.add(one)
-                    found.append(one)
-        if len(found) == count:
-            return found
-        left = np.setdiff1d(self._nodes, near)
-        return np.resize(rng.permutation(left), count).tolist() if len(left) else []
+            sample = self._nodes[rng.integers(len(self._nodes), size=max(2 * count, 8))]
+            for node in sample.tolist():
+                if node not in excluded:
+                    excluded.add(node)
+                    drawn.append(node)
+                if len(drawn) == count:
+                    return drawn
+        allowed = np.setdiff1d(self._nodes, near)
+        return np.resize(rng.permutation(allowed), count).tolist() if len(allowed) else []

@@ -23,13 +23,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Citations:
-    """Citations of a collection, and the graph of texts cited together: documents, then titled references.
+    """The citations of a collection, and the graph of texts that are cited together.
 
-    Keys are document ids (also for ``doi`` or ``pmid``), other DOIs, ``pmid:...``, or given names.
+    A reference has the id of the document with its DOI or PubMed id as its key, or else its DOI, ``pmid:...``
+    or its own name.
 
-    ids: keys of the texts: of the documents, in order, then of other references with a title.
-    titles: key -> title, also of references.
-    away: documents with ignored citations.
+    ids:    the keys of the texts: of all documents, in order, and then of other references with a title.
+    titles: the title of each key, if it has one.
+    away:   the ids of documents whose citations are ignored, because they are held out.
     """
 
     ids: list[str]
@@ -40,95 +41,112 @@ class Citations:
     away: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, documents: Iterable[Document]) -> Citations:
-        """Read documents once; keeps titles and 16 bytes per mention."""
-        number: dict[str, int] = {}
-        rows, papers = array("i"), list[tuple[str, int]]()
-        own: dict[str, str] = {}
-        outside: dict[str, str] = {}
-        keys: dict[str, str] = {}
+    def from_documents(cls, documents: Iterable[Document]) -> Citations:
+        """Read a stream of documents once. This keeps the titles and 16 bytes per mention."""
+        number: dict[str, int] = {}  # of each reference, in order of mention
+        rows = array("i")
+        papers: list[tuple[str, int]] = []
+        document_titles: dict[str, str] = {}
+        reference_titles: dict[str, str] = {}
+        id_of_name: dict[str, str] = {}
         for document in documents:
-            own[document.id] = document.title
-            for key in _names(document):
-                keys.setdefault(key, document.id)
-            for key, title in (document.extra.get("references") or {}).items():
+            document_titles[document.id] = document.title
+            for name in _names(document):
+                id_of_name.setdefault(name, document.id)
+            for name, title in (document.extra.get("references") or {}).items():
                 if title:
-                    outside.setdefault(named_key(key), title)
+                    reference_titles.setdefault(named_key(name), title)
             cited = mentions(document)
             for mention in cited:
                 rows.append(number.setdefault(mention.reference, len(number)))
                 rows.extend(mention[1:])
             if cited:
                 papers.append((document.id, len(rows)))
-        keys = {key: id for key, id in keys.items() if key not in own}
-        titles = {keys.get(key, key): title for key, title in outside.items()}
-        titles |= {id: title for id, title in own.items() if title}
-        ids = [*own, *(key for key in titles if key not in own)]
-        return cls(ids, titles, [keys.get(ref, ref) for ref in number], papers, rows)
+        for id in document_titles:
+            id_of_name.pop(id, None)
+        titles = {id_of_name.get(name, name): title for name, title in reference_titles.items()}
+        titles |= {id: title for id, title in document_titles.items() if title}
+        ids = [*document_titles, *(key for key in titles if key not in document_titles)]
+        refs = [id_of_name.get(name, name) for name in number]
+        return cls(ids, titles, refs, papers, rows)
 
     def papers(self) -> Iterator[tuple[str, list[Mention]]]:
-        """Yield citing documents that count, and their mentions."""
+        """Yield the documents whose citations count, and their mentions."""
         begin = 0
         rows = np.frombuffer(self._rows, np.int32).reshape(-1, 4)
         for paper, end in self._papers:
             if paper not in self.away:
-                some = rows[begin // 4 : end // 4].tolist()
-                yield paper, [Mention(self._refs[ref], *places) for ref, *places in some]
+                cited = rows[begin // 4 : end // 4].tolist()
+                yield paper, [Mention(self._refs[ref], *numbers) for ref, *numbers in cited]
             begin = end
 
     @cached_property
     def network(self) -> CoCitations:
-        """Co-citation network of :meth:`papers`."""
-        return CoCitations.of(self.papers())
+        """The co-citation network of :meth:`papers`."""
+        return CoCitations.from_papers(self.papers())
 
-    def places(self, network: CoCitations) -> tuple[Ids, Ids]:
-        """Return texts of references, (V,), and references of texts, (N,) or -1."""
-        number = {id: place for place, id in enumerate(self.ids)}
+    def match_texts(self, network: CoCitations) -> tuple[Ids, Ids]:
+        """Return the text of each reference, (V,), and the reference of each text, (N,); -1 for none."""
+        number = {id: position for position, id in enumerate(self.ids)}
         texts = np.array([number.get(key, -1) for key in network.keys], np.int32)
         refs = np.full(len(self.ids), -1, np.int32)
-        there = np.flatnonzero(texts >= 0)
-        refs[texts[there]] = there
+        with_text = np.flatnonzero(texts >= 0)
+        refs[texts[with_text]] = with_text
         return texts, refs
 
     def hold_out(self, share: float, seed: int = 0) -> tuple[Citations, NDArray[np.int32]]:
-        """Return the graph without :func:`held_out` documents, and pairs, (H, 2).
+        """Return the graph without the :func:`held_out` documents, and the pairs that it loses, (H, 2).
 
-        Pairs: cited together by only these documents, at their finest level.
+        The pairs are texts that only these documents cite together, at the finest level that has pairs.
         """
-        gone = frozenset(paper for paper, _ in self.papers() if held_out(paper, share, seed))
-        if not gone:
+        away = frozenset(paper for paper, _ in self.papers() if held_out(paper, share, seed))
+        if not away:
             return self, np.zeros((0, 2), np.int32)
-        rest = replace(self, away=self.away | gone)
-        held = CoCitations.of((paper, cited) for paper, cited in self.papers() if paper in gone)
-        levels = (self.pairs_of(held, level) for level in LEVELS)
-        pairs = next((pairs for pairs in levels if len(pairs)), np.zeros((0, 2), np.int32))
-        _, refs = rest.places(rest.network)
-        groups = rest.network.levels["document"]
-        together = [min(a, b) >= 0 and groups.shared(a, b) > 0 for a, b in refs[pairs].tolist()]
-        return rest, pairs[~np.array(together, np.bool_)]
+        training = replace(self, away=self.away | away)
+        pairs = self._finest_pairs(away)
+        _, refs = training.match_texts(training.network)
+        groups = training.network.levels["document"]
+        is_held_out = []
+        for a, b in refs[pairs].tolist():
+            is_held_out.append(min(a, b) < 0 or groups.shared(a, b) == 0)
+        return training, pairs[np.array(is_held_out, np.bool_)]
+
+    def _finest_pairs(self, papers: frozenset[str]) -> NDArray[np.int32]:
+        """Return the pairs that some documents cite together, (P, 2), at the finest level that has pairs."""
+        cited = ((paper, mentioned) for paper, mentioned in self.papers() if paper in papers)
+        network = CoCitations.from_papers(cited)
+        for level in LEVELS:
+            pairs = self.pairs_of(network, level)
+            if len(pairs):
+                return pairs
+        return np.zeros((0, 2), np.int32)
 
     def pairs_of(self, network: CoCitations, level: Level) -> NDArray[np.int32]:
-        """Return pairs, (P, 2), that share groups."""
+        """Return the pairs of texts that share a group of this level, (P, 2), each once and sorted."""
         keys, _ = network.levels[level].pair_counts()
-        texts, _ = self.places(network)
+        texts, _ = self.match_texts(network)
         pairs = texts[np.stack(np.divmod(keys, max(len(network), 1)), axis=1)]
-        return np.unique(np.sort(pairs[(pairs >= 0).all(axis=1)], axis=1), axis=0).astype(np.int32)
+        with_texts = pairs[(pairs >= 0).all(axis=1)]
+        return np.unique(np.sort(with_texts, axis=1), axis=0).astype(np.int32)
 
     def near(self, documents: NDArray[np.integer]) -> csr_matrix:
-        """Mark texts that are cited by the same document, (n, N)."""
+        """Mark the texts that are cited by the same document as each of n texts, (n, N)."""
         from scipy.sparse import csr_matrix
 
-        texts, refs = self.places(self.network)
-        found = [self.network.neighbors(ref, "document") if ref >= 0 else refs[:0] for ref in refs[documents]]
-        columns = texts[np.concatenate([refs[:0], *found])]
-        rows = np.repeat(np.arange(len(found)), [len(one) for one in found])[columns >= 0]
+        texts, refs = self.match_texts(self.network)
+        nothing = refs[:0]
+        neighbors = []
+        for ref in refs[documents]:
+            neighbors.append(self.network.neighbors(ref, "document") if ref >= 0 else nothing)
+        columns = texts[np.concatenate([nothing, *neighbors])]
+        rows = np.repeat(np.arange(len(neighbors)), list(map(len, neighbors)))[columns >= 0]
         columns = columns[columns >= 0]
-        return csr_matrix((np.ones(len(rows)), (rows, columns)), shape=(len(found), len(self.ids)))
+        return csr_matrix((np.ones(len(rows)), (rows, columns)), shape=(len(neighbors), len(self.ids)))
 
     def digest(self) -> str:
-        """Return a hash of texts, documents and places."""
-        known = [self.ids, self._refs, self._papers, sorted(self.away)]
-        return content_hash(known, [np.frombuffer(self._rows, np.int32)])
+        """Return a hash of texts, documents, and the parts that cite them."""
+        settings = [self.ids, self._refs, self._papers, sorted(self.away)]
+        return content_hash(settings, [np.frombuffer(self._rows, np.int32)])
 
 
 def _names(document: Document) -> list[str]:
@@ -154,37 +172,51 @@ def mentions(document: Document) -> list[Mention]:
     b 1 1 1
     c 0 2 2
     """
-    rows: Iterable[str | Mapping[str, Any]] | None = document.extra.get("citations")
-    sections: dict[object, int] = {}
-    paragraphs: dict[object, int] = {}
-    sentences: dict[object, int] = {}
-    found = []
-    for one in document.links if rows is None else rows:
-        row = {"ref": one} if isinstance(one, str) else one
+    citations: Iterable[str | Mapping[str, Any]] | None = document.extra.get("citations")
+    numbers = _PartNumbers()
+    cited: list[Mention] = []
+    for citation in document.links if citations is None else citations:
+        row = {"ref": citation} if isinstance(citation, str) else citation
         reference = named_key("" if row.get("ref") is None else str(row["ref"]))
-        if not reference:
-            continue
-        section, paragraph, sentence = row.get("section"), row.get("paragraph"), row.get("sentence")
+        if reference:
+            cited.append(Mention(reference, *numbers.number(row)))
+    return cited
+
+
+class _PartNumbers:
+    """Numbers the sections, paragraphs and sentences of a document in the order of their first citation."""
+
+    def __init__(self) -> None:
+        self.sections: dict[object, int] = {}
+        self.paragraphs: dict[object, int] = {}
+        self.sentences: dict[object, int] = {}
+
+    def number(self, row: Mapping[str, Any]) -> tuple[int, int, int]:
+        """Return the numbers of the section, the paragraph and the sentence of a citation."""
+        section = row.get("section")
+        paragraph = row.get("paragraph")
+        sentence = row.get("sentence")
         unplaced = section is None and paragraph is None and sentence is None
-        s = _number(sections, None if unplaced else (section,))
+        section_number = _number(self.sections, None if unplaced else (section,))
         if paragraph is not None:
-            p = _number(paragraphs, (s, paragraph))
+            paragraph_key: object = (section_number, paragraph)
         else:  # a sentence without a paragraph is a paragraph
-            p = _number(paragraphs, None if sentence is None else (s, None, sentence))
-        n = _number(sentences, None if sentence is None else (p, sentence))
-        found.append(Mention(reference, s, p, n))
-    return found
+            paragraph_key = None if sentence is None else (section_number, None, sentence)
+        paragraph_number = _number(self.paragraphs, paragraph_key)
+        sentence_key = None if sentence is None else (paragraph_number, sentence)
+        return section_number, paragraph_number, _number(self.sentences, sentence_key)
 
 
-def _number(known: dict[object, int], name: object) -> int:
-    """Return the number of a name; None is always new."""
-    return known.setdefault(object() if name is None else name, len(known))
+def _number(numbers: dict[object, int], key: object) -> int:
+    """Return the number of a key; None is always a new key."""
+    return numbers.setdefault(object() if key is None else key, len(numbers))
 
 
 def held_out(key: str, share: float, seed: int = 0) -> bool:
-    """Return whether MD5 of seed and id, as a fraction, is below the share.
+    """Return whether a document is held out.
 
-    Larger shares include smaller ones.
+    It is if the MD5 of seed and id, as a fraction, is below the share.
+    A larger share includes the documents of a smaller one.
     """
     digest = hashlib.md5(f"{seed} {key}".encode("utf-8", "surrogatepass"), usedforsecurity=False)
     return int.from_bytes(digest.digest()[:8], "big") < share * 2**64

@@ -35,15 +35,18 @@ def top_pagerank(
     exact: int = EXACT,
     progress: Callable[[int], object] | None = None,
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """Return k best other documents: positions and scores, (N, k), padded with -1 and 0.
+    """Return the k best other documents of each of N documents, by personalized PageRank.
+
+    Returns their positions, (N, k), padded with -1, and their scores, (N, k), padded with 0. The matrix is
 
         P = a (1 - (1 - a) A')^-1,   A' = A diag(1 / s),   s_j = sum_i A_ij
 
-    (Raman et al. 2021, equation 1); a: restart probability. Row i ranks documents for i and penalizes hubs.
+    (Raman et al. 2021, equation 1) with the restart probability a. Its row i ranks the documents for i, and
+    penalizes documents with many links.
 
-    adjacency: (N, N), symmetric, nonnegative, empty diagonal.
-    tolerance: maximum error above ``exact`` documents.
-    seed: order of ties.
+    adjacency: (N, N), symmetric and nonnegative, with an empty diagonal.
+    tolerance: the maximum error of a score, if there are more than ``exact`` documents.
+    seed: decides the order of ties.
     """
     size = adjacency.shape[0]
     hashes = np.random.default_rng(seed).permutation(size)
@@ -51,9 +54,10 @@ def top_pagerank(
     scores = np.zeros((size, k), dtype=np.float32)
     rows = _inverted(adjacency) if size <= exact else _pushed(adjacency, tolerance)
     for document, (columns, values) in enumerate(rows):
-        others = (columns != document) & (values > 0)
-        columns, values = _best(columns[others], values[others], k, hashes)
-        ids[document, : len(columns)], scores[document, : len(columns)] = columns, values
+        is_other = (columns != document) & (values > 0)
+        columns, values = _best(columns[is_other], values[is_other], k, hashes)
+        ids[document, : len(columns)] = columns
+        scores[document, : len(columns)] = values
         if progress is not None and (document % ROWS == ROWS - 1 or document == size - 1):
             progress(document % ROWS + 1)
     return ids, scores
@@ -65,7 +69,8 @@ def _best(
     """Return the k largest values, descending; ``hashes`` order ties."""
     if len(values) > k:
         largest = np.argpartition(values, -k)[-k:]
-        columns, values = columns[largest], values[largest]
+        columns = columns[largest]
+        values = values[largest]
     mantissa, exponent = np.frexp(values)
     rounded = np.ldexp(np.round(mantissa * 2.0**TIES), exponent)
     order = np.lexsort((hashes[columns], -rounded))
@@ -86,9 +91,9 @@ def _inverted(adjacency: csr_matrix) -> Iterator[Row]:
     inverse, _ = lapack.dpotri(factor, overwrite_c=1)
     columns = np.arange(size)
     for begin in range(0, size, ROWS):
-        some = slice(begin, begin + ROWS)
-        block = np.maximum(inverse[some], inverse[:, some].T)  # one triangle is 0
-        block *= ALPHA * root[some, None] / root
+        rows = slice(begin, begin + ROWS)
+        block = np.maximum(inverse[rows], inverse[:, rows].T)  # one triangle is 0
+        block *= ALPHA * root[rows, None] / root
         for values in block:
             yield columns, values
 
@@ -100,24 +105,28 @@ def _pushed(adjacency: csr_matrix, tolerance: float) -> Iterator[Row]:
     degrees = _degrees(adjacency)
     inverse = np.divide(1.0, degrees, out=np.zeros_like(degrees), where=degrees > 0)
     step = (adjacency @ diags(inverse)).astype(np.float32).tocsr()
-    links, size = np.diff(step.indptr), adjacency.shape[0]
+    links = np.diff(step.indptr)
+    size = adjacency.shape[0]
     for begin in range(0, size, ROWS):
         count = min(ROWS, size - begin)
         seeds = (np.arange(count), np.arange(begin, begin + count))
-        rest = csr_matrix((np.ones(count, np.float32), seeds), shape=(count, size))
-        total, followed = csr_matrix(rest.shape, dtype=np.float32), np.zeros(count)
+        residual = csr_matrix((np.ones(count, np.float32), seeds), shape=(count, size))
+        total = csr_matrix(residual.shape, dtype=np.float32)
+        followed = np.zeros(count)
         while True:
-            rows = np.repeat(np.arange(count), np.diff(rest.indptr))
-            large = (rest.data > tolerance) & (followed[rows] < MAX_LINKS)
+            rows = np.repeat(np.arange(count), np.diff(residual.indptr))
+            large = (residual.data > tolerance) & (followed[rows] < MAX_LINKS)
             if not large.any():
                 break
-            followed += np.bincount(rows[large], links[rest.indices[large]], minlength=count)
-            pushed = csr_matrix((rest.data[large], (rows[large], rest.indices[large])), shape=rest.shape)
+            followed += np.bincount(rows[large], links[residual.indices[large]], minlength=count)
+            pushed = csr_matrix(
+                (residual.data[large], (rows[large], residual.indices[large])), shape=residual.shape
+            )
             total = total + pushed
-            rest.data[large] = 0
-            rest.eliminate_zeros()
-            rest = rest + (pushed @ step) * np.float32(1 - ALPHA)
-        total = ((total + rest) * np.float32(ALPHA)).tocsr()
+            residual.data[large] = 0
+            residual.eliminate_zeros()
+            residual = residual + (pushed @ step) * np.float32(1 - ALPHA)
+        total = ((total + residual) * np.float32(ALPHA)).tocsr()
         for begin_row, end_row in zip(total.indptr[:-1].tolist(), total.indptr[1:].tolist()):
             yield total.indices[begin_row:end_row], total.data[begin_row:end_row]
 

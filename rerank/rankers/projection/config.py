@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from rerank.config import Count, Natural, NonNegative, Options, Share, option
 
-MOST_GAMMA = 40.0
+MAX_GAMMA = 40.0
 """Cosines differ by 2 at most, and exp(2 gamma) must be a number in single precision."""
 _S2NET = ("s2net",)
 _PAIRS = ("cllsi", "opca", "cca", "s2net")
@@ -33,7 +33,7 @@ class ProjectionConfig(Options, frozen=True):
             only=_S2NET,
         ),
     ] = 0.5
-    gamma: Annotated[float, option("Factor of differences of cosines.", gt=0, le=MOST_GAMMA, only=_S2NET)] = (
+    gamma: Annotated[float, option("Factor of differences of cosines.", gt=0, le=MAX_GAMMA, only=_S2NET)] = (
         10.0
     )
     beta: Annotated[NonNegative, option("Weight of the squared distance from the start.", only=_S2NET)] = 0.0

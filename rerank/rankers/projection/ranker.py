@@ -38,34 +38,40 @@ def terms_of(word: str, letters: int) -> Iterator[str]:
 
 @dataclass
 class Terms:
-    """V terms with their idf.
+    """The V terms of a vocabulary, with their inverse document frequency.
 
-    letters: length of letter sequences; 0: only words.
-    longest: words read per text.
+    names:   the terms.
+    idf:     (V,) ln(N / df) of each term.
+    letters: the length of the letter sequences that are also terms; 0: only words are terms.
+    longest: the number of words that are read per text.
     """
 
     names: list[str]
     idf: NDArray[np.float32]
     letters: int
     longest: int
-    _of: Callable[[str], list[int]] = field(init=False, repr=False, compare=False)
+    _columns: Callable[[str], list[int]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        index, letters = dict(zip(self.names, range(len(self.names)))), self.letters
+        index = {name: column for column, name in enumerate(self.names)}
+        letters = self.letters
 
         def columns(word: str) -> list[int]:
             return [index[term] for term in terms_of(word, letters) if term in index]
 
         cached_columns = lru_cache(REMEMBERED)(columns)
         # Long words of users must not fill the memory.
-        self._of = lambda word: (cached_columns if len(word) <= LONGEST_CACHED else columns)(word)
+        self._columns = lambda word: cached_columns(word) if len(word) <= LONGEST_CACHED else columns(word)
 
     def vector(self, text: str) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Columns of known terms, ascending, and weights (1 + ln tf) idf, of length 1."""
-        columns, counts = np.unique(
-            np.array([i for word in words(text)[: self.longest] for i in self._of(word)], dtype=np.int64),
-            return_counts=True,
-        )
+        """Return the columns of the known terms of a text, ascending, and their weights (1 + ln tf) idf.
+
+        The weights have length 1. A text without known terms gives empty arrays.
+        """
+        occurrences: list[int] = []
+        for word in words(text)[: self.longest]:
+            occurrences += self._columns(word)
+        columns, counts = np.unique(np.array(occurrences, dtype=np.int64), return_counts=True)
         weights = ((1.0 + np.log(counts)) * self.idf[columns]).astype(np.float32)
         length = float(np.sqrt(weights @ weights))
         if not length:
@@ -73,10 +79,11 @@ class Terms:
         return columns, weights / np.float32(length)
 
 
-def fit_terms(corpora: Iterable[Corpus], letters: int, most: int) -> Terms:
-    """Choose ``most`` terms by document frequency; idf is ln(N / df).
+def fit_terms(corpora: Iterable[Corpus], letters: int, limit: int) -> Terms:
+    """Choose at most ``limit`` terms, which the most texts have. The idf is ln(N / df).
 
-    Skips terms in every text, or in one text unless all are.
+    Terms in every text are left out, and terms in only one text, unless all terms are.
+
     letters: see :class:`Terms`.
     """
     index: dict[str, int] = {}
@@ -91,17 +98,18 @@ def fit_terms(corpora: Iterable[Corpus], letters: int, most: int) -> Terms:
         frequency = np.concatenate((frequency, np.zeros(len(index) - len(frequency), dtype=np.int64)))
         frequency += np.bincount(counts.indices, minlength=len(index))
     names = np.array(list(index), dtype=object)
-    kept = (frequency >= 2) & (frequency < texts)
-    if not kept.any():
-        kept = (frequency >= 1) & ((frequency < texts) | (texts == 1))
-    names, frequency = names[kept], frequency[kept]
-    order = np.lexsort((names.astype(str), -frequency))[:most]
+    useful = (frequency >= 2) & (frequency < texts)
+    if not useful.any():
+        useful = (frequency >= 1) & ((frequency < texts) | (texts == 1))
+    names = names[useful]
+    frequency = frequency[useful]
+    order = np.lexsort((names.astype(str), -frequency))[:limit]
     idf = np.log(max(texts, 2) / frequency[order]).astype(np.float32)
     return Terms(names[order].tolist(), idf, letters, LONGEST_TEXT)
 
 
 def term_matrix(terms: Terms, corpus: Corpus) -> Any:
-    """Term vectors of n texts: CSR (n, V) float32, rows of length 1 or empty."""
+    """Return the term vectors of n texts as CSR, (n, V) float32. Rows have length 1 or are empty."""
     from scipy.sparse import csr_matrix
 
     index = dict(zip(terms.names, range(len(terms.names))))
@@ -114,15 +122,21 @@ def term_matrix(terms: Terms, corpus: Corpus) -> Any:
 
 
 def _counts(corpus: Corpus, index: Mapping[str, int], letters: int) -> Any:
-    """Counts of terms, CSR (n, V): (texts by words) (words by terms)."""
+    """Return how often each text has each term, CSR (n, V).
+
+    It is the product of two matrices: texts by words, and words by terms.
+    """
     from scipy.sparse import csr_matrix
 
     def matrix(rows: Ragged, columns: int) -> Any:
         ones = np.ones(len(rows.flat), np.float32)
         return csr_matrix((ones, rows.flat, rows.offsets), shape=(len(rows), columns))
 
-    known = [[index[term] for term in terms_of(word, letters) if term in index] for word in corpus.words]
-    counts = (matrix(corpus.tokens, len(known)) @ matrix(Ragged.from_lists(known), len(index))).tocsr()
+    columns = []
+    for word in corpus.words:
+        columns.append([index[term] for term in terms_of(word, letters) if term in index])
+    terms_by_word = matrix(Ragged.from_lists(columns), len(index))
+    counts = (matrix(corpus.tokens, len(columns)) @ terms_by_word).tocsr()
     counts.sort_indices()
     return counts
 
@@ -143,34 +157,36 @@ class Projection(ArrayRanker):
     document: NDArray[np.float16]
 
     def encode_documents(self, documents: Sequence[Document]) -> NDArray[np.float16]:
-        """(n, k) fp16 of length 1; 0 without known terms."""
+        """Return the projected vectors, (n, k) fp16, of length 1; 0 without known terms."""
         vectors = np.zeros((len(documents), self.document.shape[1]), dtype=np.float16)
         for row, document in enumerate(documents):
             vectors[row] = self.project(document.content, self.document)
         return vectors
 
     def encode_query(self, query: Query) -> NDArray[np.float32]:
-        """(k,) of length 1; 0 without known terms."""
+        """Return the projected vector, (k,), of length 1; 0 without known terms."""
         return self.project(query.text, self.query)
 
     def project(self, text: str, matrix: NDArray[np.float16]) -> NDArray[np.float32]:
-        """A^T f of one text, length 1: (k,); zeros without known terms."""
+        """Return A^T f of a text with the term vector f, (k,), of length 1; zeros without known terms.
+
+        matrix: A, (V, k).
+        """
         columns, weights = self.terms.vector(text)
         projected: NDArray[np.float32] = weights @ matrix[columns].astype(np.float32)
         length = float(np.sqrt(projected @ projected))
         return projected / np.float32(length) if length > 0 else projected
 
     def score(self, query: NDArray[np.float32], features: NDArray[Any]) -> NDArray[np.float64]:
-        """(n,) cosines in [-1, 1]; 0 without known terms.
+        """Return the (n,) cosines in [-1, 1]; 0 without known terms.
 
-        Raises WorkspaceError if the widths differ.
+        Raises WorkspaceError if the features are not k numbers wide.
         """
         check_width(self, features, len(query))
         cosines: NDArray[np.float64] = (features.astype(np.float32, copy=False) @ query).astype(np.float64)
         return np.clip(cosines, -1.0, 1.0)  # fp16 lengths are 1 only nearly
 
     def content(self) -> tuple[dict[str, NDArray[Any]], dict[str, list[str] | str], dict[str, Any]]:
-        """Arrays, vocabularies and values."""
         terms = self.terms
         arrays: dict[str, NDArray[Any]] = {"query": self.query, "idf": terms.idf}
         if self.document is not self.query:
@@ -181,9 +197,9 @@ class Projection(ArrayRanker):
     def fields_of(
         cls, arrays: Mapping[str, NDArray[Any]], vocabularies: dict[str, Any], record: dict[str, Any]
     ) -> dict[str, Any]:
-        """Terms and matrices."""
         terms = Terms(vocabularies["terms"], arrays["idf"], record["letters"], record["longest"])
-        query, document = arrays["query"], arrays.get("document", arrays["query"])
+        query = arrays["query"]
+        document = arrays.get("document", query)
         for matrix in (query, document):
             if not len(terms.names) == len(terms.idf) == len(matrix) or matrix.ndim != 2:
                 raise ValueError(f"a matrix of {matrix.shape} does not fit {len(terms.names)} names")

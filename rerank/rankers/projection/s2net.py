@@ -20,13 +20,15 @@ BLOCK = 256
 
 @dataclass(frozen=True)
 class Comparisons:
-    """The columns that each row's partner is compared with.
+    """The columns that the partner of each row is compared with.
 
-    target:   (N,) partner of each row.
-    left_out: (N, M) CSR; entries are columns not compared, including the partner.
-    weight:   (N,) weights of rows; sum 1.
-    worse:    (N, M) CSR; entries are columns judged worse than the partner.
-    judged:   share of ``worse`` in a row's weight.
+    Rows are the queries of N pairs, and columns are M documents.
+
+    target:   (N,) the column of each row's partner.
+    left_out: (N, M) CSR; its entries are columns that are not compared, among them the partner.
+    weight:   (N,) the weights of the rows; their sum is 1.
+    worse:    (N, M) CSR; its entries are columns that are judged worse than the partner.
+    judged:   the share of ``worse`` in the weight of a row.
     """
 
     target: Integers
@@ -38,20 +40,23 @@ class Comparisons:
     def weights(
         self, begin: int, end: int
     ) -> tuple[NDArray[np.float64], tuple[Integers, Integers], NDArray[np.float64]]:
-        """Weights of rows ``begin`` to ``end``.
+        """Return the weights of the comparisons of rows ``begin`` to ``end``.
 
-        (rows,) weight per comparison; (row, column) judged worse; their additional weights.
+        Returns the weight of each comparison of a row, (rows,); the row and the column of each comparison
+        with a document that is judged worse, two times (W,); and the additional weight of these, (W,).
         """
-        weight, worse = self.weight[begin:end], self.worse[begin:end]
+        weight = self.weight[begin:end]
+        worse = self.worse[begin:end]
         compared = worse.shape[1] - np.diff(self.left_out.indptr[begin : end + 1])
         share = weight / np.maximum(compared, 1)
         counts = np.diff(worse.indptr)
         share = np.where(counts > 0, (1 - self.judged) * share, share)
-        places = worse.nonzero()
-        return share, places, (self.judged * weight / np.maximum(counts, 1))[places[0]]
+        rows, columns = worse.nonzero()
+        additional = (self.judged * weight / np.maximum(counts, 1))[rows]
+        return share, (rows, columns), additional
 
     def within(self, rows: Integers) -> tuple[Integers, Comparisons]:
-        """Distinct columns of some rows, and comparisons among them."""
+        """Return the columns that some rows refer to, ascending, and the comparisons with only these."""
         worse = self.worse[rows]
         columns = np.union1d(self.target[rows], worse.indices)
         target = np.searchsorted(columns, self.target[rows])
@@ -60,7 +65,7 @@ class Comparisons:
 
 
 def entries(lists: Sequence[Sequence[int]], columns: int) -> Any:
-    """CSR matrix, (N, columns) bool, with entries in these columns of each row."""
+    """Return a CSR matrix, (N, columns) bool, with entries in these columns of each of N rows."""
     from scipy.sparse import csr_matrix
 
     ends = np.cumsum([0, *map(len, lists)])
@@ -71,7 +76,9 @@ def entries(lists: Sequence[Sequence[int]], columns: int) -> Any:
 def pairwise_logistic(
     queries: Matrix, documents: Matrix, comparisons: Comparisons, gamma: float, block: int = BLOCK
 ) -> tuple[float, Matrix, Matrix]:
-    """Loss and gradients of log(1 + exp(-gamma * difference)) of cosines (Yih et al. 2011, equation 2).
+    """Return the loss log(1 + exp(-gamma * difference)) of cosines, and its gradients.
+
+    It is equation 2 of Yih et al. 2011:
 
     queries, documents: (N, k), (M, k) rows of length 1; S = queries @ documents.T.
 
@@ -92,10 +99,11 @@ def pairwise_logistic(
         odds *= gamma
         np.exp(odds, out=odds)
         odds[comparisons.left_out[begin:end].nonzero()] = 0.0
-        share, worse, more = comparisons.weights(begin, end)
-        loss += float(share @ np.log1p(odds).sum(axis=1, dtype=np.float64) + more @ np.log1p(odds[worse]))
+        share, worse, additional = comparisons.weights(begin, end)
+        loss_of_rows = np.log1p(odds).sum(axis=1, dtype=np.float64)
+        loss += float(share @ loss_of_rows + additional @ np.log1p(odds[worse]))
         odds /= odds + 1  # the logistic function of gamma * (S_ij - S_i,target)
-        added = gamma * more * odds[worse]
+        added = gamma * additional * odds[worse]
         odds *= (gamma * share).astype(odds.dtype)[:, None]
         odds[worse] += added.astype(odds.dtype)
         odds[rows, target] = -odds.sum(axis=1)
@@ -125,29 +133,33 @@ class S2Net:
         epsilon: float = 1e-6,
         block: int = BLOCK,
     ) -> None:
-        self.queries, self.documents, self.comparisons = queries, documents, comparisons
-        dense = isinstance(queries, np.ndarray)
-        self.queries_t, self.documents_t = (
-            side.T if dense else side.T.tocsr() for side in (queries, documents)
-        )
-        self.gamma, self.epsilon, self.block = gamma, epsilon, block
+        self.queries = queries
+        self.documents = documents
+        self.comparisons = comparisons
+        is_dense = isinstance(queries, np.ndarray)
+        self.queries_t = queries.T if is_dense else queries.T.tocsr()
+        self.documents_t = documents.T if is_dense else documents.T.tocsr()
+        self.gamma = gamma
+        self.epsilon = epsilon
+        self.block = block
         self.parts: list[tuple[Any, Any, Comparisons]] = [(slice(None), slice(None), comparisons)]
 
     def compare_within(self, parts: Sequence[Integers]) -> None:
-        """Compare only within each set of rows."""
+        """Compare the pairs only with the documents of their part. Each part is a set of rows."""
         self.parts = [(rows, *self.comparisons.within(rows)) for rows in parts]
 
     def __call__(self, matrix: Matrix) -> tuple[float, Matrix]:
-        """(V, k) -> loss, gradient (V, k)."""
+        """Return the loss of a matrix, (V, k), and its gradient, (V, k)."""
         query, query_length = self._project(self.queries, matrix)
         document, document_length = self._project(self.documents, matrix)
-        to_query, to_document = np.zeros_like(query), np.zeros_like(document)
+        to_query = np.zeros_like(query)
+        to_document = np.zeros_like(document)
         loss = 0.0
         for rows, columns, comparisons in self.parts:
-            part, to_rows, to_columns = pairwise_logistic(
+            part_loss, to_rows, to_columns = pairwise_logistic(
                 query[rows], document[columns], comparisons, self.gamma, self.block
             )
-            loss += part
+            loss += part_loss
             to_query[rows] += to_rows
             to_document[columns] += to_columns
         gradient: Matrix = self.queries_t @ _through(query, query_length, to_query)
@@ -155,20 +167,20 @@ class S2Net:
         return loss, gradient
 
     def _project(self, texts: Any, matrix: Matrix) -> tuple[Matrix, Matrix]:
-        """Projected texts of length 1, and original lengths."""
+        """Return the projected texts, scaled to length 1, and their lengths before."""
         projected = texts @ matrix
         length = np.sqrt(np.einsum("ij,ij->i", projected, projected) + self.epsilon**2)[:, None]
         return projected / length, length
 
 
 def _through(unit: Matrix, length: Matrix, to_unit: Matrix) -> Matrix:
-    """Gradient by unit rows -> gradient by projected rows."""
+    """Return the gradient by projected rows, from the gradient by rows of length 1."""
     back: Matrix = (to_unit - np.einsum("ij,ij->i", to_unit, unit)[:, None] * unit) / length
     return back
 
 
 def anchored(objective: Any, anchor: Matrix, beta: float) -> Any:
-    """Add beta / 2 |A - anchor|^2 to a loss (Yih et al. 2011, section 3.2)."""
+    """Return an objective with the additional loss beta / 2 |A - anchor|^2 (Yih et al. 2011, section 3.2)."""
 
     def loss(matrix: Matrix) -> tuple[float, Matrix]:
         value, gradient = objective(matrix)
@@ -180,9 +192,12 @@ def anchored(objective: Any, anchor: Matrix, beta: float) -> Any:
 
 Objective = Callable[[Matrix], tuple[float, Matrix]]
 
-SUFFICIENT, CURVATURE = 1e-4, 0.9
-"""Constants of the weak Wolfe conditions (Nocedal, Wright 2006, section 3.1)."""
+SUFFICIENT = 1e-4
+"""Constant of the first weak Wolfe condition, a sufficient decrease (Nocedal, Wright 2006, section 3.1)."""
+CURVATURE = 0.9
+"""Constant of the second weak Wolfe condition, on the curvature."""
 LONGEST_SEARCH = 20
+"""Maximum number of steps of a line search."""
 LEAST_GAIN = 1e-9
 """Share of the loss that an iteration must gain; less is rounding."""
 
@@ -204,34 +219,53 @@ def minimize(objective: Objective, start: Matrix, *, memory: int = 10) -> Iterat
         length = 1.0 if pairs else 1.0 / max(_dot(gradient, gradient) ** 0.5, 1e-30)
         if not slope < 0:
             return
-        found = None
-        low, high = 0.0, np.inf
-        for _ in range(LONGEST_SEARCH):
-            there = point + direction * point.dtype.type(length)
-            there_loss, there_gradient = objective(there)
-            if not there_loss <= loss + SUFFICIENT * length * slope:  # also when it is NaN
-                high = length
-            else:
-                found = there, there_loss, there_gradient
-                if _dot(there_gradient, direction) >= CURVATURE * slope:
-                    break
-                low = length
-            length = (low + high) / 2 if np.isfinite(high) else 2 * length
-        if found is None:
+        step = _search(objective, point, loss, slope, direction, length)
+        if step is None:
             if not pairs:
                 return
             pairs.clear()
             continue
-        there, there_loss, there_gradient = found
-        moved, turned = there - point, there_gradient - gradient
+        new_point, new_loss, new_gradient = step
+        moved = new_point - point
+        turned = new_gradient - gradient
         curvature = _dot(moved, turned)
         if curvature > 0:
             pairs.append((moved, turned, curvature))
-        gained = loss - there_loss
-        point, loss, gradient = there, there_loss, there_gradient
+        gained = loss - new_loss
+        point = new_point
+        loss = new_loss
+        gradient = new_gradient
         yield point, loss
         if gained <= LEAST_GAIN * max(abs(loss), gained):
             return
+
+
+def _search(
+    objective: Objective, point: Matrix, loss: float, slope: float, direction: Matrix, length: float
+) -> tuple[Matrix, float, Matrix] | None:
+    """Search along a direction for a point that satisfies the weak Wolfe conditions.
+
+    Returns the point with its loss and gradient. If no point satisfies both conditions, returns the last one
+    that satisfies the first; None without such a point.
+
+    slope:  of the loss at ``point`` along the direction.
+    length: of the first step.
+    """
+    best = None
+    low = 0.0
+    high = np.inf
+    for _ in range(LONGEST_SEARCH):
+        new_point = point + direction * point.dtype.type(length)
+        new_loss, new_gradient = objective(new_point)
+        if not new_loss <= loss + SUFFICIENT * length * slope:  # also when it is NaN
+            high = length
+        else:
+            best = (new_point, new_loss, new_gradient)
+            if _dot(new_gradient, direction) >= CURVATURE * slope:
+                break
+            low = length
+        length = (low + high) / 2 if np.isfinite(high) else 2 * length
+    return best
 
 
 def _direction(gradient: Matrix, pairs: deque[tuple[Matrix, Matrix, float]]) -> Matrix:

@@ -13,13 +13,17 @@ from numpy.typing import NDArray
 
 Float = NDArray[np.float64]
 
-MOST_PAIRS = {"opca": 6_000, "cca": 20_000}
+MAX_PAIRS = {"opca": 6_000, "cca": 20_000}
 """Maximum number of pairs; of more, random pairs are used. Both hold matrices of pairs by pairs.
 Mean reciprocal rank on debian.it, k = 200, of CCA with 6,000 and with all 16,873 pairs: 0.802 and 0.826."""
 DOUBLE = 6_000
 """Number of pairs above which the matrices have single precision."""
-BLOCKS, OVERSAMPLING, LEAST = 8, 20, 3_000
-"""Of the Krylov space (Musco, Musco 2015): blocks, columns of each in addition to k, least dimension."""
+BLOCKS = 8
+"""Least number of blocks of a Krylov space (Musco, Musco 2015)."""
+OVERSAMPLING = 20
+"""Columns of a block in addition to k."""
+LEAST_DIMENSION = 3_000
+"""Least dimension of a Krylov space."""
 NEGLIGIBLE = 1e-10
 """Share of the largest eigenvalue below which an eigenvalue counts as 0."""
 
@@ -54,8 +58,10 @@ def opca(X: Any, Y: Any, k: int, *, ridge: float = 0.5, seed: int = 0) -> Float:
 
     ridge: eta as a share of the mean diagonal of E^T E / N.
     """
-    X, Y = _sample(X, Y, MOST_PAIRS["opca"], seed)
-    mean, noise, count = ((X + Y) / 2).tocsr(), ((X - Y) / 2).tocsr(), X.shape[0]
+    X, Y = _sample(X, Y, MAX_PAIRS["opca"], seed)
+    mean = ((X + Y) / 2).tocsr()
+    noise = ((X - Y) / 2).tocsr()
+    count = X.shape[0]
     eta = ridge * noise.power(2).sum() / count / X.shape[1]
     # If X = Y there is no noise, and any ridge gives the directions of LSI.
     eta = float(max(eta, 1e-9 * mean.power(2).sum() / count / X.shape[1]))
@@ -69,10 +75,10 @@ def opca(X: Any, Y: Any, k: int, *, ridge: float = 0.5, seed: int = 0) -> Float:
     basis = _subspace(lambda vectors: mean @ spread(vectors), X, k, seed)
     wide = spread(basis)
     values, vectors = _largest(basis.T @ (mean @ wide) / count, k)
-    kept = values > NEGLIGIBLE * values[0]
-    found = wide @ (vectors[:, kept] / np.sqrt(count * values[kept]))
-    correlated = np.square(mean @ found).sum(axis=0) > np.square(noise @ found).sum(axis=0)
-    return _signed(found[:, correlated])
+    positive = values > NEGLIGIBLE * values[0]
+    directions = wide @ (vectors[:, positive] / np.sqrt(count * values[positive]))
+    correlated = np.square(mean @ directions).sum(axis=0) > np.square(noise @ directions).sum(axis=0)
+    return _signed(directions[:, correlated])
 
 
 def cca(X: Any, Y: Any, k: int, *, ridge: float = 1e-4, seed: int = 0) -> Float:
@@ -84,7 +90,7 @@ def cca(X: Any, Y: Any, k: int, *, ridge: float = 1e-4, seed: int = 0) -> Float:
     H = X X^T + N kappa I, G = I - N kappa H^-1 per side. With G_x G_y G_x z = rho^2 G_x z and u = G_x z, the
     halves are X^T H_x^-1 G_y u sqrt(N) / rho^2 and Y^T H_y^-1 u sqrt(N) / rho.
     """
-    X, Y = _sample(X, Y, MOST_PAIRS["cca"], seed)
+    X, Y = _sample(X, Y, MAX_PAIRS["cca"], seed)
     count = X.shape[0]
     ridges = [max(ridge * count, 1e-7 * side.power(2).sum() / count) for side in (X, Y)]
     solvers = [_solver(side, amount) for side, amount in zip((X, Y), ridges)]
@@ -94,30 +100,33 @@ def cca(X: Any, Y: Any, k: int, *, ridge: float = 1e-4, seed: int = 0) -> Float:
 
     basis = _subspace(lambda vectors: damp(1, damp(0, vectors)), X, k, seed)
     left = damp(0, basis)
-    within = basis.T @ left
-    within[np.diag_indices(len(within))] += 1e-6  # else singular if the rank is low
-    squares, vectors = _largest(left.T @ damp(1, left), k, within)
-    kept = squares > NEGLIGIBLE**0.5
-    rho, vectors = np.sqrt(squares[kept]).astype(X.dtype), left @ vectors[:, kept].astype(X.dtype)
+    metric = basis.T @ left
+    metric[np.diag_indices(len(metric))] += 1e-6  # else singular if the rank is low
+    squares, vectors = _largest(left.T @ damp(1, left), k, metric)
+    positive = squares > NEGLIGIBLE**0.5
+    rho = np.sqrt(squares[positive]).astype(X.dtype)
+    vectors = left @ vectors[:, positive].astype(X.dtype)
     below = Y.T @ solvers[1](vectors) / rho
     above = X.T @ solvers[0](damp(1, vectors)) / rho**2
     return _signed(np.concatenate((above, below)).astype(np.float64) * count**0.5)
 
 
-def _sample(X: Any, Y: Any, most: int, seed: int) -> tuple[Any, Any]:
-    """At most ``most`` random pairs; single precision if many."""
-    if X.shape[0] > most:
-        rows = np.sort(np.random.default_rng(seed).choice(X.shape[0], most, replace=False))
-        X, Y = X[rows], Y[rows]
+def _sample(X: Any, Y: Any, limit: int, seed: int) -> tuple[Any, Any]:
+    """Return at most ``limit`` random pairs, in single precision if there are many."""
+    if X.shape[0] > limit:
+        rows = np.sort(np.random.default_rng(seed).choice(X.shape[0], limit, replace=False))
+        X = X[rows]
+        Y = Y[rows]
     precision = np.float64 if X.shape[0] <= DOUBLE else np.float32
     return X.astype(precision).tocsr(), Y.astype(precision).tocsr()
 
 
 def _solver(rows: Any, ridge: float) -> Callable[[Float], Float]:
-    """b -> (rows rows^T + ridge I)^-1 b, by Cholesky decomposition."""
+    """Return the function b -> (rows rows^T + ridge I)^-1 b, by a Cholesky decomposition."""
     from scipy.linalg import cho_factor, cho_solve
 
-    count, columns = rows.shape[0], rows.T.tocsr()
+    count = rows.shape[0]
+    columns = rows.T.tocsr()
     kernel = np.empty((count, count), rows.dtype)
     for begin in range(0, count, 1000):
         kernel[begin : begin + 1000] = (rows[begin : begin + 1000] @ columns).toarray()
@@ -127,26 +136,33 @@ def _solver(rows: Any, ridge: float) -> Callable[[Float], Float]:
 
 
 def _subspace(apply: Callable[[Float], Float], X: Any, k: int, seed: int) -> Float:
-    """Orthonormal columns that contain an operator's k largest eigenvectors, nearly: a block Krylov space."""
+    """Return orthonormal columns that nearly contain the k largest eigenvectors of an operator.
+
+    They span a block Krylov space.
+    """
     count = X.shape[0]
     columns = k + OVERSAMPLING
-    most = max(BLOCKS, -(-LEAST // columns))
-    if most * columns >= count:
+    block_count = max(BLOCKS, -(-LEAST_DIMENSION // columns))
+    if block_count * columns >= count:
         return np.eye(count, dtype=X.dtype)  # exact
     blocks = [np.random.default_rng(seed).normal(size=(count, columns)).astype(X.dtype)]
-    for _ in range(most):
+    for _ in range(block_count):
         blocks.append(np.linalg.qr(apply(blocks[-1]))[0])
     basis: Float = np.linalg.qr(np.concatenate(blocks[1:], axis=1))[0]
     return basis
 
 
 def _largest(A: Float, k: int, B: Float | None = None) -> tuple[Float, Float]:
-    """Solve A v = lambda B v, largest first: (k,), (n, k), v^T B v = 1."""
+    """Return the k largest lambda of A v = lambda B v, and their v, (n, k), with v^T B v = 1."""
     from scipy.linalg import eigh
 
-    symmetric = [None if one is None else (one + one.T).astype(np.float64) / 2 for one in (A, B)]
-    values, vectors = eigh(*symmetric)
+    values, vectors = eigh(_symmetric(A), None if B is None else _symmetric(B))
     return values[::-1][:k], vectors[:, ::-1][:, :k]
+
+
+def _symmetric(matrix: Float) -> Float:
+    symmetric: Float = (matrix + matrix.T).astype(np.float64) / 2
+    return symmetric
 
 
 def _signed(vectors: Float) -> Float:

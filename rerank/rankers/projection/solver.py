@@ -1,0 +1,193 @@
+"""The training loop of S2Net and ``adapter``: L-BFGS on pairs; a measure on dev chooses the matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rerank.progress import Progress
+from rerank.rankers.base import Ranker
+from rerank.rankers.projection.config import ProjectionConfig
+from rerank.rankers.projection.s2net import Matrix, S2Net, anchored, minimize
+from rerank.rankers.projection.training_pairs import Pairs, build_pairs
+from rerank.rankers.training.data import DevSet, TrainingData
+from rerank.rankers.training.job import TrainingResult
+
+CHECK_EVERY = 5
+"""Iterations between measurements on dev."""
+LEAST_ITERATIONS = 20
+"""Iterations before a training without gain ends."""
+PATIENCE = 4
+"""Measurements without gain that end the training."""
+MAX_PRODUCTS = 1e11
+"""Pairs x documents x dimensions up to which a pair is compared with all documents, and not only its part."""
+PART_SIZE = 4096
+"""Pairs in a part."""
+ITERATIONS_PER_PART = 15
+"""Iterations after which new parts are drawn."""
+
+
+class Vectors:
+    """The vectors of a training, its pairs, and its measure on dev.
+
+    documents:  (D, V) vectors of the documents of ``data``, CSR or dense.
+    queries:    (Q, V) vectors of its queries, CSR or dense.
+    text_pairs: the vectors of both sides of its text pairs, CSR. The dev pairs are the last ones.
+    """
+
+    def __init__(
+        self,
+        data: TrainingData,
+        config: ProjectionConfig,
+        documents: Any,
+        queries: Any,
+        text_pairs: Sequence[Any] = (),
+    ) -> None:
+        self.documents = documents
+        self.queries = queries
+        cut = text_pairs[0].shape[0] - data.dev_pairs if text_pairs else 0
+        self.text_pairs = [side[:cut] for side in text_pairs]
+        self.dev_pairs = [side[cut:] for side in text_pairs]
+        self.pairs = build_pairs(data.train, documents, queries, self.text_pairs, config)
+        self.dev = DevSet.from_candidates(data) if data.dev else None
+
+    def measure(self, matrix: Matrix) -> tuple[float, float]:
+        """Return the measure on dev with and without a matrix.
+
+        It is the NDCG weighted with the first stage or, for dev pairs, the mean reciprocal rank.
+
+        matrix: (V, k) for both sides, or one for queries above one for documents, (2 V, k).
+        """
+        size = self.documents.shape[1]
+        query_matrix = matrix[:size]
+        document_matrix = matrix[-size:]
+        if self.dev is None:
+            left, right = self.dev_pairs
+            cosines = unit_rows(left @ query_matrix) @ unit_rows(right @ document_matrix).T
+            return reciprocal_rank(cosines), reciprocal_rank((left @ right.T).toarray())
+        dev_queries = unit_rows(self.queries[self.dev.queries] @ query_matrix)
+        dev_documents = unit_rows(self.documents[self.dev.documents] @ document_matrix)
+        weighted, _, first_stage = self.dev.ndcg(dev_queries, dev_documents)
+        return weighted, first_stage
+
+
+def reciprocal_rank(scores: Matrix) -> float:
+    """Return the mean reciprocal rank of the diagonal of (n, n) scores, by row and by column.
+
+    Ties share ranks.
+    """
+    total = 0.0
+    for view in (scores, scores.T):
+        diagonal = np.diag(view)[:, None]
+        rank = 1 + (view > diagonal).sum(axis=1) + ((view == diagonal).sum(axis=1) - 1) / 2
+        total += float((1 / rank).mean())
+    return total / 2
+
+
+def unit_rows(rows: Matrix) -> Matrix:
+    """Scale rows to length 1; rows of zeros stay 0."""
+    length = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+    unit: Matrix = rows / np.maximum(length, 1e-12)[:, None]
+    return unit
+
+
+@dataclass
+class Best:
+    """The best matrix on dev so far.
+
+    measure:        the measure on dev with this matrix.
+    baseline_value: the measure on dev without a matrix.
+    iteration:      the iteration that reached this matrix; 0 is the start.
+    iterations:     the number of iterations so far.
+    interrupted:    whether the user stopped the training.
+    history:        (iteration, loss, measure on dev) for each measurement.
+    """
+
+    matrix: Matrix
+    measure: float
+    baseline_value: float
+    iteration: int = 0
+    iterations: int = 0
+    interrupted: bool = False
+    history: list[tuple[int, float | None, float]] = field(default_factory=list)
+
+    def result(
+        self,
+        ranker: Ranker,
+        baseline_name: str = TrainingResult.baseline_name,
+        measure: str = TrainingResult.measure,
+        remarks: Sequence[str] = (),
+    ) -> TrainingResult:
+        """Return the result of a training whose ranker has this matrix."""
+        return TrainingResult(
+            ranker,
+            epoch=self.iteration,
+            epochs=self.iterations,
+            dev=self.measure,
+            baseline_value=self.baseline_value,
+            interrupted=self.interrupted,
+            measure=measure,
+            baseline_name=baseline_name,
+            unit="iteration",
+            remarks=remarks,
+            curve=self.history,
+        )
+
+
+def descend(
+    title: str, vectors: Vectors, start: Matrix, config: ProjectionConfig, progress: Progress
+) -> Best:
+    """Minimize S2Net's loss from a matrix, (V, k), and return the best matrix on dev.
+
+    An interruption by the user keeps the best matrix up to that moment.
+    """
+    iterations = config.epochs
+    best = Best(start, *vectors.measure(start))
+    best.history.append((0, None, best.measure))
+    with progress.step(title, iterations, "iteration") as advance:
+        try:
+            for iteration, (matrix, loss) in enumerate(_steps(vectors.pairs, start, config), 1):
+                best.iterations = iteration
+                advance(1)
+                if iteration % CHECK_EVERY == 0 or iteration == iterations:
+                    _measure(best, vectors, iteration, matrix, loss)
+                    progress.show(dev=f"{best.measure:.4f}")
+                is_stale = iteration - best.iteration >= PATIENCE * CHECK_EVERY
+                if iteration == iterations or (is_stale and iteration >= LEAST_ITERATIONS):
+                    break
+        except KeyboardInterrupt:
+            best.interrupted = True
+    return best
+
+
+def _measure(best: Best, vectors: Vectors, iteration: int, matrix: Matrix, loss: float) -> None:
+    value, _ = vectors.measure(matrix)
+    best.history.append((iteration, loss, value))
+    if value > best.measure:
+        best.matrix = matrix
+        best.iteration = iteration
+        best.measure = value
+
+
+def _steps(pairs: Pairs, start: Matrix, config: ProjectionConfig) -> Iterator[tuple[Matrix, float]]:
+    """Yield the matrix and the loss of each iteration, until no step reduces the loss."""
+    count = len(pairs)
+    objective = S2Net(pairs.queries, pairs.documents, pairs.comparisons, gamma=config.gamma)
+    loss = anchored(objective, start, config.beta) if config.beta else objective
+    products = count * pairs.documents.shape[0] * start.shape[1]
+    size = PART_SIZE if products > MAX_PRODUCTS else count
+    rng = np.random.default_rng(config.seed)
+    point = start
+    while True:
+        if size < count:
+            objective.compare_within(np.array_split(rng.permutation(count), -(-count // size)))
+        for iteration, step in enumerate(minimize(loss, point), 1):
+            point = step[0]
+            yield step
+            if iteration == ITERATIONS_PER_PART and size < count:
+                break
+        else:
+            return

@@ -1,0 +1,203 @@
+"""The pairs of a training, and the documents that each pair is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank.errors import TrainingError
+from rerank.rankers.projection.config import ProjectionConfig
+from rerank.rankers.projection.s2net import Comparisons, Integers, entries
+from rerank.rankers.training.data import TrainingQuery
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """N pairs of a query and a document that belong together.
+
+    queries:     (N, V) the query of each pair, CSR or dense.
+    documents:   (M, V) distinct documents, CSR or dense.
+    comparisons: the document of each pair, and the documents that it is compared with.
+    """
+
+    queries: Any
+    documents: Any
+    comparisons: Comparisons
+
+    def __len__(self) -> int:
+        return len(self.comparisons.target)
+
+    @property
+    def partners(self) -> Any:
+        """The document of each pair, (N, V)."""
+        return self.documents[self.comparisons.target]
+
+
+class _JudgedPair(NamedTuple):
+    """A query and one of its relevant documents, as rows of the matrices of texts.
+
+    grades:   the grade of each relevant document of the query, by its row.
+    unwanted: the rows of documents that are judged 0 or less.
+    """
+
+    query: int
+    document: int
+    weight: float
+    grades: dict[int, int]
+    unwanted: list[int]
+
+
+def build_pairs(
+    judged: Iterable[TrainingQuery],
+    documents: Any,
+    queries: Any,
+    text_pairs: Sequence[Any],
+    config: ProjectionConfig,
+) -> Pairs:
+    """Pair queries with their documents of the highest grade, with ``graded`` of any grade; add text pairs.
+
+    documents:  (D, V) vectors of documents.
+    queries:    (Q, V) vectors of queries.
+    text_pairs: the vectors of both sides of text pairs, or nothing.
+
+    Raises TrainingError if no pair has terms on both sides.
+    """
+    pairs: list[_JudgedPair] = []
+    for query in judged:
+        pairs.extend(_judged_pairs(query, config))
+    if text_pairs:
+        from scipy.sparse import vstack
+
+        pairs += _from_text_pairs(pairs, queries.shape[0], documents.shape[0], text_pairs[0].shape[0])
+        queries = vstack([queries, text_pairs[0]]).tocsr()
+        documents = vstack([documents, text_pairs[1]]).tocsr()
+    has_query_terms = _has_terms(queries)
+    has_document_terms = _has_terms(documents)
+    usable = [pair for pair in pairs if has_query_terms[pair.query] and has_document_terms[pair.document]]
+    if not usable:
+        _refuse(
+            any(has_query_terms[pair.query] for pair in pairs),
+            any(has_document_terms[pair.document] for pair in pairs),
+        )
+    used = {pair.document for pair in usable}
+    for pair in usable:
+        used.update(row for row in pair.unwanted if has_document_terms[row])
+    document_rows = _integers(sorted(used))
+    query_rows = _integers(pair.query for pair in usable)
+    # Texts with the same terms are one text: no ranker can distinguish them.
+    columns, first_rows = _distinct(documents[document_rows])
+    query_texts, _ = _distinct(queries[query_rows])
+    column_of = dict(zip(document_rows.tolist(), columns.tolist()))
+    comparisons = _compare(usable, query_texts.tolist(), column_of, config)
+    return Pairs(queries[query_rows], documents[document_rows[first_rows]], comparisons)
+
+
+def _judged_pairs(query: TrainingQuery, config: ProjectionConfig) -> Iterator[_JudgedPair]:
+    """Yield the pairs of a judged query, with a total weight of 1."""
+    lowest = 1 if config.graded else query.grades.max()
+    documents = query.documents[query.grades >= lowest].tolist()
+    grades = dict(zip(query.documents.tolist(), query.grades.tolist()))
+    unwanted = query.unwanted.tolist() if config.judged else []
+    for document in documents:
+        yield _JudgedPair(query.query, document, 1.0 / len(documents), grades, unwanted)
+
+
+def _from_text_pairs(
+    judged: Sequence[_JudgedPair], queries: int, documents: int, count: int
+) -> list[_JudgedPair]:
+    """Return the pairs of texts whose rows follow ``queries`` and ``documents``, with the best grade."""
+    best = max((max(pair.grades.values()) for pair in judged), default=1)
+    pairs = []
+    for number in range(count):
+        row = documents + number
+        pairs.append(_JudgedPair(queries + number, row, 1.0, {row: best}, []))
+    return pairs
+
+
+def _compare(
+    pairs: Sequence[_JudgedPair],
+    query_texts: Sequence[int],
+    column_of: Mapping[int, int],
+    config: ProjectionConfig,
+) -> Comparisons:
+    """Return the documents that each pair is compared with.
+
+    query_texts: the number of each pair's query; equal texts have one number.
+    column_of:   the column of each document, by its row; equal texts have one column.
+    """
+    grades_of_query = _grades_by_column(pairs, query_texts, column_of)
+    left_out = []
+    worse = []
+    for pair, query in zip(pairs, query_texts):
+        grades = grades_of_query[query]
+        grade = pair.grades[pair.document]
+        lower = {column for column in grades if config.graded and grades[column] < grade}
+        left_out.append(sorted(grades.keys() - lower))
+        judged_worse = {column_of[row] for row in pair.unwanted if row in column_of} - grades.keys()
+        if config.judged:
+            judged_worse |= lower
+        worse.append(sorted(judged_worse - {column_of[pair.document]}))
+    columns = max(column_of.values()) + 1
+    weight = np.array([pair.weight for pair in pairs])
+    return Comparisons(
+        target=_integers(column_of[pair.document] for pair in pairs),
+        left_out=entries(left_out, columns),
+        weight=weight / weight.sum(),
+        worse=entries(worse, columns),
+        judged=config.judged,
+    )
+
+
+def _grades_by_column(
+    pairs: Sequence[_JudgedPair], query_texts: Sequence[int], column_of: Mapping[int, int]
+) -> dict[int, dict[int, int]]:
+    """Return the highest grade of each relevant document by its column, for each text of a query."""
+    grades_of_query: dict[int, dict[int, int]] = {}
+    for pair, query in zip(pairs, query_texts):
+        grades = grades_of_query.setdefault(query, {})
+        for row, grade in pair.grades.items():
+            if row in column_of:
+                column = column_of[row]
+                grades[column] = max(grade, grades.get(column, 0))
+    return grades_of_query
+
+
+def _refuse(queries: bool, documents: bool) -> None:
+    """Raise TrainingError for pairs without usable terms. The arguments tell which sides have terms."""
+    for has_terms, side in ((queries, "queries"), (documents, "documents")):
+        if not has_terms:
+            raise TrainingError(
+                f"the vocabulary has no term of the {side} to train on: each of their words is in one"
+                " text only, or in all; give more pairs"
+            )
+    raise TrainingError("no training pair has words of the vocabulary on both sides; give more pairs")
+
+
+def _integers(numbers: Iterable[int]) -> Integers:
+    return np.array(list(numbers), dtype=np.int64)
+
+
+def _has_terms(rows: Any) -> NDArray[np.bool_]:
+    """Return which of n rows have numbers other than 0, (n,) bool."""
+    return np.asarray(abs(rows).sum(axis=1)).ravel() > 0
+
+
+def _distinct(rows: Any) -> tuple[Integers, Integers]:
+    """Number n rows so that equal rows have one number.
+
+    Returns the number of each row, (n,), and the first row of each number, (m,).
+    """
+    from scipy.sparse import csr_matrix
+
+    rows = csr_matrix(rows)
+    rows.sort_indices()
+    number_of: dict[tuple[bytes, bytes], int] = {}
+    numbers = []
+    for begin, end in zip(rows.indptr[:-1], rows.indptr[1:]):
+        key = (rows.indices[begin:end].tobytes(), rows.data[begin:end].tobytes())
+        numbers.append(number_of.setdefault(key, len(number_of)))
+    return _integers(numbers), np.unique(numbers, return_index=True)[1]
