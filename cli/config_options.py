@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rerank.config import Option as Setting
-from rerank.config import Options, options_of, over
+from rerank.config import Options, merge_options, options_of
 
 from .options import Option
 
@@ -31,7 +31,7 @@ def settings(values: dict[str, Any], families: Families, file: str | None = None
     known = [one for config in families.values() for one in options_of(config)]
     given = {name: values.pop(name) for name in {one.name for one in known}}
     found = {name: value for name, value in given.items() if value not in (None, ())}
-    return over(config_file.load(file) if file else {}, found, known)
+    return merge_options(config_file.load(file) if file else {}, found, known)
 
 
 def _option(name: str, of: Mapping[str, Setting], **about: Any) -> Option:

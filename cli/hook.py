@@ -14,7 +14,7 @@ from rerank.text import plural
 
 from . import options, output
 from .options import Output, option
-from .output import located
+from .output import with_workspace_option
 
 if TYPE_CHECKING:
     from rerank.hook import Hook, InstallReport
@@ -106,7 +106,7 @@ def status(
     for url, counters in report.statistics.items():
         _show_counters(url, counters)
     for line in report.problems:
-        click.echo(f"problem: {located(line)}")
+        click.echo(f"problem: {with_workspace_option(line)}")
 
 
 @options.command("remove", *_pipeline, options.dry_run, group=command)

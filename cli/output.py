@@ -45,10 +45,10 @@ _SIGNS[127] = "␡"
 _COMMAND = re.compile(r"`rerank [^`]+`")
 
 
-def harmless(text: str) -> str:
+def escape_controls(text: str) -> str:
     """Replace control characters by visible signs.
 
-    >>> harmless("wolf\\x1b[31m")
+    >>> escape_controls("wolf\\x1b[31m")
     'wolf␛[31m'
     """
     return text.translate(_SIGNS)
@@ -62,13 +62,13 @@ class Terminal:
 
     def write(self, text: str) -> int:
         """Write a harmless text."""
-        return self._stream.write(harmless(text))
+        return self._stream.write(escape_controls(text))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
 
-def protect() -> None:
+def escape_terminal() -> None:
     """Write characters that stdout cannot encode as escapes, and no control characters to a terminal."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -85,19 +85,19 @@ def print_json(value: Any) -> None:
 
 def remark(line: str) -> None:
     """Print on stderr."""
-    click.echo(harmless(line) if sys.stderr is not None and sys.stderr.isatty() else line, err=True)
+    click.echo(escape_controls(line) if sys.stderr is not None and sys.stderr.isatty() else line, err=True)
 
 
 def note(line: str) -> None:
     """Print on stderr, unless --quiet."""
     if not quiet:
-        remark(located(line))
+        remark(with_workspace_option(line))
 
 
-def located(message: str) -> str:
+def with_workspace_option(message: str) -> str:
     """Add the user's workspace to commands of a message.
 
-    >>> located("run `rerank encode`")
+    >>> with_workspace_option("run `rerank encode`")
     'run `rerank encode`'
     """
     if workspace is None:
@@ -108,7 +108,7 @@ def located(message: str) -> str:
 
 def suggested(*words: str) -> str:
     """A command to paste."""
-    return located(f"`{' '.join(map(shlex.quote, ['rerank', *words]))}`")
+    return with_workspace_option(f"`{' '.join(map(shlex.quote, ['rerank', *words]))}`")
 
 
 def gain(interval: Gain, measure: str, queries: int) -> str:
@@ -136,7 +136,7 @@ class Bar(Progress):
 
         self._bar = tqdm(
             total=total,
-            desc=harmless(title),
+            desc=escape_controls(title),
             unit=f" {unit}" if unit else "",
             leave=False,
             file=sys.stderr,
@@ -164,7 +164,9 @@ class Bar(Progress):
     def show(self, **values: str) -> None:
         """Show figures after the bar."""
         if self._bar is not None:
-            self._bar.set_postfix({name: harmless(value) for name, value in values.items()}, refresh=False)
+            self._bar.set_postfix(
+                {name: escape_controls(value) for name, value in values.items()}, refresh=False
+            )
 
     def finish(self) -> None:
         """Remove the bar."""
@@ -177,9 +179,9 @@ class Bar(Progress):
         if self._hidden:
             return
         if self._bar is not None:
-            self._bar.write(harmless(located(line)), file=sys.stderr)
+            self._bar.write(escape_controls(with_workspace_option(line)), file=sys.stderr)
         else:
-            remark(located(line))
+            remark(with_workspace_option(line))
 
 
 def weights_line(stack: str, remark: str, *cases: str) -> str:

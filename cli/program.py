@@ -14,7 +14,7 @@ import click
 from rerank.errors import NotInstalledError, RerankError, UsageError
 
 from . import INTERRUPTED, ignore_interrupts, output
-from .output import located, protect, remark
+from .output import escape_terminal, remark, with_workspace_option
 
 COMMANDS = {
     "demo": "Run all steps on the bundled collection.",
@@ -93,7 +93,7 @@ def run() -> None:
     Raises SystemExit: 1 failure, 2 wrong usage, 130 Ctrl-C. RERANK_DEBUG=1 prints the traceback.
     """
     show_once()
-    protect()
+    escape_terminal()
     try:
         cli(standalone_mode=False)
     except click.ClickException as error:
@@ -125,9 +125,9 @@ def _described(error: BaseException) -> tuple[str, int]:
     if isinstance(error, (click.Abort, KeyboardInterrupt)):
         ignore_interrupts()
         message = str(error) or str(error.__cause__ or "")  # click raises an Abort without a message
-        return located(message) or "interrupted", INTERRUPTED
+        return with_workspace_option(message) or "interrupted", INTERRUPTED
     if isinstance(error, RerankError):
-        return located(str(error)), 2 if isinstance(error, UsageError) else 1
+        return with_workspace_option(str(error)), 2 if isinstance(error, UsageError) else 1
     if isinstance(error, ModuleNotFoundError) and (missing := NotInstalledError.of(error)) is not None:
         return str(missing), 1
     if isinstance(error, OSError):
@@ -135,7 +135,7 @@ def _described(error: BaseException) -> tuple[str, int]:
 
         where = f"{error.filename}: " if error.filename else ""
         known = trouble(error, "rerank")
-        return located(str(known)) if known else f"{where}{error.strerror or error}", 1
+        return with_workspace_option(str(known)) if known else f"{where}{error.strerror or error}", 1
     if isinstance(error, MemoryError):
         return "out of memory; use fewer documents at a time or a machine with more memory", 1
     place = traceback.extract_tb(error.__traceback__)[-1]

@@ -173,19 +173,26 @@ def options_of(config: type) -> list[Option]:
     return options
 
 
-def over(below: Mapping[str, Any], given: Mapping[str, Any], options: Iterable[Option]) -> dict[str, Any]:
-    """Merge values; a value also removes the option that it replaces.
+def merge_options(
+    defaults: Mapping[str, Any], overrides: Mapping[str, Any], options: Iterable[Option]
+) -> dict[str, Any]:
+    """Merge values. An override also removes the default of the option that it replaces.
 
     >>> steps = Option("steps", int, None, "At most.", instead_of="epochs")
-    >>> over({"epochs": 3, "rate": 0.1}, {"steps": 40}, [steps])
+    >>> merge_options({"epochs": 3, "rate": 0.1}, {"steps": 40}, [steps])
     {'rate': 0.1, 'steps': 40}
-    >>> over({"steps": 40}, {"epochs": 3}, [steps])
+    >>> merge_options({"steps": 40}, {"epochs": 3}, [steps])
     {'epochs': 3}
     """
-    options, named = list(options), {name for name, value in given.items() if value not in (None, "none")}
-    removed = {one.instead_of for one in options if one.name in named}
-    removed |= {one.name for one in options if one.instead_of in named}
-    return {name: value for name, value in below.items() if name not in removed} | dict(given)
+    set_names = {name for name, value in overrides.items() if value not in (None, "none")}
+    removed: set[str | None] = set()
+    for option in options:
+        if option.name in set_names:
+            removed.add(option.instead_of)
+        if option.instead_of in set_names:
+            removed.add(option.name)
+    remaining = {name: value for name, value in defaults.items() if name not in removed}
+    return {**remaining, **overrides}
 
 
 def build(config: type[Config], given: Mapping[str, Any], preset: str = "default") -> Config:
@@ -198,7 +205,7 @@ def build(config: type[Config], given: Mapping[str, Any], preset: str = "default
     changes = config.presets[preset]
     changes = {**config.implied({**changes, **given}), **changes}
     options = {one.name: one for one in options_of(config)}
-    values = over(changes, given, options.values())
+    values = merge_options(changes, given, options.values())
     for name in values.keys() - options.keys():
         raise unknown_option(name, options)
     made = config(**{name: options[name].read(value) for name, value in values.items()})

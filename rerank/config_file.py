@@ -30,7 +30,9 @@ class Config(Struct, forbid_unknown_fields=True):
     words: list[Annotated[str, Meta(min_length=1)]] = []
 
 
-def written(lang: str | None, engine: str, settings: Mapping[str, Any], first_stages: Sequence[str]) -> str:
+def render_settings(
+    lang: str | None, engine: str, settings: Mapping[str, Any], first_stages: Sequence[str]
+) -> str:
     """Return the file's text for a new workspace."""
     lines = [
         "# Made by rerank. The language is fixed once documents are indexed.",
@@ -47,7 +49,7 @@ def written(lang: str | None, engine: str, settings: Mapping[str, Any], first_st
     return "\n".join(lines) + "\n"
 
 
-def check(config: Mapping[str, Any], file: Path) -> None:
+def validate_settings(config: Mapping[str, Any], file: Path) -> None:
     """Raise UsageError for an invalid setting."""
     tables = {"opensearch", "local", str(config.get("engine", "local"))} - {*Config.__struct_fields__}
     for name in tables & {*config}:

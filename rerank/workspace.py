@@ -118,7 +118,7 @@ class Workspace:
                 )
                 if not attach:
                     undo.callback(_discard, created)
-                text = config_file.written(lang, engine, settings, created.first_stages)
+                text = config_file.render_settings(lang, engine, settings, created.first_stages)
                 created.close()
                 _write_durably(unfinished, text)
                 undo.pop_all()
@@ -150,7 +150,7 @@ class Workspace:
                 f"{path}: a workspace of format {config.get('format')!r}, but this version of rerank reads"
                 f" {config_file.FORMAT}; ingest the documents into a new workspace"
             )
-        config_file.check(config, file)
+        config_file.validate_settings(config, file)
         return cls(path, config)
 
     def discard(self) -> None:

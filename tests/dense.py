@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from rerank import Workspace
-from rerank.config import options_of, over, values_of
+from rerank.config import merge_options, options_of, values_of
 from rerank.engines.base import SearchRequest
 from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.fit import DenseTask
@@ -47,7 +47,7 @@ def trainer(tiny, progress=None, documents=None, checkpoint=None, loss=None, **c
 def with_changes(config, **changes):
     """Return the options with changes and their implied options."""
     known = options_of(DenseConfig)
-    wanted = over({**values_of(config), **DenseConfig.implied(changes)}, changes, known)
+    wanted = merge_options({**values_of(config), **DenseConfig.implied(changes)}, changes, known)
     return DenseConfig(**{one.name: one.read(wanted[one.name]) for one in known if one.name in wanted})
 
 

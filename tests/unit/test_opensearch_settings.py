@@ -47,7 +47,7 @@ settings = st.builds(
 @given(settings)
 def test_settings_in_rerank_toml_are_read_again(given_settings: Settings) -> None:
     assert Settings.read(given_settings.table(), "") == given_settings
-    written = config_file.written("en", "opensearch", given_settings.table(), FIRST_STAGES)
+    written = config_file.render_settings("en", "opensearch", given_settings.table(), FIRST_STAGES)
     table = config_file.read(written)["opensearch"]
     assert Settings.read(table, "") == given_settings
     assert table.keys() <= set(Settings.__struct_fields__)
@@ -66,7 +66,7 @@ def test_fields_in_rerank_toml_are_read_again(table: dict[str, list[str]]) -> No
         return
     written = HERE.table() | ({"fields": table} if table else {})
     engine = OpenSearchEngine.in_workspace(Path(), None, written, new=False, settings_file="")
-    config = config_file.read(config_file.written(None, "opensearch", written, engine.first_stages))
+    config = config_file.read(config_file.render_settings(None, "opensearch", written, engine.first_stages))
     read = config["opensearch"].pop("fields", {})
     assert fields_of(read, "") == {name: tuple(paths) for name, paths in table.items()}
     assert Settings.read(config["opensearch"], "") == HERE
