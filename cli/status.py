@@ -35,8 +35,8 @@ def command(workspace: rerank.Workspace, progress: output.Bar) -> Iterator[Outpu
             state = f"{missing} missing: run {suggested('encode')}"
         older = f"; stacks also use {', '.join(ranker.older)}" if ranker.older else ""
         click.echo(f"ranker {ranker.name} {ranker.version}: {state}{older}")
-    versions = [stack.of for stack in report.releases]
-    for stack in (*(stack for stack in report.stacks if stack.of not in versions), *report.releases):
+    versions = [stack.stack for stack in report.releases]
+    for stack in (*(stack for stack in report.stacks if stack.stack not in versions), *report.releases):
         _show_stack(stack)
     if report.rankers and not report.releases:
         click.echo(f"active: {workspace.default_stack}")
@@ -46,9 +46,9 @@ def _show_stack(row: StackState) -> None:
     title = f"candidate {row.name}" if row.version is None else f"version {row.version}, {row.name}"
     if row.since is not None:
         title += f"{', active' if row.in_use else ', last active'} since {row.since}"
-    retrievers = " and ".join(row.of.retrievers)
-    click.echo(f"{title}: {plural(row.of.depth, 'candidate[|s]')} by {retrievers}")
-    output.show_weights(row.of)
+    retrievers = " and ".join(row.stack.retrievers)
+    click.echo(f"{title}: {plural(row.stack.depth, 'candidate[|s]')} by {retrievers}")
+    output.show_weights(row.stack)
     if row.gate:
         measure, value, before = (row.gate[name] for name in ("measure", "value", "before_value"))
         p = output.p_value(row.gate["p"])

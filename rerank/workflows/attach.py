@@ -63,32 +63,39 @@ def attach(
             f"{os.fspath(workspace)}: is a workspace already; to connect it to other nodes, edit its"
             " rerank.toml, or choose another folder with -w"
         )
-    named = fields_of(fields, "the command")
-    engine = OpenSearchEngine.open(opensearch, Path(), None, named)
+    index_fields = fields_of(fields, "the command")
+    engine = OpenSearchEngine.open(opensearch, Path(), None, index_fields)
     engine.index.check()
     engine.index.check_values()
-    found, documents = engine.index.indices(), len(engine)
-    indices, settings = sorted(found), opensearch.table() | ({"fields": named} if named else {})
+    descriptions = engine.index.indices()
+    indices = sorted(descriptions)
+    documents = len(engine)
     engine.close()
-    if not named:
-        about = found[indices[-1]]
-        lang, index = _language_of(about, lang), about["settings"]["index"]
-        settings |= {name: int(index[f"number_of_{name}"]) for name in ("shards", "replicas")}
-    made = None
+    settings = opensearch.table()
+    if index_fields:
+        settings |= {"fields": index_fields}
+    else:
+        description = descriptions[indices[-1]]
+        lang = _language_of(description, lang)
+        index_settings = description["settings"]["index"]
+        settings |= {name: int(index_settings[f"number_of_{name}"]) for name in ("shards", "replicas")}
+    attached = None
     if not dry_run:
-        made = Workspace.create(workspace, lang=lang, engine="opensearch", settings=settings, attach=True)
+        attached = Workspace.create(workspace, lang=lang, engine="opensearch", settings=settings, attach=True)
         if edges is not None:
-            made.save_category_edges(edges)
-    return AttachReport(made, indices, named, documents)
+            attached.save_category_edges(edges)
+    return AttachReport(attached, indices, index_fields, documents)
 
 
 def _language_of(index: Mapping[str, Any], lang: str | None) -> str | None:
     """Return the language of an index made by rerank. Raises UsageError for another or an unknown one."""
-    made = index["mappings"]["_meta"]["rerank"].get("lang")
-    if made is None:  # by an index template
+    index_lang = index["mappings"]["_meta"]["rerank"].get("lang")
+    if index_lang is None:  # by an index template
         if lang is None and "rerank_stemmer" in index["settings"]["index"]["analysis"].get("filter", {}):
             raise UsageError("the index stems the words of one language; name it with --lang")
         return lang
-    if lang is not None and lang != made:
-        raise UsageError(f"--lang {lang}: the index is for {made or 'no single language'}; leave out --lang")
-    return made or None
+    if lang is not None and lang != index_lang:
+        raise UsageError(
+            f"--lang {lang}: the index is for {index_lang or 'no single language'}; leave out --lang"
+        )
+    return index_lang or None

@@ -40,14 +40,14 @@ def relevance_model(
     tuned: case -> result.
     """
     foreign = _foreign_scores(experiment, tables, tuned, first_stage)
-    models = {}
+    models: dict[str, RelevanceModel] = {}
     for case, (table, qrels) in tables.items():
         combiner = tuned[case].fitted
         selected = table.select_signals(combiner.signals)
         lists = _lists(selected, qrels, combiner, experiment.queries, foreign.get(case, {}))
         models[case] = RelevanceModel(combiner, fit_calibration(lists))
-    main, *others = models
-    return replace(models[main], cases={case: models[case] for case in others})
+    main = next(iter(models))
+    return replace(models.pop(main), cases=models)
 
 
 def _lists(

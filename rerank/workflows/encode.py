@@ -30,7 +30,7 @@ def encode(
     force: bool = False,
     progress: Progress | None = None,
 ) -> EncodeReport:
-    """Compute and store missing features.
+    """Compute the features that documents do not have yet, and store them in the engine.
 
     names: Default: all trained rankers, and older versions in stacks.
     retrieve: rankers that also retrieve; OpenSearch needs vector fields.
@@ -45,10 +45,12 @@ def encode(
     for name in retrieve:
         check_retrieves(workspace.ranker(name))
     encoders = [
-        one._replace(retrieves=one.name in retrieve) for one in encoders_of(workspace, names, progress)
+        encoder._replace(retrieves=encoder.name in retrieve)
+        for encoder in encoders_of(workspace, names, progress)
     ]
     title = " ".join(("encode", *dict.fromkeys(encoder.name for encoder in encoders)))
-    total, keep = len(workspace.engine) * len(encoders), workspace.versions_to_keep(include_previous=True)
+    total = len(workspace.engine) * len(encoders)
+    keep = workspace.versions_to_keep(include_previous=True)
     with (progress if encoders else Progress()).step(title, total, "doc") as step:
         encoded = workspace.engine.write_features(encoders, force=force, keep=keep, progress=step)
     return EncodeReport(encoded)
@@ -59,9 +61,10 @@ def encoders_of(
 ) -> list[Encoder]:
     """Return the encoders of rankers. Default: all. Load errors are reported."""
     if names is not None:
-        rankers = [workspace.ranker(one) if isinstance(one, str) else one for one in names]
+        rankers = [workspace.ranker(item) if isinstance(item, str) else item for item in names]
     else:
-        rankers, older = [], workspace.versions_to_keep()
+        rankers = []
+        older = workspace.versions_to_keep()
         for name in workspace.trained():
             try:
                 versions = [workspace.ranker(name, version) for version in (None, *older.get(name, ()))]

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from rerank.evaluation.leakage import leakage, without_training_documents
+from rerank.evaluation.leakage import TrainingRecord, leakage, without_training_documents
 from rerank.evaluation.measures import MEASURES, check_measures
 from rerank.evaluation.protocols import parse_protocol
 from rerank.inputs import Judgments, Queries, as_list
@@ -57,18 +56,26 @@ def evaluate(
     {'tfidf': {'RR': 0.75}, 'bm25': {'RR': 1.0}}
     """
     workspace = Workspace.open(workspace)
-    stacks, measures, protocols = as_list(stacks), as_list(measures), as_list(protocols)
-    shared: dict[str, Any] = {"infer": infer, "seed": seed, "progress": progress}
-    judged = JudgedQueries.of(queries, qrels, filter, ignore_categories=ignore_categories, **shared)
-    queries, qrels, retrieve = judged.queries, judged.qrels, as_list(retrieve)
-    parsed = [parse_protocol(text) for text in dict.fromkeys(protocols)]
-    labeled = _stacks_by_label(workspace, stacks, baseline, first_stage, retrieve)
+    measures = as_list(measures)
+    judged = JudgedQueries.of(
+        queries,
+        qrels,
+        filter,
+        ignore_categories=ignore_categories,
+        infer=infer,
+        seed=seed,
+        progress=progress,
+    )
+    parsed = [parse_protocol(text) for text in dict.fromkeys(as_list(protocols))]
+    labeled = _stacks_by_label(workspace, as_list(stacks), baseline, first_stage, as_list(retrieve))
     if save_run is not None:  # before the long work
-        check_run_files(Path(save_run), labeled, parsed, qrels)
+        check_run_files(Path(save_run), labeled, parsed, judged.qrels)
     experiment = Experiment.of_stacks(workspace, labeled.values(), judged)
-    compared, measures = list(check_measures(measures) if measures else MEASURES[:1]), measures or MEASURES
+    compared = list(check_measures(measures) if measures else MEASURES[:1])
+    measures = measures or MEASURES
     report = EvaluationReport(baseline=next(iter(labeled)), compared=compared, top=keep, stacks=labeled)
-    report.relevant = {id: {d: qrels[id][d] for d in qrels.relevant(id)} for id in qrels} if keep else {}
+    if keep:
+        report.relevant = {query: dict(judged.qrels.relevant(query)) for query in judged.qrels}
     new_qrels, dropped = _find_leaks(report, experiment)
     for protocol in parsed:
         ranked = rank_all(experiment, labeled, protocol, report)
@@ -130,13 +137,14 @@ def _label(stack: str | Stack) -> str:
 
 def _find_leaks(report: EvaluationReport, experiment: Experiment) -> tuple[Qrels, list[tuple[str, str]]]:
     """Return judgments without training documents, and these (query, document) pairs."""
-    qrels, queries = experiment.qrels, [query.id for query in experiment.queries]
-    records = {label: experiment.workspace.training_records(one) for label, one in report.stacks.items()}
-    report.leaks = {label: leakage(of_stack, label, queries) for label, of_stack in records.items()}
-    new_qrels, dropped = without_training_documents(
-        (record for of_stack in records.values() for record in of_stack.values()), qrels
-    )
-    report.pairs = sum(len(qrels.relevant(query)) for query in queries)
+    query_ids = [query.id for query in experiment.queries]
+    all_records: list[TrainingRecord] = []
+    for label, stack in report.stacks.items():
+        records = experiment.workspace.training_records(stack)
+        report.leaks[label] = leakage(records, label, query_ids)
+        all_records += records.values()
+    new_qrels, dropped = without_training_documents(all_records, experiment.qrels)
+    report.pairs = sum(len(experiment.qrels.relevant(query)) for query in query_ids)
     report.seen_pairs = len(dropped)
     if 0 < report.seen_pairs < report.pairs:
         report.new_documents = EvaluationReport(

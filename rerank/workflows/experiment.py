@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
 
 from rerank.errors import EngineError, InputError, WorkspaceError
+from rerank.evaluation.protocols import Protocol
 from rerank.filters import Filter, filters_of
 from rerank.formats.templates import check_values
 from rerank.inputs import Judgments, Queries, as_qrels, as_queries
@@ -43,16 +43,31 @@ class JudgedQueries:
         filter: str | Sequence[str] = (),
         *,
         ignore_categories: bool = False,
-        **more: Any,
+        infer: bool = True,
+        seed: int = 0,
+        progress: Progress | None = None,
     ) -> JudgedQueries:
-        """Read queries, judgments and filters in any form. more: other fields."""
-        read = as_queries(queries, ignore_categories=ignore_categories)
-        return cls(queries=read, qrels=as_qrels(qrels), filters=filters_of(filter), **more)
+        """Read queries, judgments and filters in any form that :func:`rerank.evaluate` accepts.
+
+        infer: infer the categories of queries without categories. seed: of random choices.
+        """
+        return cls(
+            queries=as_queries(queries, ignore_categories=ignore_categories),
+            qrels=as_qrels(qrels),
+            filters=filters_of(filter),
+            infer=infer,
+            seed=seed,
+            progress=progress,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment(JudgedQueries):
-    """Judged queries and their pipeline. unknown_queries: without text. searches: in their current form."""
+    """Judged queries, and the pipeline that finds and scores their candidates.
+
+    unknown_queries: number of judged queries without a text.
+    searches: the searches of the stacks in their current form.
+    """
 
     workspace: Workspace
     pipeline: Pipeline
@@ -73,35 +88,63 @@ class Experiment(JudgedQueries):
 
         Raises InputError if no query remains, or a run has other queries or documents.
         """
-        signals = list(dict.fromkeys(name for stack in stacks for name in stack.signals))
-        retrieve = dict.fromkeys(name for stack in stacks for name in retriever_depths(stack.retrieve))
-        named = list(dict.fromkeys(stack.search for stack in stacks if stack.search is not None))
+        signals: dict[str, None] = {}
+        retrievers: dict[str, None] = {}
+        stack_searches: dict[SearchTemplate, None] = {}
+        for stack in stacks:
+            signals |= dict.fromkeys(stack.signals)
+            retrievers |= dict.fromkeys(retriever_depths(stack.retrieve))
+            if stack.search is not None:
+                stack_searches[stack.search] = None
         pipeline = workspace.pipeline(
-            signals, retrieve=retrieve, infer_categories=judged.infer, versions=versions
+            list(signals), retrieve=retrievers, infer_categories=judged.infer, versions=versions
         )
-        queries, qrels = {query.id: query for query in judged.queries}, judged.qrels
-        known = [queries[id] for id in sorted(qrels) if id in queries]
-        kept = Qrels({query.id: qrels[query.id] for query in known})
-        if not kept:
-            problem = "no judged query is in the query file" if queries else "no queries are given"
+        query_by_id = {query.id: query for query in judged.queries}
+        queries = [query_by_id[id] for id in sorted(judged.qrels) if id in query_by_id]
+        if not queries:
+            problem = "no judged query is in the query file" if query_by_id else "no queries are given"
             raise InputError(f"{problem}; check that --queries and --qrels belong together")
-        check_filters(named, judged.filters)
-        searches = [check_search(workspace, search, known) for search in named]
+        check_filters(list(stack_searches), judged.filters)
+        searches = [check_search(workspace, search, queries) for search in stack_searches]
         with suppress(WorkspaceError, EngineError):  # busy or read-only: features are computed per query
             encode(workspace, pipeline.rankers.values(), progress=judged.progress)
         return cls(
             workspace=workspace,
             # A query is searched and scored in several cases.
             pipeline=replace(pipeline, vectors=VectorCache()),
-            unknown_queries=len(qrels) - len(known),
+            unknown_queries=len(judged.qrels) - len(queries),
             searches=searches,
-            **vars(replace(judged, queries=known, qrels=kept)),
+            queries=queries,
+            qrels=Qrels({query.id: judged.qrels[query.id] for query in queries}),
+            filters=judged.filters,
+            infer=judged.infer,
+            seed=judged.seed,
+            progress=judged.progress,
         )
 
-    def table(self, **options: Any) -> tuple[ScoreTable, ScoringReport]:
-        """Score the candidates of every query. options: other fields of :class:`TableRequest`."""
-        options |= {"queries": self.queries, "qrels": self.qrels, "filters": self.filters}
-        table, report = score_table(self.pipeline, TableRequest(**options), self.progress)
+    def table(
+        self,
+        *,
+        signals: Sequence[str],
+        first_stage: str,
+        protocol: Protocol,
+        retrieve: Sequence[str] = (),
+        search: SearchTemplate | None = None,
+        every_case: bool = False,
+    ) -> tuple[ScoreTable, ScoringReport]:
+        """Score the candidates of every query; see :class:`TableRequest`."""
+        request = TableRequest(
+            queries=self.queries,
+            qrels=self.qrels,
+            signals=signals,
+            first_stage=first_stage,
+            protocol=protocol,
+            retrieve=retrieve,
+            search=search,
+            filters=self.filters,
+            every_case=every_case,
+        )
+        table, report = score_table(self.pipeline, request, self.progress)
         report.unknown_queries = self.unknown_queries
         return table, report
 
@@ -112,13 +155,17 @@ def check_search(workspace: Workspace, search: SearchTemplate, queries: Sequence
     Raises InputError for a run of other queries or documents, or a template field without values.
     """
     if search.kind == "run":
-        hits = {id for query in queries for id, _ in search.hits.get(query.id, ())}
+        hits: set[str] = set()
+        for query in queries:
+            hits.update(id for id, _ in search.hits.get(query.id, ()))
         if not hits:
             raise InputError(f"{search}: has none of the queries; make the run with the ids of --queries")
         unknown = sorted(hits - workspace.engine.contains(hits))
         if unknown:
-            known = plural(len(unknown), "document[ is|s are] not in the workspace")
-            raise InputError(f"{search}: {known} ({unknown[0]!r} first); make the run of the same documents")
+            problem = plural(len(unknown), "document[ is|s are] not in the workspace")
+            raise InputError(
+                f"{search}: {problem} ({unknown[0]!r} first); make the run of the same documents"
+            )
     checked = workspace.engine.check_template(search, queries[0])
     check_values(checked, queries)
     return checked

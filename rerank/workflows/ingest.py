@@ -103,8 +103,10 @@ def ingest(
     >>> report.added, report.documents, report.lang
     (1, 1, 'en')
     """
-    progress, edges = progress or Progress(), read_categories(categories) if categories else None
-    sources, errors = as_list(sources), list[InputError]()
+    progress = progress or Progress()
+    edges = read_categories(categories) if categories else None
+    sources = as_list(sources)
+    errors: list[InputError] = []
     existing = None
     if not sources or Workspace.exists(workspace):  # without sources, there must be a workspace
         existing = _open(workspace, lang, opensearch)
@@ -112,24 +114,24 @@ def ingest(
     sample = list(progress.over(islice(documents, 1 if existing else SAMPLE), "read", unit="doc"))
     if sources and not sample:
         _report_empty(_describe_empty(sources, errors, format), existing is None, replace, progress)
-    made = existing or _create(workspace, lang or _language(sample), opensearch)
-    report = IngestReport(made, lang=made.lang, category_edges=len(edges or ()))
-    made.recreate_engine()
+    target = existing or _create(workspace, lang or _language(sample), opensearch)
+    report = IngestReport(target, lang=target.lang, category_edges=len(edges or ()))
+    target.recreate_engine()
     if replace and not yes:
-        documents = _keep_half(documents, sample, made)
-    encoders = encoders_of(made, None, progress) if encode_features else []
+        documents = _keep_half(documents, sample, target)
+    encoders = encoders_of(target, None, progress) if encode_features else []
     options = WriteOptions(encoders, replace, skip_refused=skip_invalid)
     try:
-        done = _write(made, _count(chain(sample, documents), report), delete, options, progress)
+        result = _write(target, _count(chain(sample, documents), report), delete, options, progress)
     except BaseException as error:
         if existing is None and not isinstance(error, BusyError):  # if busy, another process uses it
-            made.discard()
+            target.discard()
         raise
     if edges is not None:
-        made.save_category_edges(edges)
-    _report_changes(report, done, errors)
+        target.save_category_edges(edges)
+    _report_changes(report, result, errors)
     if encode_features:
-        _encode_rest(report, done, progress)
+        _encode_rest(report, result.encoded, progress)
     return report
 
 
@@ -146,8 +148,9 @@ def _open(workspace: WorkspaceOrPath, lang: str | None, opensearch: Settings | N
 
 
 def _create(folder: WorkspaceOrPath, lang: str | None, opensearch: Settings | None) -> Workspace:
-    engine, settings = ("local", {}) if opensearch is None else ("opensearch", opensearch.table())
-    return Workspace.create(folder, lang=lang, engine=engine, settings=settings)
+    if opensearch is None:
+        return Workspace.create(folder, lang=lang)
+    return Workspace.create(folder, lang=lang, engine="opensearch", settings=opensearch.table())
 
 
 def _documents(
@@ -213,9 +216,9 @@ def _write(
     """Write documents; show how many were read, and how many were sent to a cluster."""
     with ExitStack() as steps:
         sending = cache(lambda: steps.enter_context(progress.step("send", unit="doc")))
-        read = progress.over(documents, "ingest", unit="doc")
+        counted = progress.over(documents, "ingest", unit="doc")
         options = dataclasses.replace(options, progress=lambda count: sending()(count))
-        return workspace.engine.write(read, delete, options)
+        return workspace.engine.write(counted, delete, options)
 
 
 def _report_changes(report: IngestReport, result: WriteResult, errors: Sequence[InputError]) -> None:
@@ -229,15 +232,19 @@ def _report_changes(report: IngestReport, result: WriteResult, errors: Sequence[
 
 
 def _language(sample: Sequence[Document]) -> str | None:
-    languages = Counter(code for document in sample if (code := language_or_none(document.lang)))
-    best, count = next(iter(languages.most_common(1)), (None, 0))
+    languages = Counter(language_or_none(document.lang) for document in sample)
+    del languages[None]
+    if not languages:
+        return None
+    best, count = languages.most_common(1)[0]
     return best if count >= 0.9 * len(sample) else None
 
 
-def _encode_rest(report: IngestReport, done: WriteResult, progress: Progress) -> None:
+def _encode_rest(report: IngestReport, encoded: int, progress: Progress) -> None:
+    """Encode the documents that the write did not. encoded: number of documents that it encoded."""
     report.workspace.forget_rankers()
-    rest = encode(report.workspace, progress=progress).encoded
-    report.encoded = {name: done.encoded + count for name, count in rest.items()}
+    counts = encode(report.workspace, progress=progress).encoded
+    report.encoded = {name: encoded + count for name, count in counts.items()}
 
 
 def _keep_half(

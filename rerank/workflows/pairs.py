@@ -55,7 +55,10 @@ class PairScores(Report):
 
 @dataclass(frozen=True)
 class PairComparison:
-    """A ranker compared with the baseline. p: randomization test over pairs; p_holm: corrected."""
+    """The difference of a ranker from the baseline.
+
+    p: of the randomization test over pairs. p_holm: corrected for all rankers and measures.
+    """
 
     measure: str
     delta: float
@@ -65,7 +68,7 @@ class PairComparison:
 
 @dataclass(frozen=True)
 class PairRow:
-    """Results of a ranker."""
+    """The measures of one ranker, and how they differ from the baseline."""
 
     ranker: str
     threshold: float
@@ -75,7 +78,11 @@ class PairRow:
 
 @dataclass
 class PairsReport(Report):
-    """Agreement with labels. pairs, related: test pairs. dev_pairs: set the thresholds."""
+    """How well rankers separate related from unrelated pairs.
+
+    pairs: number of test pairs. related: how many of them are related. dev_pairs: number of the pairs that
+    set the thresholds.
+    """
 
     pairs: int
     related: int
@@ -86,11 +93,15 @@ class PairsReport(Report):
 
     def rows(self) -> list[dict[str, object]]:
         """Return a row per ranker; the baseline has no differences."""
-        names = [f"{kind} {name}" for name in MEASURES for kind in ("delta", "p")]
-        rows = [{"ranker": one.ranker, **one.measures, **dict.fromkeys(names)} for one in self.results]
-        for row, one in zip(rows, self.results):
-            for of in one.comparisons:
-                row |= {f"delta {of.measure}": of.delta, f"p {of.measure}": of.p_holm}
+        rows: list[dict[str, object]] = []
+        for result in self.results:
+            row: dict[str, object] = {"ranker": result.ranker, **result.measures}
+            for measure in MEASURES:
+                row |= {f"delta {measure}": None, f"p {measure}": None}
+            for comparison in result.comparisons:
+                row[f"delta {comparison.measure}"] = comparison.delta
+                row[f"p {comparison.measure}"] = comparison.p_holm
+            rows.append(row)
         return rows
 
 
@@ -117,9 +128,9 @@ def predict_pairs(
         raise UsageError("give --threshold or --dev-pairs, not both")
     if threshold is not None and not np.isfinite(threshold):
         raise UsageError(f"--threshold must be a number, not {threshold}")
-    dev = _once(as_pairs(dev_pairs, workspace.engine.contains))
-    scores, found = _scores(workspace, ranker, pairs, dev, progress)
-    return PairScores(ranker, found if threshold is None else threshold, list(pairs), scores)
+    dev = _drop_duplicates(as_pairs(dev_pairs, workspace.engine.contains))
+    scores, best = _scores(workspace, ranker, pairs, dev, progress)
+    return PairScores(ranker, best if threshold is None else threshold, list(pairs), scores)
 
 
 def evaluate_pairs(
@@ -152,10 +163,12 @@ def evaluate_pairs(
     1.0
     """
     workspace = Workspace.open(workspace)
-    dev_pairs, pairs = (_once(as_pairs(one, workspace.engine.contains)) for one in (dev_pairs, pairs))
-    if both := {pair.key for pair in pairs} & {pair.key for pair in dev_pairs}:
-        some = plural(len(both), "pair[ is|s are] also in --dev-pairs")
-        raise UsageError(f"{some}, first {' and '.join(min(both))}; remove these from one of the files")
+    dev_pairs = _drop_duplicates(as_pairs(dev_pairs, workspace.engine.contains))
+    pairs = _drop_duplicates(as_pairs(pairs, workspace.engine.contains))
+    overlap = {pair.key for pair in pairs} & {pair.key for pair in dev_pairs}
+    if overlap:
+        problem = plural(len(overlap), "pair[ is|s are] also in --dev-pairs")
+        raise UsageError(f"{problem}, first {' and '.join(min(overlap))}; remove these from one of the files")
     if baseline is None:
         stages = workspace.engine.first_stages
         baseline = "tfidf" if "tfidf" in stages else stages[0]
@@ -166,21 +179,27 @@ def evaluate_pairs(
         scores[name], threshold = _scores(workspace, name, pairs, dev_pairs, progress)
         if threshold is None:
             raise UsageError(f"{name} has no threshold; give --dev-pairs to choose one")
-        binary = (measure(scores[name], labels, threshold) for measure in (accuracy, f1))
-        values = dict(zip(MEASURES, (*binary, auc(scores[name], labels))))
-        results.append(PairRow(name, threshold, values))
-    first = [(scores[baseline], results[0].threshold)]
-    tests = [
-        paired_test(
-            [(scores[one.ranker], one.threshold)], first, labels, permutations=permutations, seed=seed
+        values = (
+            accuracy(scores[name], labels, threshold),
+            f1(scores[name], labels, threshold),
+            auc(scores[name], labels),
         )
-        for one in results[1:]
-    ]
-    corrected = iter(holm([test[measure] for test in tests for measure in MEASURES]))
-    for one, test in zip(results[1:], tests):
-        for measure in MEASURES:
-            delta = one.measures[measure] - results[0].measures[measure]
-            one.comparisons.append(PairComparison(measure, delta, test[measure], next(corrected)))
+        results.append(PairRow(name, threshold, dict(zip(MEASURES, values))))
+    first = results[0]
+    tested: list[tuple[PairRow, str, float]] = []
+    for result in results[1:]:
+        p_values = paired_test(
+            [(scores[result.ranker], result.threshold)],
+            [(scores[baseline], first.threshold)],
+            labels,
+            permutations=permutations,
+            seed=seed,
+        )
+        tested += [(result, measure, p_values[measure]) for measure in MEASURES]
+    corrected = holm([p for _, _, p in tested])
+    for (result, measure, p), p_holm in zip(tested, corrected):
+        delta = result.measures[measure] - first.measures[measure]
+        result.comparisons.append(PairComparison(measure, delta, p, p_holm))
     return PairsReport(len(pairs), sum(labels), len(dev_pairs), baseline, results, scores)
 
 
@@ -192,25 +211,22 @@ def _scores(
     progress: Progress | None,
 ) -> tuple[Array, float | None]:
     """Return (n,) scores by a signal, and the threshold: the best one on dev pairs, else the ranker's."""
-    rankers = {one: workspace.ranker(one) for one in learned([name])}
+    rankers = {ranker: workspace.ranker(ranker) for ranker in learned([name])}
     (signal,) = resolve([name], rankers)
-    scores, dev = (
-        score_pairs(workspace.engine, signal, [pair[:2] for pair in some], progress)
-        for some in (pairs, dev_pairs)
-    )
+    scores = score_pairs(workspace.engine, signal, [pair[:2] for pair in pairs], progress)
     if dev_pairs:
-        return scores, best_threshold(dev, [pair.related for pair in dev_pairs])
-    ranker = rankers.get(name)
-    return scores, ranker.threshold if isinstance(ranker, Relates) else None
+        dev_scores = score_pairs(workspace.engine, signal, [pair[:2] for pair in dev_pairs], progress)
+        return scores, best_threshold(dev_scores, [pair.related for pair in dev_pairs])
+    return scores, signal.threshold if isinstance(signal, Relates) else None
 
 
-def _once(pairs: Sequence[LabeledPair]) -> list[LabeledPair]:
+def _drop_duplicates(pairs: Sequence[LabeledPair]) -> list[LabeledPair]:
     """Return each pair once, without pairs that have both labels in the two orders of their ids."""
     labels: dict[tuple[str, str], set[bool]] = {}
     for pair in pairs:
         labels.setdefault(pair.key, set()).add(pair.related)
     first = {pair.key: pair for pair in reversed(pairs)}
-    kept = [first[key] for key, found in labels.items() if len(found) == 1]
-    if len(kept) < len(pairs) and len({pair.related for pair in kept}) < 2:
+    unique = [first[key] for key, pair_labels in labels.items() if len(pair_labels) == 1]
+    if len(unique) < len(pairs) and len({pair.related for pair in unique}) < 2:
         raise UsageError("without pairs that have both labels, all are related, or all unrelated; add pairs")
-    return kept
+    return unique

@@ -58,7 +58,10 @@ class Promotion(Report):
 
 @dataclass
 class Rollback(Report):
-    """The stacks that are and were active. encoded: ranker -> documents encoded because they are newer."""
+    """The stack that is active after a rollback, and the one that was active before.
+
+    encoded: ranker -> number of documents that were encoded because they are newer than the stack.
+    """
 
     version: int
     stack: Stack
@@ -103,8 +106,9 @@ def promote(
     'tfidf*1.00'
     """
     workspace = Workspace.open(workspace)
-    shared: dict[str, Any] = {"infer": infer, "seed": seed, "progress": progress}
-    judged = JudgedQueries.of(queries, qrels, ignore_categories=ignore_categories, **shared)
+    judged = JudgedQueries.of(
+        queries, qrels, ignore_categories=ignore_categories, infer=infer, seed=seed, progress=progress
+    )
     releases = workspace.releases
     active = releases.stack
     if active is None:
@@ -112,24 +116,25 @@ def promote(
             f"{workspace.folder}: no stack is in use, so there is nothing to compare with; `rerank tune` or"
             " `rerank stack use STACK` chooses one"
         )
-    named, tuned, candidate = _candidate(workspace, active, stack)
+    name, tuned, candidate = _candidate(workspace, active, stack)
     (measure,) = check_measures([measure or str(candidate.tuned.get("measure", MEASURES[0]))])
     report = _compare(workspace, judged, active, candidate, measure)
     report.newer = workspace.outdated(tuned)
     if (report.shown or force) and not dry_run:
-        if workspace.releases != releases or workspace.stack(named, latest=True) != tuned:
+        if workspace.releases != releases or workspace.stack(name, latest=True) != tuned:
             raise BusyError(f"{workspace.folder}: a stack changed during the comparison; compare again")
         values: dict[str, Any] = plain(report)
         stored = ("measure", "queries", "value", "before_value", "p")
-        workspace.use_stack(candidate, gate={name: values[name] for name in stored})
-        report.promoted, report.version = True, workspace.releases.number
+        workspace.use_stack(candidate, gate={key: values[key] for key in stored})
+        report.promoted = True
+        report.version = workspace.releases.number
     return report
 
 
 def _candidate(workspace: Workspace, active: Stack, stack: str | None) -> tuple[str, Stack, Stack]:
-    """Return name, tuned stack, and stack with current rankers."""
-    named = stack or (active.name if active.tuned else ",".join(active.signals))
-    tuned = workspace.stack(named, latest=True)
+    """Return the candidate's name, the stack as tuned, and the stack with the ranker versions to measure."""
+    name = stack or (active.name if active.tuned else ",".join(active.signals))
+    tuned = workspace.stack(name, latest=True)
     # Weights typed by a user have no versions. The measured versions become active.
     candidate = replace(tuned, versions=workspace.versions(tuned))
     if replace(candidate, tuned={}) == replace(active, tuned={}):
@@ -143,7 +148,7 @@ def _candidate(workspace: Workspace, active: Stack, stack: str | None) -> tuple[
             f" another stack:"
             f" `rerank tune --stack {','.join(candidate.tuned_for)} --queries QUERIES --qrels QRELS`"
         )
-    return named, tuned, candidate
+    return name, tuned, candidate
 
 
 def _compare(

@@ -50,13 +50,16 @@ def rank(
     """
     workspace = Workspace.open(workspace)
     progress = progress or Progress()
-    chosen = stack if isinstance(stack, Stack) else workspace.stack(stack or workspace.default_stack)
+    resolved = stack if isinstance(stack, Stack) else workspace.stack(stack or workspace.default_stack)
     pipeline = workspace.pipeline(
-        chosen.signals, retrieve=chosen.retrieve, infer_categories=infer, versions=workspace.versions(chosen)
+        resolved.signals,
+        retrieve=resolved.retrieve,
+        infer_categories=infer,
+        versions=workspace.versions(resolved),
     )
     filters = filters_of(filter)
-    report = RankReport(str(chosen))
+    report = RankReport(str(resolved))
     for query in progress.over(as_queries(queries), "rank", unit="query"):
-        hits = pipeline.hits(pipeline.answer(query, chosen, filters=filters), k)
+        hits = pipeline.hits(pipeline.answer(query, resolved, filters=filters), k)
         report.rankings[query.id] = [(hit["id"], hit["score"]) for hit in hits]
     return report

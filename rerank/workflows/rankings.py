@@ -31,11 +31,12 @@ def ids_of(
     rankings: Mapping[str, Ranked], without: Iterable[tuple[str, str]] = ()
 ) -> dict[str, dict[str, list[str]]]:
     """Return stack -> query -> ids, without these (query, document) pairs."""
-    gone = set(without)
-    return {
-        label: {query: [d for d in ids if (query, d) not in gone] for query, (ids, _) in ranked.items()}
-        for label, ranked in rankings.items()
-    }
+    excluded = set(without)
+    runs: dict[str, dict[str, list[str]]] = {label: {} for label in rankings}
+    for label, ranked in rankings.items():
+        for query, (ids, _) in ranked.items():
+            runs[label][query] = [id for id in ids if (query, id) not in excluded]
+    return runs
 
 
 def rank_all(
@@ -49,7 +50,10 @@ def rank_all(
     scoring = report.scoring[str(protocol)] = ScoringReport(unknown_queries=experiment.unknown_queries)
     ranked: dict[str, Ranked] = {}
     for (first, retrieve, search), labels in groups.items():
-        signals = list(dict.fromkeys((*(s for label in labels for s in stacks[label].signals), first)))
+        signals: list[str] = []
+        for label in labels:
+            signals += stacks[label].signals
+        signals = list(dict.fromkeys((*signals, first)))
         table, counts = experiment.table(
             signals=signals, protocol=protocol, first_stage=first, retrieve=retrieve, search=search
         )
@@ -59,9 +63,9 @@ def rank_all(
                 Recall(str(protocol), retrieve or (first,), counts.candidate_recall)
             )
         for label in labels:
-            ranked[label], kept = _rank(experiment, table, stacks[label], report.top, protocol.cut)
+            ranked[label], hits = _rank(experiment, table, stacks[label], report.top, protocol.cut)
             if report.top:
-                report.kept.setdefault(str(protocol), {})[label] = kept
+                report.kept.setdefault(str(protocol), {})[label] = hits
     return {label: ranked[label] for label in stacks}
 
 
@@ -79,22 +83,24 @@ def _rank(
     lead = table.signals.index(stack.first_stage)
     columns = [table.signals.index(name) for name in stack.signals]
     ranked: Ranked = {}
-    kept: dict[str, list[Hit]] = {}
+    hits: dict[str, list[Hit]] = {}
     queries = {query.id: query for query in experiment.queries}
     for row in table.rows:
-        query, ids, scores = row.query, row.ids, row.scores
+        ids = row.ids
+        scores = row.scores
         if keep:  # in the order of the first stage, for the ranks of the hits
             order = rank(ids, scores[:, lead])
-            ids, scores = tuple(ids[place] for place in order.tolist()), scores[order]
+            ids = tuple(ids[position] for position in order.tolist())
+            scores = scores[order]
         ranking = stack.for_case(row.case).rank(ids, scores[:, columns])
         if stack.then is not None:
-            ranking = rescore(ranking, queries[query], stack.then, experiment.pipeline.engine.get)
-        ranked[query] = ranking.ids[:cut], ranking.scores[:cut]
+            ranking = rescore(ranking, queries[row.query], stack.then, experiment.pipeline.engine.get)
+        ranked[row.query] = ranking.ids[:cut], ranking.scores[:cut]
         if keep:
-            relevant = experiment.qrels.relevant(query)
-            places = (n for n, id in enumerate(ranking.ids) if n < keep or id in relevant)
-            kept[query] = [ranking[place] for place in places]
-    return ranked, kept
+            relevant = experiment.qrels.relevant(row.query)
+            positions = [i for i, id in enumerate(ranking.ids) if i < keep or id in relevant]
+            hits[row.query] = [ranking[position] for position in positions]
+    return ranked, hits
 
 
 def check_run_files(

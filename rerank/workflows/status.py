@@ -29,12 +29,14 @@ class RankerState:
 class StackState:
     """A candidate or a version of a stack.
 
-    of: the stack. outdated: rankers trained after the tuning. version: None for a candidate. since: last
-    activation, UTC. gate: comparison at the promotion.
+    outdated: rankers that were trained after the stack was tuned.
+    version:  number of the version, or None for a candidate.
+    since:    time of the last activation, in UTC.
+    gate:     the comparison with the previous version when this one was promoted.
     """
 
     name: str
-    of: Stack
+    stack: Stack
     in_use: bool
     outdated: list[str]
     file: str
@@ -44,14 +46,22 @@ class StackState:
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values, with the weights of each case, candidates and ranker versions."""
-        stack, own = self.of, {name: value for name, value in vars(self).items() if name != "of"}
-        more = {"retrieve": list(stack.retrievers), "depth": stack.depth, "versions": dict(stack.versions)}
-        return {**own, **stack.combiner.summary(), **more}
+        fields = {name: value for name, value in vars(self).items() if name != "stack"}
+        return {
+            **fields,
+            **self.stack.combiner.summary(),
+            "retrieve": list(self.stack.retrievers),
+            "depth": self.stack.depth,
+            "versions": dict(self.stack.versions),
+        }
 
 
 @dataclass
 class StatusReport(Report):
-    """State of a workspace. stacks: candidates. releases: versions, newest first."""
+    """The state of a workspace, its rankers and its stacks.
+
+    stacks: the candidates, which are the tuned stacks. releases: their versions in use, newest first.
+    """
 
     stacks: list[StackState]
     releases: list[StackState]
@@ -69,7 +79,7 @@ def status(workspace: WorkspaceOrPath) -> StatusReport:
     >>> state = status(workspace)
     >>> state.documents, state.lang, state.rankers
     (3, 'en', [])
-    >>> [(one.version, str(one.of), one.in_use) for one in state.releases]
+    >>> [(row.version, str(row.stack), row.in_use) for row in state.releases]
     [(1, 'bm25*0.50 + tfidf*0.50', True)]
     """
     workspace = Workspace.open(workspace)
@@ -84,7 +94,7 @@ def status(workspace: WorkspaceOrPath) -> StatusReport:
         row.features = not row.missing_features
     for name, versions in workspace.versions_to_keep().items():
         if name in rankers and rankers[name].version is not None:
-            rankers[name].older = [one for one in versions if one != rankers[name].version]
+            rankers[name].older = [version for version in versions if version != rankers[name].version]
     return StatusReport(
         *_stacks(workspace),
         workspace=str(workspace.folder),
@@ -98,16 +108,18 @@ def status(workspace: WorkspaceOrPath) -> StatusReport:
 def _stacks(workspace: Workspace) -> tuple[list[StackState], list[StackState]]:
     """Return candidates and versions of stacks."""
     releases = workspace.releases
-    since = {one.number: one.since for one in releases.history}
-    gates = {one.number: one.gate for one in releases.history if one.gate}
-    candidates = [
-        _state(workspace, Stack.load(path), path, Stack.load(path) == releases.stack)
-        for path in sorted((workspace.folder / "stacks").glob("*.json"))
-    ]
-    versions = []
+    since = {activation.number: activation.since for activation in releases.history}
+    gates = {activation.number: activation.gate for activation in releases.history if activation.gate}
+    candidates: list[StackState] = []
+    for path in sorted((workspace.folder / "stacks").glob("*.json")):
+        stack = Stack.load(path)
+        candidates.append(_state(workspace, stack, path, stack == releases.stack))
+    versions: list[StackState] = []
     for number, stack in releases.all().items():
         row = _state(workspace, stack, workspace.folder / "releases.json", number == releases.number)
-        row.version, row.since, row.gate = number, since.get(number), gates.get(number, {})
+        row.version = number
+        row.since = since.get(number)
+        row.gate = gates.get(number, {})
         versions.append(row)
     return candidates, versions
 

@@ -29,13 +29,13 @@ DEV_DEPTH = 1000
 HELD_OUT = 0.1
 """Share of the queries that is held out without dev judgments."""
 
-_Asked = tuple[Query, Mapping[str, int], Candidates]
+QueryCandidates = tuple[Query, Mapping[str, int], Candidates]
 """A query, its grades and its candidates."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """Inputs of :func:`rerank.train`. labeled: train and dev pairs."""
+    """The inputs of :func:`rerank.train`. labeled: the labeled pairs for training, and those for stopping."""
 
     queries: Sequence[Query] = ()
     qrels: Qrels | None = None
@@ -50,11 +50,14 @@ class Inputs:
 
 @dataclass
 class TrainReport(Report):
-    """Result of a training: counts of its data, and the rankers.
+    """The result of a training: counts of its data, and the rankers.
 
-    held_out: file of held-out judgments. first_stage: retrieves candidates. silent: queries without
-    candidates. seen: queries for training and early stopping. rankers: fitted. encoded: ranker -> encoded
-    documents.
+    first_stage: the signal that retrieved the candidates.
+    held_out:    file with the judgments of the queries that were held out.
+    silent:      ids of the queries without candidates.
+    seen:        the queries that trained the rankers or decided when to stop.
+    rankers:     the fitted rankers.
+    encoded:     ranker -> number of documents whose features were computed.
     """
 
     first_stage: str = ""
@@ -98,12 +101,19 @@ class Collection:
         return [self.documents.categories[self.position[id]] for id in ids]
 
     def judged(self, row: int, grades: Mapping[str, int], candidates: Candidates) -> TrainingQuery:
-        """Return judged documents and candidates as positions."""
-        known = sorted((self.position[d], grade) for d, grade in grades.items() if d in self.position)
-        places, values = np.array(known, dtype=np.int64).reshape(-1, 2).T
-        wanted = values > 0
-        found = np.array([self.position[d] for d in candidates.ids], dtype=np.int64)
-        return TrainingQuery(row, places[wanted], values[wanted], found, candidates.scores, places[~wanted])
+        """Return the judged documents and the candidates of a query as positions in the collection."""
+        stored = sorted((self.position[id], grade) for id, grade in grades.items() if id in self.position)
+        positions, values = np.array(stored, dtype=np.int64).reshape(-1, 2).T
+        is_relevant = values > 0
+        retrieved = np.array([self.position[id] for id in candidates.ids], dtype=np.int64)
+        return TrainingQuery(
+            row,
+            positions[is_relevant],
+            values[is_relevant],
+            retrieved,
+            candidates.scores,
+            positions[~is_relevant],
+        )
 
 
 def training_data(
@@ -146,8 +156,9 @@ def _of_pairs(workspace: Workspace, inputs: Inputs, report: TrainReport, progres
 
 
 def _corpora(pairs: Sequence[tuple[str, str]]) -> tuple[Corpus, Corpus]:
-    left, right = zip(*pairs)
-    return tuple(Corpus.read(Query("query", text) for text in side) for side in (left, right))  # type: ignore[return-value]
+    first_texts = Corpus.read(Query("query", first) for first, _ in pairs)
+    second_texts = Corpus.read(Query("query", second) for _, second in pairs)
+    return first_texts, second_texts
 
 
 def _of_judgments(
@@ -158,20 +169,21 @@ def _of_judgments(
     train_ids, dev_ids = _split(qrels, inputs.dev_qrels, by_id, report, inputs.seed)
     dev_qrels = qrels if inputs.dev_qrels is None else inputs.dev_qrels
     report.seen = TrainingRecord.of(qrels, trained=train_ids) | TrainingRecord.of(dev_qrels, stopped=dev_ids)
-    asked = [(by_id[id], qrels[id], TRAIN_DEPTH) for id in train_ids]
-    asked += [(by_id[id], dev_qrels[id], DEV_DEPTH) for id in dev_ids]
-    candidates = _candidates(workspace, inputs, asked, report, progress)
+    searches = [(by_id[id], qrels[id], TRAIN_DEPTH) for id in train_ids]
+    searches += [(by_id[id], dev_qrels[id], DEV_DEPTH) for id in dev_ids]
+    candidates = _candidates(workspace, inputs, searches, report, progress)
     queries, judged = _judge(collection, candidates, report, infer=inputs.infer)
-    train = [one for one in judged[: len(train_ids)] if len(one.documents)]
-    dev = [one for one in judged[len(train_ids) :] if len(one.documents)]
-    report.train_queries, report.dev_queries = len(train), len(dev)
+    train = [query for query in judged[: len(train_ids)] if len(query.documents)]
+    dev = [query for query in judged[len(train_ids) :] if len(query.documents)]
+    report.train_queries = len(train)
+    report.dev_queries = len(dev)
     if inputs.dev_qrels is None and bool(train) != bool(dev):
         raise TrainingError(
             "too few judged queries have a relevant document in the workspace: some are held out, the others"
             " train; give more, or --dev-qrels"
         )
-    for part, name, option in ((train, "", "--qrels"), (dev, "dev ", "--dev-qrels")):
-        if not part:
+    for usable, name, option in ((train, "", "--qrels"), (dev, "dev ", "--dev-qrels")):
+        if not usable:
             raise TrainingError(
                 f"no judged {name}query has a relevant document in the workspace; check {option}"
             )
@@ -192,20 +204,22 @@ def _of_judgments(
 
 
 def _judge(
-    collection: Collection, candidates: Iterable[_Asked], report: TrainReport, *, infer: bool
+    collection: Collection, candidates: Iterable[QueryCandidates], report: TrainReport, *, infer: bool
 ) -> tuple[list[Query], list[TrainingQuery]]:
     """Return the queries, with inferred categories, and their judged documents."""
     queries: list[Query] = []
     judged: list[TrainingQuery] = []
-    for query, grades, found in candidates:
+    for query, grades, query_candidates in candidates:
         report.unknown_documents += sum(d not in collection.position for d in grades if grades[d] > 0)
-        if not len(found):
+        if not len(query_candidates):
             report.silent.append(query.id)
         elif infer and not query.categories:
-            categories = feedback_categories(found.ids, found.scores, collection.categories)
+            categories = feedback_categories(
+                query_candidates.ids, query_candidates.scores, collection.categories
+            )
             report.inferred_categories += bool(categories)
             query = replace(query, categories=categories)
-        judged.append(collection.judged(len(queries), grades, found))
+        judged.append(collection.judged(len(queries), grades, query_candidates))
         queries.append(query)
     report.without_hits = len(report.silent)
     return queries, judged
@@ -213,18 +227,23 @@ def _judge(
 
 def _one_language(queries: Sequence[Query], collection: Collection) -> bool:
     """Whether most queries and most documents have the same language."""
-    counts = Counter(code for query in queries if (code := language_or_none(query.lang))), collection.langs
-    return len({code for count in counts for code, _ in count.most_common(1)}) < 2
+    query_langs = Counter(language_or_none(query.lang) for query in queries)
+    del query_langs[None]
+    most_frequent = [*query_langs.most_common(1), *collection.langs.most_common(1)]
+    return len({code for code, _ in most_frequent}) < 2
 
 
 def _candidates(
     workspace: Workspace,
     inputs: Inputs,
-    asked: Sequence[tuple[Query, Mapping[str, int], int]],
+    searches: Sequence[tuple[Query, Mapping[str, int], int]],
     report: TrainReport,
     progress: Progress,
-) -> Iterator[_Asked]:
-    """Yield the queries, their grades, and their candidates. asked: also the number of candidates."""
+) -> Iterator[QueryCandidates]:
+    """Yield each query with its grades and candidates.
+
+    searches: query, its grades, and the number of its candidates.
+    """
     report.first_stage, search = workspace.first_stage_of(inputs.first_stage)
     if search is not None and inputs.queries:
         search = check_search(workspace, search, inputs.queries)
@@ -235,10 +254,10 @@ def _candidates(
             depth=depth,
             template=None if search is None else FilledTemplate(search, query),
         )
-        for query, _, depth in asked
+        for query, _, depth in searches
     ]
-    results = progress.over(workspace.engine.search(requests), "first stage", len(asked), "query")
-    for (query, grades, _), candidates in zip(asked, results, strict=True):
+    results = progress.over(workspace.engine.search(requests), "first stage", len(searches), "query")
+    for (query, grades, _), candidates in zip(searches, results, strict=True):
         yield query, grades, candidates
 
 
@@ -254,8 +273,8 @@ def _split(
         dev = usable(dev_qrels)
         overlap = set(train) & set(dev)
         if overlap:
-            both = plural(len(overlap), "quer[y is|ies are] in both the train and the dev judgments")
-            raise TrainingError(f"{both} ({min(overlap)!r} first); early stopping needs different queries")
+            problem = plural(len(overlap), "quer[y is|ies are] in both the train and the dev judgments")
+            raise TrainingError(f"{problem} ({min(overlap)!r} first); early stopping needs different queries")
         return train, dev
     shuffled = np.random.default_rng(seed).permutation(len(train)).tolist()
     count = max(1, round(HELD_OUT * len(train))) if len(train) > 1 else 0

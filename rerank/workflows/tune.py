@@ -39,7 +39,7 @@ from rerank.workspace import Workspace, WorkspaceOrPath
 LEAST_QUERIES = 5
 """With fewer judged queries, weights without a gain are not written."""
 
-Judged = tuple[ScoreTable, Qrels]
+ScoredJudgments = tuple[ScoreTable, Qrels]
 """Scores of candidates, and the judgments of the same queries."""
 
 
@@ -115,7 +115,9 @@ def tune(
     protocol: candidates: ``retrieved:N`` or ``judged``. Default: ``retrieved:DEPTH``.
     filter: see :meth:`Workspace.search`.
     then: ``cross-encoder:FOLDER`` orders the best ``top`` documents again. Default: 20.
-    normalizations: Default: min-max, z-score and none; for shared engines rank, not none.
+    normalizations: the normalizations to try. By default these are min-max, z-score, fitted and raw scores
+        (``none``). If other clients also search the index, raw scores are not comparable between queries:
+        then ``rank`` replaces the last two.
 
     Raises UsageError for a stack that cannot be tuned or an unknown measure, InputError if no judged query
     has a text and a relevant document, or if few queries give no useful weights.
@@ -135,15 +137,21 @@ def tune(
     for normalization in normalizations:
         check_normalization(normalization)
     phase = None if then is None else read_second_phase(then, top)
-    asked = Protocol(depth) if protocol is None else parse_protocol(protocol)
-    shared: dict[str, Any] = {"infer": infer, "seed": seed, "progress": progress}
-    judged = JudgedQueries.of(queries, qrels, filter, ignore_categories=ignore_categories, **shared)
-    first, search = _first_stage(workspace, signals, retrieve, first_stage)
-    weights = _Weights(
-        workspace, Stack(equal, first, asked.cut or depth, tuple(retrieve), search=search), judged, asked
+    parsed_protocol = Protocol(depth) if protocol is None else parse_protocol(protocol)
+    judged = JudgedQueries.of(
+        queries,
+        qrels,
+        filter,
+        ignore_categories=ignore_categories,
+        infer=infer,
+        seed=seed,
+        progress=progress,
     )
-    weights.tune(measure, tuple(normalizations))
-    return weights.report(phase, out)
+    first, search = _first_stage(workspace, signals, retrieve, first_stage)
+    start = Stack(equal, first, parsed_protocol.cut or depth, tuple(retrieve), search=search)
+    tuner = _StackTuner(workspace, start, judged, parsed_protocol)
+    tuner.tune(measure, tuple(normalizations))
+    return tuner.report(phase, out)
 
 
 def _signals(stack: str, *, alone: bool) -> tuple[str, ...]:
@@ -152,8 +160,8 @@ def _signals(stack: str, *, alone: bool) -> tuple[str, ...]:
     if weights is not None:
         raise UsageError(f"{stack!r} has weights already; name only the signals: {','.join(signals)}")
     if len(signals) == 1 and not alone:
-        other = "text" if first_stages(signals) else DEFAULT_FIRST_STAGE
-        two = ",".join((*first_stages([other, *signals]), *learned([other, *signals])))
+        second = "text" if first_stages(signals) else DEFAULT_FIRST_STAGE
+        two = ",".join((*first_stages([second, *signals]), *learned([second, *signals])))
         raise UsageError(
             f"{stack!r} is one signal, so there is nothing to tune; name two or more: --stack {two}"
         )
@@ -164,32 +172,40 @@ def _first_stage(
     workspace: Workspace, signals: Sequence[str], retrieve: Sequence[str], first_stage: str | None
 ) -> tuple[str, SearchTemplate | None]:
     """Return the first stage and the user's search."""
-    named = first_stages((*retriever_depths(retrieve), *signals))
-    first = next((name for name in named if name in signals), next(iter(named), None))
+    named_stages = first_stages((*retriever_depths(retrieve), *signals))
+    # A first stage that is a signal comes before one that only retrieves.
+    preferred = [name for name in named_stages if name in signals] or list(named_stages)
+    first = preferred[0] if preferred else None
     search = None
     if first_stage is not None or first is None or first == SEARCH:
         first, search = workspace.first_stage_of(first_stage)
     return first, search
 
 
-class _Weights:
-    """Weights per case, without useless signals. start: the stack with equal weights."""
+class _StackTuner:
+    """Finds the weights of each category case, and leaves out the signals that get no weight.
+
+    start: the stack with equal weights.
+    """
 
     def __init__(self, workspace: Workspace, start: Stack, judged: JudgedQueries, protocol: Protocol) -> None:
-        self.workspace, self.protocol = workspace, protocol
-        self.progress, self.dropped = judged.progress or Progress(), dict[str, float]()
+        self.workspace = workspace
+        self.protocol = protocol
+        self.progress = judged.progress or Progress()
+        self.dropped: dict[str, float] = {}
         self.experiment = Experiment.of_stacks(workspace, [start], judged)
         self.start = replace(start, search=next(iter(self.experiment.searches), None))
         self.ids = [query.id for query in self.experiment.queries]
 
     def tune(self, measure: str, normalizations: tuple[str, ...]) -> None:
-        start, signals = self.start, self.start.signals
-        shared = start.search is not None or self.workspace.engine.shared  # then, scales of scores vary
+        start = self.start
+        signals = start.signals
+        scales_vary = start.search is not None or self.workspace.engine.shared
         self.options: dict[str, Any] = {
             "first_stage": start.first_stage,
             "measure": measure,
             "cut": self.protocol.cut,
-            "normalizations": normalizations or (PER_QUERY if shared else TRIED),
+            "normalizations": normalizations or (PER_QUERY if scales_vary else TRIED),
         }
         scorer = self.experiment.pipeline.scorer(signals, start.first_stage)
         reading = {signal.name for signal in scorer.signals if signal.uses_categories}
@@ -202,15 +218,17 @@ class _Weights:
             every_case=bool(reading),
         )
         while True:
-            self.signals, reads = signals, not reading.isdisjoint(signals)
-            self.tables = _cases(table, self.experiment.qrels, reads)
+            self.signals = signals
+            reads_categories = not reading.isdisjoint(signals)
+            self.tables = _cases(table, self.experiment.qrels, reads_categories)
             with self.progress.step("weights", unit="query") as advance:
                 self.tuned = {
-                    case: tune_table(*one, signals=signals, **self.options, progress=advance)
-                    for case, one in self.tables.items()
+                    case: tune_table(case_table, qrels, signals=signals, **self.options, progress=advance)
+                    for case, (case_table, qrels) in self.tables.items()
                 }
-            weights = [weight for one in self.tuned.values() for weight in one.combiner.shares().items()]
-            weighted = {name for name, weight in weights if weight}
+            weighted: set[str] = set()
+            for result in self.tuned.values():
+                weighted.update(name for name, weight in result.combiner.shares().items() if weight)
             if weighted.issuperset(signals):
                 return
             single = next(iter(self.tuned.values())).single_signal
@@ -229,7 +247,8 @@ class _Weights:
                 f" {tuned.value:.4f}, {self.start.first_stage} {tuned.first_stage_value:.4f}; nothing is"
                 f" written; judge more queries, {LEAST_QUERIES} or more"
             )
-        stack, second = self.stack(), None
+        stack = self.stack()
+        second = None
         if phase is not None:
             stack, second = self.second_phase(stack, phase)
         path = self.workspace.stack_path(stack.tuned_for) if out is None else Path(out)
@@ -251,9 +270,9 @@ class _Weights:
 
     def stack(self) -> Stack:
         """Return the tuned stack."""
-        main, *others = (one.combiner for one in self.tuned.values())
-        combiner = replace(main, cases=dict(zip([*self.tuned][1:], others)))
-        stack = replace(self.start, combiner=combiner)
+        combiners = {case: result.combiner for case, result in self.tuned.items()}
+        main = combiners.pop(next(iter(combiners)))
+        stack = replace(self.start, combiner=replace(main, cases=combiners))
         rankers = self.experiment.pipeline.rankers
         return replace(
             stack,
@@ -262,29 +281,30 @@ class _Weights:
             tuned=self._record(),
         )
 
-    def second_phase(self, stack: Stack, then: SecondPhase) -> tuple[Stack, TuningResult]:
+    def second_phase(self, stack: Stack, second_phase: SecondPhase) -> tuple[Stack, TuningResult]:
         """Tune the weights of a second phase. Without weight, it is left out of the stack."""
         main, qrels = next(iter(self.tables.values()))
-        table, queries = (
-            main.select_signals(self.signals),
-            {query.id: query for query in self.experiment.queries},
-        )
+        table = main.select_signals(self.signals)
+        queries = {query.id: query for query in self.experiment.queries}
+        get_documents = self.experiment.pipeline.engine.get
         rows: list[tuple[str, list[str], Any]] = []
         for row in self.progress.over(table.rows, "second phase", len(table.rows), "query"):
             ranking = stack.rank(row.ids, row.scores)
-            found = rescore(ranking, queries[row.query], then, self.experiment.pipeline.engine.get).then
-            rows.append((row.query, ranking.ids[: then.top], () if found is None else found.raw))
+            rescored = rescore(ranking, queries[row.query], second_phase, get_documents).then
+            raw = () if rescored is None else rescored.raw
+            rows.append((row.query, ranking.ids[: second_phase.top], raw))
         options = {**self.options, "first_stage": STACK}
         tuned = tune_table(ScoreTable.build((STACK, MODEL), rows), qrels, **options)
         if not tuned.combiner.shares()[MODEL]:
             return stack, tuned
         weights = {"stack": str(tuned.combiner), "normalization": tuned.combiner.normalization}
-        then = msgspec.structs.replace(then, version=then.encoder().version, **weights)
+        version = second_phase.encoder().version
+        second_phase = msgspec.structs.replace(second_phase, version=version, **weights)
         values = {"value": round(tuned.value, 6), "first_stage_value": round(tuned.first_stage_value, 6)}
-        return replace(stack, then=then, tuned={**stack.tuned, "then": values}), tuned
+        return replace(stack, then=second_phase, tuned={**stack.tuned, "then": values}), tuned
 
     def _record(self) -> dict[str, Any]:
-        records = {case: one.record() for case, one in self.tuned.items()}
+        records = {case: result.record() for case, result in self.tuned.items()}
         main = next(iter(records))
         recall = self.scoring.candidate_recall
         record = {
@@ -296,23 +316,26 @@ class _Weights:
         }
         if main:
             names = ("queries", "value", "first_stage_value")
-            record["cases"] = {case: {name: one[name] for name in names} for case, one in records.items()}
+            record["cases"] = {}
+            for case, case_record in records.items():
+                record["cases"][case] = {name: case_record[name] for name in names}
         if self.dropped:
             record["dropped"] = {name: round(value, 6) for name, value in self.dropped.items()}
         if self.experiment.filters:
-            record["filters"] = [str(one) for one in self.experiment.filters]
+            record["filters"] = [str(condition) for condition in self.experiment.filters]
         return record
 
 
-def _cases(table: ScoreTable, qrels: Qrels, reads: bool) -> dict[str, Judged]:
-    if not reads:
+def _cases(table: ScoreTable, qrels: Qrels, reads_categories: bool) -> dict[str, ScoredJudgments]:
+    """Return the case -> scores and judgments to tune; one case "" if no signal reads categories."""
+    if not reads_categories:
         # The rows of all queries as if they had no categories.
         several = len({row.query for row in table.rows}) < len(table.rows)
         return {"": (table.rows_of_case("none") if several else table, qrels)}
-    cases = {}
+    cases: dict[str, ScoredJudgments] = {}
     for case in CASES:
-        part = table.rows_of_case(case)
-        judged = Qrels((row.query, d, grade) for row in part.rows for d, grade in qrels[row.query].items())
+        case_table = table.rows_of_case(case)
+        judged = Qrels({row.query: qrels[row.query] for row in case_table.rows})
         if any(judged.relevant(query) for query in judged):
-            cases[case] = part, judged
+            cases[case] = case_table, judged
     return cases or {"": (table, qrels)}
