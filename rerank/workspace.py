@@ -507,7 +507,7 @@ class Workspace:
         versions.
         """
         stack = text if isinstance(text, Stack) else self.stack(text, latest=True)
-        with self._installed.changing():  # training must not remove a version now
+        with self._installed.exclusive_lock():  # training must not remove a version now
             for name in stack.rankers:
                 self.ranker(name)
             self._check_versions(stack, str(stack))
@@ -517,7 +517,7 @@ class Workspace:
 
     def rollback(self) -> Stack:
         """Activate the previous stack. Raises UsageError if it or a ranker is missing."""
-        with self._installed.changing():
+        with self._installed.exclusive_lock():
             previous = self.releases.previous()
             assert previous.stack is not None
             self._check_versions(previous.stack, f"version {previous.number}, {previous.stack},")

@@ -55,24 +55,26 @@ class Family:
     resumes: bool = False
 
     def ranker_class(self) -> type[Ranker]:
-        """Class of its rankers."""
-        made: type[Ranker] = resolve_name(self.ranker) if isinstance(self.ranker, str) else self.ranker
-        return made
+        """Return the class of its rankers."""
+        ranker: type[Ranker] = resolve_name(self.ranker) if isinstance(self.ranker, str) else self.ranker
+        return ranker
 
     def options_class(self) -> type[Options]:
-        """Class of its options."""
-        made: type[Options] = resolve_name(self.options)
-        return made
+        """Return the class of its options."""
+        options: type[Options] = resolve_name(self.options)
+        return options
 
     def make_fitter(self, job: TrainingJob, options: Options) -> Fitter:
-        """New fitter for a job."""
-        made: Fitter = resolve_name(self.fitter)(job, options)
-        return made
+        """Return a new fitter for a job."""
+        fitter: Fitter = resolve_name(self.fitter)(job, options)
+        return fitter
 
-    def reads(self, option: str, ranker: str) -> bool:
-        """Whether a ranker reads an option."""
-        options = options_of(self.options_class())
-        return any(one.name == option and (not one.only or ranker in one.only) for one in options)
+    def reads(self, name: str, ranker: str) -> bool:
+        """Return whether a ranker of the family reads the option with this name."""
+        for option in options_of(self.options_class()):
+            if option.name == name:
+                return not option.only or ranker in option.only
+        return False
 
 
 _HERE = "rerank.rankers"
@@ -124,16 +126,17 @@ BUILT_IN = (
 
 
 def families() -> dict[str, Family]:
-    """Name -> family; installed packages last."""
-    installed = (entry.name for entry in entry_points(group=GROUP))
-    return {name: family(name) for name in (*(one.name for one in BUILT_IN), *installed)}
+    """Return the families by name, those of installed packages last."""
+    names = [built_in.name for built_in in BUILT_IN]
+    names += [entry.name for entry in entry_points(group=GROUP)]
+    return {name: family(name) for name in names}
 
 
 def family(name: str) -> Family:
-    """Find a family. Raises WorkspaceError if missing."""
-    for one in BUILT_IN:
-        if one.name == name:
-            return one
+    """Return the family with this name. Raises WorkspaceError if no installed package has it."""
+    for built_in in BUILT_IN:
+        if built_in.name == name:
+            return built_in
     for entry in entry_points(group=GROUP, name=name):
         loaded = entry.load()
         return loaded if isinstance(loaded, Family) else Family(name, (), loaded)
@@ -154,8 +157,12 @@ def load_ranker(folder: Path) -> Ranker:
 
 
 def trainable() -> dict[str, Family]:
-    """Variant -> trainable family."""
-    return {variant: one for one in families().values() if one.fitter for variant in one.rankers}
+    """Return the family of each variant that can be trained."""
+    trainable_families: dict[str, Family] = {}
+    for family in families().values():
+        if family.fitter:
+            trainable_families |= dict.fromkeys(family.rankers, family)
+    return trainable_families
 
 
 def group_by_family(variants: Iterable[str]) -> dict[Family, list[str]]:

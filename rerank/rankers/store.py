@@ -52,10 +52,11 @@ class RankerStore:
     """
 
     def __init__(self, folder: Path, needed: Needed) -> None:
-        self.folder, self._needed = folder, needed
+        self.folder = folder
+        self._needed = needed
 
     def names(self) -> list[str]:
-        """Ranker names."""
+        """Return the names of all trained rankers."""
         return sorted(path.stem for path in self.folder.glob("*.json"))
 
     def record(self, name: str, version: str | None = None) -> RankerVersion:
@@ -86,8 +87,8 @@ class RankerStore:
             return None
 
     def versions(self, name: str) -> list[str]:
-        """Versions of a ranker, newest first."""
-        return [one.version for one in self._records(name)]
+        """Return the versions of a ranker, newest first."""
+        return [record.version for record in self._records(name)]
 
     def _records(self, name: str) -> list[RankerVersion]:
         path = self.folder / f"{name}.json"
@@ -103,8 +104,8 @@ class RankerStore:
         signals = (*FIRST_STAGES, *self.names())
         family = trainable().get(name)
         if family is None:
-            every = (*signals, *(ranker for one in families().values() for ranker in one.rankers))
-            similar = get_close_matches(name, every, 1)
+            names = [*signals, *(ranker for group in families().values() for ranker in group.rankers)]
+            similar = get_close_matches(name, names, 1)
             question = f"; did you mean {similar[0]}?" if similar else ""
             return UsageError(
                 f"signal {name!r} is unknown; this workspace has {', '.join(signals)}{question}"
@@ -129,8 +130,8 @@ class RankerStore:
                     raise  # else a newer version has just replaced it
 
     @contextmanager
-    def changing(self) -> Iterator[None]:
-        """Lock the folder."""
+    def exclusive_lock(self) -> Iterator[None]:
+        """Keep other installations and removals out of the folder."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with folder_lock(self.folder, f"installing a ranker in {self.folder}", patience=LOCK_SECONDS):
             yield
@@ -140,16 +141,18 @@ class RankerStore:
 
         extra: name -> text of further files.
         """
-        new, name = self.folder / _NEW, ranker.name
-        with self.changing():
+        new = self.folder / _NEW
+        name = ranker.name
+        with self.exclusive_lock():
             shutil.rmtree(new, ignore_errors=True)
             new.mkdir()
             try:
-                listed, needed = self._listed(), self._needed()
+                listed = self._listed()
+                needed = self._needed()
                 record = self._write(ranker, extra or {}, new, listed)
-                older = [one for one in listed.get(name, ()) if one.version != record.version]
+                older = [entry for entry in listed.get(name, ()) if entry.version != record.version]
                 if needed is not None:
-                    older = [one for one in older if one.version in needed.get(name, ())]
+                    older = [entry for entry in older if entry.version in needed.get(name, ())]
                 write_bytes(self.folder / f"{name}.json", json.encode([record, *older]) + b"\n")
                 self._sweep()
             finally:
@@ -157,12 +160,12 @@ class RankerStore:
 
     def remove(self, name: str, version: str | None = None) -> list[str]:
         """Remove a version, or all of them; return the removed ones. Raises the errors of :meth:`record`."""
-        with self.changing():
+        with self.exclusive_lock():
             removed = self.versions(name) if version is None else [self.record(name, version).version]
-            kept = [record for record in self._records(name) if record.version not in removed]
+            remaining = [record for record in self._records(name) if record.version not in removed]
             file = self.folder / f"{name}.json"
-            if kept:
-                write_bytes(file, json.encode(kept) + b"\n")
+            if remaining:
+                write_bytes(file, json.encode(remaining) + b"\n")
             else:
                 file.unlink()
             for old in removed:
@@ -175,7 +178,8 @@ class RankerStore:
         """Write a version unless it exists."""
         final = self.folder / f"{ranker.name}-{ranker.version}"
         for name, records in listed.items():
-            if name != ranker.name and any(f"{name}-{one.version}" == final.name for one in records):
+            folders = [f"{name}-{record.version}" for record in records]
+            if name != ranker.name and final.name in folders:
                 raise UsageError(f"{final} holds {name}; choose another name or version for the ranker")
         ranker.save(new / "ranker")
         for file, text in extra.items():
@@ -206,11 +210,11 @@ class RankerStore:
         A ranker whose list is lost or damaged keeps all its folders.
         """
         listed = self._listed()
-        kept = {f"{name}-{one.version}" for name, records in listed.items() for one in records}
+        complete = {f"{name}-{record.version}" for name, records in listed.items() for record in records}
         for path in self.folder.iterdir():
             if re.fullmatch(r"\.[\w.-]+\.[0-9a-f]{12}\.tmp", path.name):
                 path.unlink(missing_ok=True)
-            elif path.name not in kept and _ranker_in(path) in listed:
+            elif path.name not in complete and _ranker_in(path) in listed:
                 path.rename(self.folder / _NEW / path.name)  # removed with it, also after a kill
 
 

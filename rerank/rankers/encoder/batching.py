@@ -116,12 +116,12 @@ class BatchEncoder:
         tokens = sum(len(text) + special for text in ordered)
         if 2 * self.encoder.model.config.hidden_size * tokens > MEMORY * _memory():
             return False
-        for some in by_tokens([len(text) for text in ordered]):
-            batch = [ordered[i] for i in some]
+        for rows in by_tokens([len(text) for text in ordered]):
+            batch = [ordered[row] for row in rows]
             for text, output in zip(batch, self._lower(batch)):
                 self.outputs[text.tobytes()] = output.half()
             if progress is not None:
-                progress(len(some))
+                progress(len(rows))
         return True
 
     def encode(self, texts: list[NDArray[np.int32]]) -> Tensor:
@@ -191,7 +191,7 @@ class _Identity(nn.Module):
 def _layers(model: Any) -> nn.ModuleList | None:
     count = model.config.num_hidden_layers
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
-    return next((one for one in lists if len(one) == count), None)
+    return next((layers for layers in lists if len(layers) == count), None)
 
 
 def _halves(encoder: TextEncoder, layers: nn.ModuleList, cut: int) -> tuple[Any, Any] | None:

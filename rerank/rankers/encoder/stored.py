@@ -40,7 +40,8 @@ class EncoderRanker(Ranker):
 
     def __post_init__(self) -> None:
         if isinstance(self.source, TextEncoder):
-            self.width, self.version = self.source.width, self.version_with(self.source)
+            self.width = self.source.width
+            self.version = self.version_with(self.source)
 
     def version_with(self, encoder: TextEncoder) -> str:
         """Return a hash of everything that decides the output."""
@@ -70,8 +71,9 @@ class EncoderRanker(Ranker):
         vectors = np.zeros((len(texts), self.width), dtype=np.float32)
         if any(texts):
             encoder = self.encoder.of_queries if queries else self.encoder
-            tokens = [one[: encoder.room] for one in encoder.tokens(list(texts))]
-            if rows := [row for row, one in enumerate(tokens) if one]:
+            tokens = [text_tokens[: encoder.room] for text_tokens in encoder.tokens(list(texts))]
+            rows = [row for row, text_tokens in enumerate(tokens) if text_tokens]
+            if rows:
                 vectors[rows] = encoder.encode([tokens[row] for row in rows])
         return vectors
 

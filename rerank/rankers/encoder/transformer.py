@@ -180,15 +180,15 @@ class TextEncoder:
         import torch
 
         vectors, device = np.zeros((len(sequences), self.width), dtype=np.float32), self.device
-        forward = forward or (lambda some: self.forward(*self.batch(some)))
+        forward = forward or (lambda batch: self.forward(*self.batch(batch)))
         if len(sequences) >= MANY and torch.cuda.is_available():
             self.model.to("cuda")
         self.model.eval()
         try:
-            for some in by_tokens([len(sequence) for sequence in sequences]):
+            for rows in by_tokens([len(sequence) for sequence in sequences]):
                 with torch.inference_mode(), precision(self.device, self.precision):
-                    states = forward([sequences[i] for i in some])
-                    vectors[some] = torch.nn.functional.normalize(states, dim=1).float().cpu().numpy()
+                    states = forward([sequences[row] for row in rows])
+                    vectors[rows] = torch.nn.functional.normalize(states, dim=1).float().cpu().numpy()
         finally:
             self.model.to(device)
         return vectors
