@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import Any
 
 from rerank.records import Qrels
@@ -13,63 +11,64 @@ from rerank.text import plural
 
 HOW = {"trained": "trained on", "stopped": "stopped on", "tuned": "tuned on"}
 
-_BYTES = 5
 
+class TrainingRecord(dict[str, frozenset[str]]):
+    """The ids of the queries and documents that a ranker or a stack has learned from, by use.
 
-class TrainingRecord(dict[str, frozenset[bytes]]):
-    """40-bit hashes of ids used in training, for privacy.
-
-    trained:   queries for fitting.
-    stopped:   queries for early stopping.
-    tuned:     queries for stack weights.
-    documents: relevant documents of these queries.
+    trained:   queries that the ranker was fitted to.
+    stopped:   queries that decided when its training stopped.
+    tuned:     queries that the weights of a stack were fitted to.
+    documents: relevant documents of all these queries.
 
     >>> qrels = Qrels([("q1", "d1", 1), ("q2", "d2", 1)])
-    >>> record = TrainingRecord.of(qrels, trained=["q1"])
+    >>> record = TrainingRecord.from_queries(qrels, trained=["q1"])
     >>> record.among("trained", ["q1", "q2"]), record.among("documents", ["d1", "d2"])
     (['q1'], ['d1'])
+    >>> record.to_json()
+    {'documents': ['d1'], 'trained': ['q1']}
     >>> TrainingRecord.from_json(record.to_json()) == record
     True
     """
 
-    def __init__(self, hashes: Mapping[str, Iterable[bytes]]) -> None:
-        kept = ((name, frozenset(ids)) for name, ids in hashes.items())
-        super().__init__((name, ids) for name, ids in kept if ids)
+    def __init__(self, ids_by_use: Mapping[str, Iterable[str]]) -> None:
+        super().__init__()
+        for use, ids in ids_by_use.items():
+            distinct_ids = frozenset(ids)
+            if distinct_ids:
+                self[use] = distinct_ids
 
     @classmethod
-    def of(cls, qrels: Qrels, /, **queries: Iterable[str]) -> TrainingRecord:
-        """Record queries and their relevant documents."""
-        queries = {name: list(ids) for name, ids in queries.items()}
-        relevant = {d for ids in queries.values() for query in ids for d in qrels.relevant(query)}
-        return cls({name: map(_hash, ids) for name, ids in (queries | {"documents": relevant}).items()})
+    def from_queries(cls, qrels: Qrels, /, **queries_by_use: Iterable[str]) -> TrainingRecord:
+        """Record queries and their relevant documents.
 
-    def __or__(self, other: Mapping[str, Iterable[bytes]]) -> TrainingRecord:  # type: ignore[override]
-        return TrainingRecord({name: {*self.get(name, ()), *other.get(name, ())} for name in {*self, *other}})
+        queries_by_use: ids of queries for ``trained``, ``stopped`` or ``tuned``.
+        """
+        record: dict[str, set[str]] = {"documents": set()}
+        for use, query_ids in queries_by_use.items():
+            record[use] = set(query_ids)
+            for query_id in record[use]:
+                record["documents"].update(qrels.relevant(query_id))
+        return cls(record)
 
-    def among(self, kind: str, ids: Iterable[str]) -> list[str]:
-        """Return the recorded ids, in input order."""
-        hashes = self.get(kind, frozenset())
-        return [id for id in ids if _hash(id) in hashes] if hashes else []
+    def __or__(self, other: Mapping[str, Iterable[str]]) -> TrainingRecord:  # type: ignore[override]
+        uses = {*self, *other}
+        return TrainingRecord({use: {*self.get(use, ()), *other.get(use, ())} for use in uses})
 
-    def to_json(self) -> dict[str, str]:
-        """Return sorted hashes in base64, by kind."""
-        return {name: base64.b64encode(b"".join(sorted(ids))).decode() for name, ids in sorted(self.items())}
+    def among(self, use: str, ids: Iterable[str]) -> list[str]:
+        """Return which of these ids are recorded for a use, in their order."""
+        recorded = self.get(use, frozenset())
+        return [id for id in ids if id in recorded]
+
+    def to_json(self) -> dict[str, list[str]]:
+        """Return the sorted ids of each use."""
+        return {use: sorted(ids) for use, ids in sorted(self.items())}
 
     @classmethod
     def from_json(cls, values: Any) -> TrainingRecord:
-        """Read :meth:`to_json` values; other values give an empty record."""
-        hashes = {}
-        try:
-            for name, text in values.items():
-                data = base64.b64decode(text, validate=True)
-                hashes[name] = [data[i : i + _BYTES] for i in range(0, len(data), _BYTES)]
-        except (ValueError, TypeError, AttributeError):
+        """Read the values of :meth:`to_json`; other values give an empty record."""
+        if not isinstance(values, Mapping):
             return cls({})
-        return cls(hashes)
-
-
-def _hash(id: str) -> bytes:
-    return blake2b(id.encode("utf-8", "surrogatepass"), digest_size=_BYTES).digest()
+        return cls({use: map(str, ids) for use, ids in values.items() if isinstance(ids, list)})
 
 
 @dataclass(frozen=True)

@@ -168,7 +168,8 @@ def _of_judgments(
     by_id = {query.id: query for query in inputs.queries}
     train_ids, dev_ids = _split(qrels, inputs.dev_qrels, by_id, report, inputs.seed)
     dev_qrels = qrels if inputs.dev_qrels is None else inputs.dev_qrels
-    report.seen = TrainingRecord.of(qrels, trained=train_ids) | TrainingRecord.of(dev_qrels, stopped=dev_ids)
+    trained = TrainingRecord.from_queries(qrels, trained=train_ids)
+    report.seen = trained | TrainingRecord.from_queries(dev_qrels, stopped=dev_ids)
     searches = [(by_id[id], qrels[id], TRAIN_DEPTH) for id in train_ids]
     searches += [(by_id[id], dev_qrels[id], DEV_DEPTH) for id in dev_ids]
     candidates = _candidates(workspace, inputs, searches, report, progress)

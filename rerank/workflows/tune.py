@@ -312,7 +312,7 @@ class _StackTuner:
             "signals": list(self.start.signals),
             "protocol": str(self.protocol),
             "candidate_recall": {name: round(share, 6) for name, share in recall.items()},
-            "seen": TrainingRecord.of(self.experiment.qrels, tuned=self.ids).to_json(),
+            "seen": TrainingRecord.from_queries(self.experiment.qrels, tuned=self.ids).to_json(),
         }
         if main:
             names = ("queries", "value", "first_stage_value")

@@ -265,7 +265,7 @@ def test_promote_and_rollback_commands(workspace: Workspace, run: Any, tmp_path:
     rows = "".join(f"{q}\t{d}\t1\n" for q in QRELS for d in QRELS[q])
     qrels.write_text("query-id\tcorpus-id\tscore\n" + rows)
     files = ("--queries", queries, "--qrels", qrels)
-    workspace.install(ranker("v2", 4), TrainingRecord.of(QRELS, trained=["fig"]))
+    workspace.install(ranker("v2", 4), TrainingRecord.from_queries(QRELS, trained=["fig"]))
     encode(workspace)
     assert "lsi v1" in run("query", "apple", *where).err
     assert "rerank stack promote" in run("tune", "--stack", STACK, *files, *where).out
