@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from itertools import groupby
+from itertools import compress, groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,9 +26,12 @@ FIRST_STAGES = ("bm25", "tfidf")
 
 @dataclass(frozen=True, slots=True)
 class WriteResult:
-    """Counts of documents changed by :meth:`Engine.write`.
+    """How many documents :meth:`Engine.write` has changed.
 
-    refused: ids and reasons. encoded: written with all features. unchanged: skipped.
+    unknown_deletes: ids to delete that no document has.
+    refused:         id and reason of each document that was not accepted.
+    encoded:         documents that were written with all features.
+    unchanged:       documents that were skipped, because they are stored as they are.
     """
 
     added: int
@@ -43,9 +46,9 @@ class WriteResult:
 class Encoder(NamedTuple):
     """Computes the features of one ranker.
 
-    encode: n documents -> (n, width) array of constant dtype and width.
-    retrieves: the features are also searched.
-    passages: maximum number of vectors per feature; 0: one vector.
+    encode:    turns n documents into an (n, width) array; dtype and width are always the same.
+    retrieves: whether searches look for the nearest features.
+    passages:  the largest number of vectors in a feature; 0 if a feature is one vector.
     """
 
     name: str
@@ -59,9 +62,9 @@ class Encoder(NamedTuple):
 class Encoding:
     """A request to encode documents.
 
-    force: encode all documents again.
-    keep: ranker -> versions to keep.
-    progress: called with numbers of (document, ranker) pairs.
+    force:    encode all documents again.
+    keep:     ranker -> versions whose features are not removed.
+    progress: called with the number of (document, ranker) pairs in each finished part.
     """
 
     encoders: Sequence[Encoder]
@@ -70,8 +73,9 @@ class Encoding:
     progress: Callable[[int], object] | None = None
 
     def versions(self, name: str) -> set[str]:
-        """Versions of a ranker that stay."""
-        return {*self.keep.get(name, ()), *(one.version for one in self.encoders if one.name == name)}
+        """Return the versions of a ranker whose features stay."""
+        encoded = {encoder.version for encoder in self.encoders if encoder.name == name}
+        return encoded.union(self.keep.get(name, ()))
 
     def advance(self, count: int) -> None:
         """Report progress."""
@@ -132,6 +136,11 @@ class VectorQuery(NamedTuple):
     depth: int | None = None
     passages: int = 0
 
+    @property
+    def options(self) -> tuple[object, ...]:
+        """Everything but the vector."""
+        return self.name, self.version, self.depth, self.passages
+
 
 Retriever = str | VectorQuery
 """The name of a lexical signal, or a ranker's vectors."""
@@ -173,21 +182,19 @@ class SearchRequest:
 
     @property
     def vector_queries(self) -> list[VectorQuery]:
-        """Rankers among the retrievers."""
-        return [one for one in self.retrievers if isinstance(one, VectorQuery)]
+        """The retrievers that compare vectors."""
+        return [retriever for retriever in self.retrievers if isinstance(retriever, VectorQuery)]
 
     @property
     def signals(self) -> list[str]:
-        """Lexical signals among the retrievers."""
-        return (
-            [one for one in self.retrievers if isinstance(one, str)]
-            if self.retrievers
-            else [self.first_stage]
-        )
+        """The lexical signals that retrieve."""
+        if not self.retrievers:
+            return [self.first_stage]
+        return [retriever for retriever in self.retrievers if isinstance(retriever, str)]
 
-    def others(self, first_stage: str) -> SearchRequest:
-        """Return the request without its template, with the other retrievers only."""
-        retrievers = [one for one in self.retrievers if one != self.first_stage]
+    def without_template(self, first_stage: str) -> SearchRequest:
+        """Return the request to the other retrievers, whose candidates are scored by ``first_stage``."""
+        retrievers = [retriever for retriever in self.retrievers if retriever != self.first_stage]
         return replace(self, template=None, first_stage=first_stage, retrievers=retrievers)
 
     def check(self, first_stages: Sequence[str]) -> None:
@@ -195,25 +202,30 @@ class SearchRequest:
         for signal in (self.first_stage, *self.signals):
             check_signal(signal, first_stages, self.depth if self.ids is None else 1)
 
-    def _kind(self) -> tuple[object, ...]:
-        retrievers = [
-            one if isinstance(one, str) else (one.name, one.version, one.depth, one.passages)
-            for one in self.retrievers
-        ]
-        template = id(self.template.template) if self.template is not None else None
-        filters, features = list(self.filters), dict(self.features)
-        return self.first_stage, self.depth, filters, self.ids is None, retrievers, features, template
+    def _options(self) -> tuple[object, ...]:
+        """Return everything but text, ids, query and vectors."""
+        return (
+            self.first_stage,
+            self.depth,
+            list(self.filters),
+            self.ids is None,
+            bool(self.retrievers),
+            self.signals,
+            [query.options for query in self.vector_queries],
+            dict(self.features),
+            id(self.template.template) if self.template is not None else None,
+        )
 
 
 def batches(requests: Iterable[SearchRequest]) -> Iterator[list[SearchRequest]]:
     """Group consecutive requests that differ only in text, ids, query and vectors.
 
     >>> few = [SearchRequest("a", "bm25"), SearchRequest("b", "bm25"), SearchRequest("b", "tfidf")]
-    >>> [[request.text for request in some] for some in batches(few)]
+    >>> [[request.text for request in batch] for batch in batches(few)]
     [['a', 'b'], ['b']]
     """
-    for _, some in groupby(requests, SearchRequest._kind):
-        yield list(some)
+    for _, batch in groupby(requests, SearchRequest._options):
+        yield list(batch)
 
 
 def hits_of_run(request: SearchRequest) -> Candidates:
@@ -225,24 +237,34 @@ def hits_of_run(request: SearchRequest) -> Candidates:
 
 
 def union_with_search(
-    request: SearchRequest, hits: Candidates, found: Candidates, scored: Candidates | None = None
+    request: SearchRequest, hits: Candidates, retrieved: Candidates, rescored: Candidates | None = None
 ) -> Candidates:
     """Join the hits of a template or run with the results of other retrievers.
 
-    scored: new documents with scores of the search. Others get 0, or the lowest score if it is negative.
+    hits:      documents that the template or run finds, with its scores.
+    retrieved: documents that the other retrievers find.
+    rescored:  some of these documents with the scores of the template. The others get the score 0, or the
+        lowest score of a hit if that is negative.
     """
-    both = [one for one in (hits, scored) if one is not None]
-    scores = {id: score for one in both for id, score in zip(one.ids, one.scores.tolist())}
-    lowest = min([0.0, *hits.scores.tolist()])
-    ids = [*dict.fromkeys((*hits.ids, *found.ids))]
+    scores = dict(zip(hits.ids, hits.scores.tolist()))
+    if rescored is not None:
+        scores.update(zip(rescored.ids, rescored.scores.tolist()))
+    lowest = float(hits.scores.min(initial=0.0))
+    ids = list(dict.fromkeys([*hits.ids, *retrieved.ids]))
     values = np.array([scores.get(id, lowest) for id in ids], np.float64)
     order = rank(ids, values)
-    ids = [ids[i] for i in order.tolist()]
-    members = {request.first_stage: {*hits.ids}}
-    for name, where in found.retrieved_by.items():
-        members[name] = {id for id, is_hit in zip(found.ids, where) if is_hit}
-    by = {name: np.array([id in some for id in ids], np.bool_) for name, some in members.items()}
-    return Candidates(ids, values[order], np.arange(len(ids)), retrieved_by=by, took=hits.took)
+    ids = [ids[position] for position in order.tolist()]
+    retrieved_by = {request.first_stage: _are_among(ids, hits.ids)}
+    for name, is_hit in retrieved.retrieved_by.items():
+        retrieved_by[name] = _are_among(ids, compress(retrieved.ids, is_hit))
+    return Candidates(
+        ids, values[order], np.arange(len(ids)), retrieved_by=retrieved_by, took=hits.took
+    )
+
+
+def _are_among(ids: Sequence[str], members: Iterable[str]) -> NDArray[np.bool_]:
+    member_set = set(members)
+    return np.array([id in member_set for id in ids], np.bool_)
 
 
 def field_number(value: object) -> float:
@@ -271,10 +293,10 @@ class TermStatistics:
     bm25_scale: float = 1.0
 
 
-def check_signal(signal: str, known: Sequence[str], depth: int = 1) -> None:
+def check_signal(signal: str, first_stages: Sequence[str], depth: int = 1) -> None:
     """Raise UsageError for unknown signals and depths below 1."""
-    if signal not in known:
-        raise UsageError(f"{signal!r} is not a first stage; choose one of {', '.join(known)}")
+    if signal not in first_stages:
+        raise UsageError(f"{signal!r} is not a first stage; choose one of {', '.join(first_stages)}")
     if depth < 1:
         raise UsageError(f"a depth of {depth} retrieves nothing; choose at least 1")
 
@@ -407,8 +429,8 @@ class Engine(ABC):
 
     def find(self, request: SearchRequest) -> Candidates:
         """Search for one request."""
-        (found,) = self.search([request])
-        return found
+        (candidates,) = self.search([request])
+        return candidates
 
     @abstractmethod
     def score(self, text: str, signal: str, candidates: Candidates) -> NDArray[np.float64]:

@@ -192,22 +192,23 @@ class LocalEngine(Engine):
                 stacklevel=3,
             )
 
-    def compact(self, most: int = 0) -> int:
-        """Copy the documents if more than ``most`` rows are dead; return the number of dead rows.
+    def compact(self, max_dead: int = 0) -> int:
+        """Copy the documents if more than ``max_dead`` rows are dead; return the number of dead rows.
 
         The caller holds the lock, and everything is indexed.
         """
         storage = self.storage()
         version = storage.newest()
         dead = version.rows - version.documents
-        if dead > most:
+        if dead > max_dead:
             self._copy(storage, version)
         remove_unused(self.folder, self._current.folder.name)
         return dead
 
     def _copy(self, storage: Storage, version: Version) -> None:
         """Copy the living documents to a new folder, and switch to it."""
-        doing, name = "compacting; nothing was changed", f"data-{storage.number + 1}"
+        doing = "compacting; nothing was changed"
+        name = f"data-{storage.number + 1}"
         new: Storage | None = None
         try:
             with disk(doing):
@@ -267,41 +268,51 @@ class LocalEngine(Engine):
 
     def search(self, requests: Sequence[SearchRequest]) -> Iterator[Candidates]:
         """See :meth:`Engine.search`."""
-        for some in batches(requests):
-            if some[0].template is not None:
-                for request in some:
-                    assert request.template is not None
-                    self.check_template(*request.template)
-                    hits = hits_of_run(request)
-                    if request.retrievers:
-                        (found,) = self._search([request.others(self.first_stages[0])])
-                        hits = union_with_search(request, hits, found)
-                    yield hits
+        for batch in batches(requests):
+            options = batch[0]
+            if options.template is not None:
+                yield from map(self._search_run, batch)
                 continue
-            some[0].check(self.first_stages)
-            if some[0].ids is not None:
-                yield from map(self._select, some)
+            options.check(self.first_stages)
+            if options.ids is not None:
+                yield from map(self._select, batch)
             else:
-                yield from self._search(some)
+                yield from self._search(batch)
+
+    def _search_run(self, request: SearchRequest) -> Candidates:
+        """Return the hits of a TREC run, joined with the results of other retrievers."""
+        assert request.template is not None
+        self.check_template(*request.template)
+        hits = hits_of_run(request)
+        if not request.retrievers:
+            return hits
+        (retrieved,) = self._search([request.without_template(self.first_stages[0])])
+        return union_with_search(request, hits, retrieved)
 
     def _search(self, requests: Sequence[SearchRequest]) -> Iterator[Candidates]:
-        snapshot, one = self._snapshot(), requests[0]
-        filtered = snapshot.filtered(one.filters)
-        nearest = [
-            snapshot.nearest(some, some[0].depth or one.depth, filtered)
-            for some in zip(*(request.vector_queries for request in requests))
-        ]
+        """Search for requests with equal options; the vectors of one ranker are compared together."""
+        options = requests[0]
+        snapshot = self._snapshot()
+        filtered = snapshot.filtered(options.filters)
+        nearest_rows: dict[str, Iterator[NDArray[np.int64]]] = {}
+        for queries in zip(*(request.vector_queries for request in requests)):
+            depth = queries[0].depth or options.depth
+            nearest_rows[queries[0].name] = snapshot.nearest(queries, depth, filtered)
         for request in requests:
             lexical = Lexical(snapshot, request.text, filtered)
-            if not one.retrievers:
-                matches, scores = lexical.top(one.first_stage, one.depth)
-                yield snapshot.candidates(matches, scores, one.features)
+            if not options.retrievers:
+                rows, scores = lexical.top(options.first_stage, options.depth)
+                yield snapshot.candidates(rows, scores, options.features)
                 continue
-            retrieved = {name: lexical.top(name, one.depth)[0] for name in one.signals}
-            retrieved |= {query.name: next(found) for query, found in zip(one.vector_queries, nearest)}
-            union = np.unique(np.concatenate([*retrieved.values()]))
-            by = {name: np.isin(union, found) for name, found in retrieved.items()}
-            yield snapshot.candidates(union, lexical.scores(one.first_stage, union), one.features, by)
+            rows_by_retriever: dict[str, NDArray[np.int64]] = {}
+            for signal in options.signals:
+                rows_by_retriever[signal], _ = lexical.top(signal, options.depth)
+            for name, rows_of_queries in nearest_rows.items():
+                rows_by_retriever[name] = next(rows_of_queries)
+            union = np.unique(np.concatenate(list(rows_by_retriever.values())))
+            retrieved_by = {name: np.isin(union, rows) for name, rows in rows_by_retriever.items()}
+            scores = lexical.scores(options.first_stage, union)
+            yield snapshot.candidates(union, scores, options.features, retrieved_by)
 
     def _select(self, request: SearchRequest) -> Candidates:
         snapshot = self._snapshot()
@@ -321,13 +332,14 @@ class LocalEngine(Engine):
         """See :meth:`Engine.score`."""
         check_signal(signal, self.first_stages)
         snapshot = self._snapshot()
-        lexical, rows = Lexical(snapshot, text), snapshot.rows_of(candidates)
+        lexical = Lexical(snapshot, text)
+        rows = snapshot.rows_of(candidates)
         if rows is not None:
             return lexical.scores(signal, rows)
-        known = snapshot.documents.rows_of(candidates.ids, snapshot.version)
-        scores = lexical.scores(signal, np.array([*known.values()], np.int64))
-        by_id = dict(zip(known, scores.tolist()))
-        return np.array([by_id.get(id, 0.0) for id in candidates.ids], np.float64)
+        row_by_id = snapshot.documents.rows_of(candidates.ids, snapshot.version)
+        scores = lexical.scores(signal, np.array(list(row_by_id.values()), np.int64))
+        score_by_id = dict(zip(row_by_id, scores.tolist()))
+        return np.array([score_by_id.get(id, 0.0) for id in candidates.ids], np.float64)
 
 
 @contextmanager

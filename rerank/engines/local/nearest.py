@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import simsimd
@@ -28,89 +28,154 @@ for _lossy in ("sapphire", "sve_f16"):  # they add up in half precision
 def nearest(
     matrix: NDArray[Any], queries: Float32, depth: int, passages: int, dead: Rows, ids: Ids
 ) -> Iterator[Rows]:
-    """Yield the rows of the ``depth`` best products above 0 per query, ascending. Ties: smallest ids.
+    """Yield, for each query, the ascending rows of the ``depth`` largest products above 0.
 
-    matrix: (n, width) features. queries: (Q, E). dead: excluded rows.
-    passages: maximum vectors of a feature, compared by largest cosine with a query of length 1; 0: one
-        vector.
+    Of equal products, those with the smallest ids are taken.
+
+    matrix:   (n, width) features.
+    queries:  (Q, E) vectors.
+    passages: the largest number of vectors in a feature; the one with the largest cosine counts, and queries
+        have length 1. 0 if a feature is one vector.
+    dead:     rows that are left out.
     """
-    together = max(1, _CELLS // max(len(matrix), 1))
-    for begin in range(0, len(queries), together):
-        some = queries[begin : begin + together]
-        approximate, coding, rounding = _approximate(matrix, some, passages)
-        for query, scores, lost in zip(some, approximate, coding):
+    batch_size = max(1, _CELLS // max(len(matrix), 1))
+    for begin in range(0, len(queries), batch_size):
+        batch = queries[begin : begin + batch_size]
+        approximate = _passage_cosines(matrix, batch, passages) if passages else _dot_products(matrix, batch)
+        for query, scores, coding_error in zip(batch, approximate.scores, approximate.coding_errors):
             scores[dead] = -np.inf
-            rows, left, found, error = np.arange(len(matrix)), depth, list[Rows](), lost + rounding
+            error = coding_error + approximate.rounding_error
+            selected: list[Rows] = []
+            rows = np.arange(len(matrix))
+            remaining = depth
             # Only scores near the cut need more digits.
             for vector in (query, query.astype(np.float64)):
-                cut = max(np.partition(scores, -left)[-left] if len(scores) > left else 0.0, 0.0)
-                found.append(rows[scores > cut + 2 * error])
-                rows, left = rows[np.abs(scores - cut) <= 2 * error], left - len(found[-1])
-                scores, error = _products(matrix[rows], vector, passages), rounding
+                cut = max(
+                    np.partition(scores, -remaining)[-remaining] if len(scores) > remaining else 0.0, 0.0
+                )
+                certain = rows[scores > cut + 2 * error]
+                selected.append(certain)
+                remaining -= len(certain)
+                rows = rows[np.abs(scores - cut) <= 2 * error]
+                scores = _scores_of(matrix[rows], vector, passages)
+                error = approximate.rounding_error
             scores = scores.astype(np.float32)  # equal documents get equal scores
             positive = scores > 0
-            found.append(best(rows[positive], scores[positive], left, ids)[0])
-            yield np.sort(np.concatenate(found))
+            last_rows, _ = best(rows[positive], scores[positive], remaining, ids)
+            yield np.sort(np.concatenate([*selected, last_rows]))
 
 
 def best(rows: Rows, scores: NDArray[Any], depth: int, ids: Ids) -> tuple[Rows, NDArray[Any]]:
     """Return the ``depth`` best rows and their scores, unordered. Ties: smallest ids."""
     if len(rows) > depth:
         cut = np.partition(scores, -depth)[-depth] if depth else np.inf
-        above, ties = np.flatnonzero(scores > cut), np.flatnonzero(scores == cut)
+        above = np.flatnonzero(scores > cut)
+        ties = np.flatnonzero(scores == cut)
         if len(above) + len(ties) > depth:
-            names = ids(rows[ties])
-            ties = ties[sorted(range(len(ties)), key=names.__getitem__)[: depth - len(above)]]
-        kept = np.concatenate([above, ties])
-        rows, scores = rows[kept], scores[kept]
+            ids_of_ties = ids(rows[ties])
+            by_id = sorted(range(len(ties)), key=ids_of_ties.__getitem__)
+            ties = ties[by_id[: depth - len(above)]]
+        selected = np.concatenate([above, ties])
+        return rows[selected], scores[selected]
     return rows, scores
 
 
-def _approximate(
-    matrix: NDArray[Any], queries: Float32, passages: int
-) -> tuple[Float32, NDArray[np.float64], float]:
-    """(Q, n) products, or largest cosines that are at least 0.
+class _Approximate(NamedTuple):
+    """Scores of all rows, and how far they can be from the exact ones.
 
-    Also (Q,) bounds of errors of rounded queries, and one of float32 sums.
+    scores:         (Q, n) float32.
+    coding_errors:  (Q,) largest error that the coding of a query causes.
+    rounding_error: largest error of float32 sums.
     """
-    lengths = np.linalg.norm(queries, axis=1)
-    scores, longest = np.zeros((len(queries), len(matrix)), np.float32), 1.0
-    coded = len(queries) < _FEW and matrix.dtype == (np.int8 if passages else np.float16)
-    codes, lost = queries, np.zeros(len(queries))
-    if coded:
-        steps = np.maximum(np.abs(queries).max(axis=1, keepdims=True), 1e-30) / (127 if passages else 1)
-        codes = (np.rint(queries / steps) if passages else queries / steps).astype(matrix.dtype)
-        lost = np.linalg.norm(queries - codes * steps, axis=1).astype(np.float64)
-    size = max(1, _BLOCK // max(passages, 1))
-    for begin in range(0, len(matrix), size):
-        vectors, part = matrix[begin : begin + size], scores[:, begin : begin + size]
-        if passages:
-            counts = passage_counts(vectors, passages)[:, None]
-            most = max(int(counts.max()), 1)
-            # Contiguous copies are multiplied several times faster.
-            vectors = np.ascontiguousarray(split_passages(vectors, passages)[:, :most])
-            vectors = vectors.reshape(-1, queries.shape[1])
-        if coded:
-            products = np.asarray(simsimd.cdist(codes, vectors, "cos" if passages else "dot"), np.float32)
-            squares = np.ones(1) if passages else np.asarray(simsimd.dot(vectors, vectors))
-            products = 1 - products if passages else products * steps
+
+    scores: Float32
+    coding_errors: NDArray[np.float64]
+    rounding_error: float
+
+
+def _dot_products(matrix: NDArray[Any], queries: Float32) -> _Approximate:
+    """Return the products of queries and rows.
+
+    A few queries are rounded to the type of float16 rows, which is four times as fast as converting the rows.
+    """
+    scores = np.zeros((len(queries), len(matrix)), np.float32)
+    longest_row = 1.0
+    is_coded = len(queries) < _FEW and matrix.dtype == np.float16
+    coded = _code(queries, np.float16, 1) if is_coded else None
+    for begin in range(0, len(matrix), _BLOCK):
+        rows = matrix[begin : begin + _BLOCK]
+        if coded is not None:
+            products = np.asarray(simsimd.cdist(coded.codes, rows, "dot"), np.float32) * coded.steps
+            squares = np.asarray(simsimd.dot(rows, rows))
+        else:
+            rows = rows.astype(np.float32, copy=False)
+            products = queries @ rows.T
+            squares = np.einsum("ij,ij->i", rows, rows)
+        scores[:, begin : begin + _BLOCK] = products
+        longest_row = max(longest_row, float(squares.max()) ** 0.5)
+    coding_errors = np.zeros(len(queries)) if coded is None else coded.errors * longest_row
+    return _Approximate(scores, coding_errors, _rounding_error(queries) * longest_row)
+
+
+def _passage_cosines(matrix: NDArray[Any], queries: Float32, passages: int) -> _Approximate:
+    """Return the largest cosine of each query with the vectors of a row; 0 if all are negative.
+
+    A few queries are rounded to the type of int8 rows, which is three times as fast as converting the rows.
+    """
+    scores = np.zeros((len(queries), len(matrix)), np.float32)
+    is_coded = len(queries) < _FEW and matrix.dtype == np.int8
+    coded = _code(queries, np.int8, 127) if is_coded else None
+    block = max(1, _BLOCK // passages)
+    for begin in range(0, len(matrix), block):
+        rows = matrix[begin : begin + block]
+        counts = passage_counts(rows, passages)[:, None]
+        max_count = max(int(counts.max()), 1)
+        # Contiguous copies are multiplied several times faster.
+        vectors = np.ascontiguousarray(split_passages(rows, passages)[:, :max_count])
+        vectors = vectors.reshape(-1, queries.shape[1])
+        if coded is not None:
+            cosines = 1 - np.asarray(simsimd.cdist(coded.codes, vectors, "cos"), np.float32)
         else:
             vectors = vectors.astype(np.float32, copy=False)
-            products, squares = codes @ vectors.T, np.einsum("ij,ij->i", vectors, vectors)
-            if passages:
-                products /= np.maximum(np.sqrt(squares), 1e-9)
-        if passages:
-            products *= (np.arange(most) < counts).reshape(-1)
-            products = products.reshape(len(queries), -1, most).max(axis=2, initial=0)
-        else:
-            longest = max(longest, float(squares.max()) ** 0.5)
-        part[:] = products
-    rounding = _ROUNDING * longest * max(float(lengths.max(initial=0)), 1e-30)
-    return scores, lost * (2 if passages else longest), rounding
+            squares = np.einsum("ij,ij->i", vectors, vectors)
+            cosines = queries @ vectors.T
+            cosines /= np.maximum(np.sqrt(squares), 1e-9)
+        cosines *= (np.arange(max_count) < counts).reshape(-1)
+        by_row = cosines.reshape(len(queries), -1, max_count)
+        scores[:, begin : begin + block] = by_row.max(axis=2, initial=0)
+    coding_errors = np.zeros(len(queries)) if coded is None else coded.errors * 2
+    return _Approximate(scores, coding_errors, _rounding_error(queries))
 
 
-def _products(features: NDArray[Any], query: Scores, passages: int) -> Scores:
-    """(n,) products, or largest cosines, in the precision of the query."""
+class _Coded(NamedTuple):
+    """Queries in the type of the rows: codes * steps is almost the query.
+
+    codes: (Q, E). steps: (Q, 1). errors: (Q,) length of the difference.
+    """
+
+    codes: NDArray[Any]
+    steps: Float32
+    errors: NDArray[np.float64]
+
+
+def _code(queries: Float32, dtype: type[np.generic], largest_code: int) -> _Coded:
+    steps = np.maximum(np.abs(queries).max(axis=1, keepdims=True), 1e-30) / largest_code
+    codes = queries / steps
+    if dtype == np.int8:
+        codes = np.rint(codes)
+    codes = codes.astype(dtype)
+    errors = np.linalg.norm(queries - codes * steps, axis=1)
+    return _Coded(codes, steps, errors.astype(np.float64))
+
+
+def _rounding_error(queries: Float32) -> float:
+    """Return the largest error of a float32 product with a vector of length 1."""
+    lengths = np.linalg.norm(queries, axis=1)
+    return _ROUNDING * max(float(lengths.max(initial=0)), 1e-30)
+
+
+def _scores_of(features: NDArray[Any], query: Scores, passages: int) -> Scores:
+    """Return (n,) products, or largest cosines, in the precision of the query."""
     if passages:
         cosines: Scores = passage_cosines(query, features, passages).max(axis=1, initial=0)
         return cosines

@@ -24,7 +24,7 @@ _KEPT = 2  # versions of a ranker: the service still uses the one before
 
 
 class Shard(NamedTuple):
-    """A shard. last: writes up to this sequence number are complete."""
+    """A primary shard of an index. last: all writes up to this sequence number are complete."""
 
     name: str
     uuid: str
@@ -33,10 +33,14 @@ class Shard(NamedTuple):
 
 
 class AttachedFeatures(FeatureStore):
-    """Writes and reads the features of one attached index. doc_values: for rankers that retrieve."""
+    """Writes and reads the features of one attached index.
+
+    doc_values: writes the vectors of rankers that retrieve, which must be in the index.
+    """
 
     def __init__(self, doc_values: DocValueFeatures) -> None:
-        self._doc_values, self._reader = doc_values, doc_values.reader
+        self._doc_values = doc_values
+        self._reader = doc_values.reader
         self._index = self._reader.index
         fields = json.dumps(self._index.layout.fields, sort_keys=True)
         layout = hashlib.sha256(fields.encode()).hexdigest()[:8]
@@ -59,17 +63,19 @@ class AttachedFeatures(FeatureStore):
         count = 0
         for shard in self._shards():
             for hits, _ in self._pages(shard, rows.encoded(name, version, shard.uuid, shard.number)):
-                known = rows.of_texts([self._document(hit) for hit in hits])
-                count += int(rows.features.read(name, version, known)[1].sum())
+                rows_of_hits = rows.of_texts([self._document(hit) for hit in hits])
+                _, missing = rows.features.read(name, version, rows_of_hits)
+                count += int(missing.sum())
         return count
 
     def changed(self, name: str, version: str) -> int:
         """Count the documents written since the last encoding. Every search reads such hits again."""
-        rows, count = self.rows, 0
+        rows = self.rows
+        count = 0
         for shard in self._shards():
             last = rows.encoded(name, version, shard.uuid, shard.number)
-            where = primary(shard.number)
-            count += self._index.count(_after(last, shard), shard.name, preference=where)
+            preference = primary(shard.number)
+            count += self._index.count(_after(last, shard), shard.name, preference=preference)
         return count
 
     def count_missing_vectors(self, name: str, version: str) -> int | None:
@@ -86,16 +92,19 @@ class AttachedFeatures(FeatureStore):
         """Return the ids of the hits of several searches; "": not encoded. Only if :attr:`locates`."""
         # After the searches: an index may have replaced one of the same name.
         uuids = self._index.shape(fresh=True).uuids
-        versions = [
-            [(hit["_index"], hit["_seq_no"], hit["_primary_term"]) for hit in hits] for hits in results
-        ]
-        known: dict[tuple[str, int, int], str] = {}
-        for name, uuid in uuids.items():
-            some = [(seq_no, term) for of in versions for index, seq_no, term in of if index == name]
-            seq_nos, terms = np.array(some, np.int64).reshape(-1, 2).T
-            _, found = self.rows.find(uuid, np.zeros(len(some), np.int64), seq_nos, terms)
-            known |= zip([(name, *pair) for pair in some], found)
-        return [[known.get(version, "") for version in of] for of in versions]
+        locations: dict[str, list[tuple[int, int]]] = {name: [] for name in uuids}
+        for hits in results:
+            for hit in hits:
+                if hit["_index"] in locations:
+                    locations[hit["_index"]].append((hit["_seq_no"], hit["_primary_term"]))
+        id_by_version: dict[tuple[str, int, int], str] = {}
+        for name, pairs in locations.items():
+            seq_nos, terms = np.array(pairs, np.int64).reshape(-1, 2).T
+            shards = np.zeros(len(pairs), np.int64)
+            _, ids = self.rows.find(uuids[name], shards, seq_nos, terms)
+            for (seq_no, term), id in zip(pairs, ids):
+                id_by_version[name, seq_no, term] = id
+        return [[id_by_version.get(_version(hit), "") for hit in hits] for hits in results]
 
     def read(
         self, features: Mapping[str, str], ids: Sequence[str], versions: Sequence[tuple[str, int, int]]
@@ -104,56 +113,87 @@ class AttachedFeatures(FeatureStore):
 
         features: ranker -> version. versions: index, sequence number and primary term of each hit.
         """
-        uuids, rows = self._index.shape().uuids if ids else {}, self.rows
-        found = np.full(len(ids), -1, np.int64)
-        for name in {name for name, _, _ in versions}:
-            where = np.array([i for i, (index, _, _) in enumerate(versions) if index == name])
-            seq_nos, terms = np.array([versions[i][1:] for i in where.tolist()], np.int64).T
-            some = [ids[i] for i in where.tolist()]
-            found[where], _ = rows.find(uuids.get(name, ""), None, seq_nos, terms, some)
-        unknown = np.flatnonzero(found < 0)
-        stored = rows.features.versions() if len(unknown) else {}
+        text_rows = self.rows
+        rows = self._rows_of_versions(text_rows, ids, versions)
+        unknown = np.flatnonzero(rows < 0)
+        stored = text_rows.features.versions() if len(unknown) else {}
         if any(version in stored.get(name, ()) for name, version in features.items()):
-            documents = self._reader.get([ids[i] for i in unknown.tolist()])
-            there = [i for i, document in enumerate(documents) if document is not None]
-            found[unknown[there]] = rows.of_texts([one for one in documents if one is not None])
-        values, missing = {}, {}
+            positions: list[int] = []
+            documents: list[Document] = []
+            for position, document in zip(
+                unknown.tolist(), self._reader.get([ids[i] for i in unknown.tolist()])
+            ):
+                if document is not None:
+                    positions.append(position)
+                    documents.append(document)
+            rows[positions] = text_rows.of_texts(documents)
+        values = {}
+        missing = {}
         for name, version in features.items():
-            values[name], missing[name] = rows.features.read(name, version, found)
+            values[name], missing[name] = text_rows.features.read(name, version, rows)
         return values, missing
+
+    def _rows_of_versions(
+        self, text_rows: TextRows, ids: Sequence[str], versions: Sequence[tuple[str, int, int]]
+    ) -> NDArray[np.int64]:
+        """Return the (n,) rows of documents that have not changed since they were encoded; -1 for others."""
+        uuids = self._index.shape().uuids if ids else {}
+        rows = np.full(len(ids), -1, np.int64)
+        positions_by_index: dict[str, list[int]] = {}
+        for position, (name, _, _) in enumerate(versions):
+            positions_by_index.setdefault(name, []).append(position)
+        for name, positions in positions_by_index.items():
+            pairs = np.array([versions[position][1:] for position in positions], np.int64)
+            ids_of_index = [ids[position] for position in positions]
+            rows[positions], _ = text_rows.find(
+                uuids.get(name, ""), None, pairs[:, 0], pairs[:, 1], ids_of_index
+            )
+        return rows
 
     def write(self, encoding: Encoding) -> dict[str, int]:
         """Encode changed documents; see :meth:`Engine.write_features`.
 
         The index itself is only written for rankers that retrieve.
         """
-        encoders, force = encoding.encoders, encoding.force
+        encoders = encoding.encoders
         self._index.check()
         encoded = {encoder.name: 0 for encoder in encoders}
         if not encoders:
             return encoded
         self._doc_values.stored()
         retrieving = self._doc_values.retrieving(encoders)
-        if some := [encoder for encoder in encoders if encoder.name in retrieving]:
-            self._doc_values.write(Encoding(some, keep=encoding.keep))
-        rows, shards = self.rows, self._shards()
+        searched = [encoder for encoder in encoders if encoder.name in retrieving]
+        if searched:
+            self._doc_values.write(Encoding(searched, keep=encoding.keep))
+        rows = self.rows
+        shards = self._shards()
         self._index.refresh("reading documents")
         for shard in shards:
-            place = shard.uuid, shard.number
-            last = [-1 if force else rows.encoded(one.name, one.version, *place) for one in encoders]
-            for hits, reached in self._pages(shard, min(last)):
-                some = [encoder for encoder, end in zip(encoders, last) if end < reached]
-                for name, count in self._store(rows, shard, hits, some, force).items():
-                    encoded[name] += count
-                    encoding.advance(len(hits))
-                for encoder in some:
-                    rows.set_encoded(encoder.name, encoder.version, *place, reached)
+            self._encode_shard(rows, shard, encoding, encoded)
         for name in encoded:
-            for other in rows.features.versions().get(name, [])[:-_KEPT]:
-                if other not in encoding.versions(name):
-                    rows.remove(name, other)
+            for version in rows.features.versions().get(name, [])[:-_KEPT]:
+                if version not in encoding.versions(name):
+                    rows.remove(name, version)
         rows.keep_indices(shard.uuid for shard in shards)
         return encoded
+
+    def _encode_shard(
+        self, rows: TextRows, shard: Shard, encoding: Encoding, encoded: dict[str, int]
+    ) -> None:
+        """Encode what was written since the last encoding. encoded: ranker -> count, which grows."""
+        ends = [-1] * len(encoding.encoders)  # of the last encoding, by encoder
+        if not encoding.force:
+            ends = [
+                rows.encoded(encoder.name, encoder.version, shard.uuid, shard.number)
+                for encoder in encoding.encoders
+            ]
+        for hits, reached in self._pages(shard, min(ends)):
+            behind = [encoder for encoder, end in zip(encoding.encoders, ends) if end < reached]
+            for name, count in self._store(rows, shard, hits, behind, encoding.force).items():
+                encoded[name] += count
+                encoding.advance(len(hits))
+            for encoder in behind:
+                rows.set_encoded(encoder.name, encoder.version, shard.uuid, shard.number, reached)
 
     def _store(
         self, rows: TextRows, shard: Shard, hits: Hits, encoders: Sequence[Encoder], force: bool
@@ -162,12 +202,14 @@ class AttachedFeatures(FeatureStore):
         if not hits:
             return {}
         documents = [self._document(hit) for hit in hits]
-        numbers, encoded = rows.add(documents), {}
+        numbers = rows.add(documents)
+        encoded = {}
         for encoder in encoders:
             encoded[encoder.name] = rows.features.encode(encoder, numbers, documents, force=force)
             rows.features.sync(encoder.name, encoder.version)
         seq_nos, terms = np.array([(hit["_seq_no"], hit["_primary_term"]) for hit in hits], np.int64).T
-        shards, ids = np.full(len(hits), shard.number), [hit["_id"] for hit in hits]
+        shards = np.full(len(hits), shard.number)
+        ids = [hit["_id"] for hit in hits]
         rows.locate(shard.uuid, shards, seq_nos, terms, ids, numbers)
         return encoded
 
@@ -176,15 +218,16 @@ class AttachedFeatures(FeatureStore):
 
     def _shards(self) -> list[Shard]:
         with self._index.asking("reading the index's state"):
-            client, name = self._index.client, self._index.settings.index
-            stats = client.indices.stats(index=name, metric="docs", level="shards")
-        return [
-            Shard(name, about["uuid"], int(number), copy["seq_no"]["global_checkpoint"])
-            for name, about in sorted(stats["indices"].items())
-            for number, copies in sorted(about["shards"].items())
-            for copy in copies
-            if copy["routing"]["primary"]
-        ]
+            name = self._index.settings.index
+            stats = self._index.client.indices.stats(index=name, metric="docs", level="shards")
+        shards: list[Shard] = []
+        for index_name, index in sorted(stats["indices"].items()):
+            for number, copies in sorted(index["shards"].items()):
+                for copy in copies:
+                    if copy["routing"]["primary"]:
+                        last = copy["seq_no"]["global_checkpoint"]
+                        shards.append(Shard(index_name, index["uuid"], int(number), last))
+        return shards
 
     def _pages(self, shard: Shard, last: int) -> Iterator[tuple[list[dict[str, Any]], int]]:
         """Read the documents after a sequence number; yields hits and the number reached."""
@@ -192,6 +235,10 @@ class AttachedFeatures(FeatureStore):
             hits = self._reader.shard(shard.name, shard.number, _after(last, shard), _BATCH)
             last = hits[-1]["_seq_no"] if len(hits) == _BATCH else shard.last
             yield hits, last
+
+
+def _version(hit: Mapping[str, Any]) -> tuple[str, int, int]:
+    return hit["_index"], hit["_seq_no"], hit["_primary_term"]
 
 
 def _after(last: int, shard: Shard) -> dict[str, Any]:

@@ -52,7 +52,9 @@ class OpenSearchEngine(Writer, Engine):
 
     def __init__(self, index: Index) -> None:
         super().__init__(index)
-        self.settings, self.layout, self.lang = index.settings, index.layout, index.lang
+        self.settings = index.settings
+        self.layout = index.layout
+        self.lang = index.lang
         self.first_stages = index.layout.first_stages
         self.attached_features = AttachedFeatures(self.doc_values) if index.layout.attached else None
         self.searcher = Searcher(self.doc_values, self.attached_features)
@@ -80,7 +82,11 @@ class OpenSearchEngine(Writer, Engine):
         lang: str | None = None,
         fields: Mapping[str, Sequence[str]] = {},
     ) -> OpenSearchEngine:
-        """Open an index. folder: of the engine. fields: of an attached index (:func:`fields_of`)."""
+        """Open an index.
+
+        folder: the engine's folder in the workspace.
+        fields: the document fields of an attached index (:func:`fields_of`).
+        """
         return cls(Index(settings, folder, Layout(fields, lang), lang))
 
     @classmethod
@@ -111,8 +117,8 @@ class OpenSearchEngine(Writer, Engine):
     def discard(self) -> None:
         """Remove an empty index."""
         with self.index.asking("removing the empty index"):
-            for name, about in self.index.indices().items():
-                if "rerank" in about["mappings"].get("_meta", {}) and not len(self):
+            for name, state in self.index.indices().items():
+                if "rerank" in state["mappings"].get("_meta", {}) and not len(self):
                     self.index.client.indices.delete(index=name)
 
     def close(self) -> None:
@@ -125,29 +131,31 @@ class OpenSearchEngine(Writer, Engine):
 
     def search(self, requests: Sequence[SearchRequest]) -> Iterator[Candidates]:
         """Return the candidates of each request."""
-        for some in batches(requests):
-            template = some[0].template
+        for batch in batches(requests):
+            template = batch[0].template
             if template is not None:
-                run = template.template.kind == "run"
-                found = map(hits_of_run, some) if run else self.templates.find(some)
-                for request, hits in zip(some, found):
+                is_run = template.template.kind == "run"
+                hits_of_requests = map(hits_of_run, batch) if is_run else self.templates.find(batch)
+                for request, hits in zip(batch, hits_of_requests):
                     yield self._union(request, hits) if request.retrievers else hits
-            elif some[0].ids is not None:
-                yield from map(self.searcher.select, some)
+            elif batch[0].ids is not None:
+                yield from map(self.searcher.select, batch)
             else:
-                yield from self.searcher.search(some)
+                yield from self.searcher.search(batch)
 
     def _union(self, request: SearchRequest, hits: Candidates) -> Candidates:
         """Join the hits of a template with the results of other retrievers, under its filters."""
         assert request.template is not None
         search, query = request.template
-        others, scored = request.others(self.first_stages[0]), None
+        plain_request = request.without_template(self.first_stages[0])
         if search.kind == "run":
-            (found,) = self.searcher.search([others])
-        else:
-            (found,) = self.searcher.search([others], self.templates.filters(search, query))
-            scored = self.templates.score(request, sorted({*found.ids} - {*hits.ids}))
-        return union_with_search(request, hits, found, scored)
+            (retrieved,) = self.searcher.search([plain_request])
+            return union_with_search(request, hits, retrieved)
+        conditions = self.templates.filters(search, query)
+        (retrieved,) = self.searcher.search([plain_request], conditions)
+        new_ids = set(retrieved.ids).difference(hits.ids)
+        rescored = self.templates.score(request, sorted(new_ids))
+        return union_with_search(request, hits, retrieved, rescored)
 
     def check_template(self, search: SearchTemplate, query: Query) -> SearchTemplate:
         """See :meth:`Templates.check`."""

@@ -33,14 +33,15 @@ _TOGETHER = 2000  # hits that one _msearch returns, about
 
 
 Clauses = list[dict[str, Any]]
-"""Queries that hits must match, without effect on scores."""
+"""Queries that hits must match. They have no effect on scores."""
 
 
 class Hit(NamedTuple):
     """A hit of a search.
 
-    score: of the first stage; NaN: of something else.
-    features: field -> Base64. version: index, sequence number and primary term, if attached.
+    score:    by the search that found it.
+    features: field -> stored feature, in Base64.
+    version:  index, sequence number and primary term of a document in an attached index.
     """
 
     id: str
@@ -74,41 +75,55 @@ def search_options(settings: Settings, text: str) -> dict[str, str]:
 
 
 class Searcher:
-    """Finds and scores the documents of one index. attached: the features of an attached index."""
+    """Finds and scores the documents of one index.
+
+    attached: the features of an attached index; None if the index has the features.
+    """
 
     def __init__(self, features: DocValueFeatures, attached: AttachedFeatures | None) -> None:
-        self._features, self._attached = features, attached
-        index = self._index = features.reader.index
-        self._settings, self._layout = index.settings, index.layout
+        self._features = features
+        self._attached = attached
+        self._index = features.reader.index
+        self._settings = self._index.settings
+        self._layout = self._index.layout
         self.fields = Fields(features.reader)
 
-    def search(self, requests: Sequence[SearchRequest], kept: Clauses | None = None) -> Iterator[Candidates]:
-        """Search for one batch of requests; see :func:`batches`. kept: additional filters.
+    def search(
+        self, requests: Sequence[SearchRequest], conditions: Clauses | None = None
+    ) -> Iterator[Candidates]:
+        """Search for requests with equal options; see :func:`batches`.
+
+        conditions: clauses that hits must match, besides the filters of the requests.
 
         A second request to the cluster gets first-stage scores if the first one cannot.
         """
-        one = requests[0]
-        one.check(self._layout.first_stages)
-        columns = {query.name: self._searchable_column(query) for query in one.vector_queries}
-        wanted = self._feature_keys(one)
-        kept = [*(kept or ()), *self.fields.clauses(one.filters)]
-        depths = [one.depth for _ in one.signals] + [query.depth or one.depth for query in one.vector_queries]
-        together = max(1, _TOGETHER // sum(depths))
-        for i in range(0, len(requests), together):
-            some = [replace(request, text=_encodable(request.text)) for request in requests[i : i + together]]
-            searches = [search for request in some for search in self._searches(request, columns, kept)]
-            answers = iter(self._find(searches, [*wanted.values()]))
-            for request in some:
-                yield self._union(request, list(islice(answers, len(depths))), columns, wanted)
+        options = requests[0]
+        options.check(self._layout.first_stages)
+        columns = {query.name: self._searchable_column(query) for query in options.vector_queries}
+        feature_keys = self._feature_keys(options)
+        clauses = [*(conditions or ()), *self.fields.clauses(options.filters)]
+        depths = [options.depth] * len(options.signals)
+        depths += [query.depth or options.depth for query in options.vector_queries]
+        batch_size = max(1, _TOGETHER // sum(depths))
+        for start in range(0, len(requests), batch_size):
+            batch = []
+            searches: list[Search] = []
+            for request in requests[start : start + batch_size]:
+                encodable = replace(request, text=_encodable(request.text))
+                batch.append(encodable)
+                searches += self._searches(encodable, columns, clauses)
+            answers = iter(self._find(searches, list(feature_keys.values())))
+            for request in batch:
+                yield self._union(request, list(islice(answers, len(depths))), columns, feature_keys)
 
     def select(self, request: SearchRequest) -> Candidates:
         """Score and order the requested documents."""
         request.check(self._layout.first_stages)
-        wanted = self._feature_keys(request)
+        feature_keys = self._feature_keys(request)
         ids = [id for id in dict.fromkeys(request.ids or ()) if usable(id)]
         text = _encodable(request.text)
-        hits, took = self._among(ids, text, request.first_stage, [*wanted.values()])
-        return self._candidates(_ordered(hits), took, request, wanted)
+        hits, took = self._among(ids, text, request.first_stage, list(feature_keys.values()))
+        return self._candidates(_ordered(hits), took, request, feature_keys)
 
     def score(self, text: str, signal: str, ids: Sequence[str]) -> NDArray[np.float64]:
         """Score documents; see :meth:`Engine.score`."""
@@ -120,7 +135,11 @@ class Searcher:
     def _among(
         self, ids: Sequence[str], text: str, signal: str, keys: Sequence[str] = (), *, matching: bool = False
     ) -> Answer:
-        """Given documents with their scores. matching: only documents with a term of ``text``."""
+        """Return documents with their scores.
+
+        keys:     features to return.
+        matching: leave out documents that have no term of ``text``.
+        """
         kind = "must" if matching else "should"
         shape = self._index.shape()
         page_size = max(1, shape.window // shape.shards)  # each shard may have a document of the same id
@@ -133,19 +152,20 @@ class Searcher:
             hits += answer.hits
         return Answer(hits, answer.took if ids else 0.0)
 
-    def _searchable_column(self, one: VectorQuery) -> Column:
-        column = self._features.searchable(one.name, one.version)
+    def _searchable_column(self, query: VectorQuery) -> Column:
+        name = query.name
+        column = self._features.searchable(name, query.version)
         if column is None:
-            raise cannot_retrieve(one.name)
-        expected = feature_width(one.passages, len(one.vector))
+            raise cannot_retrieve(name)
+        expected = feature_width(query.passages, len(query.vector))
         if column.width != expected:
             raise WorkspaceError(
-                f"the {one.name} features have {column.width} numbers, not {expected}; train {one.name} again"
+                f"the {name} features have {column.width} numbers, not {expected}; train {name} again"
             )
         return column
 
     def _feature_keys(self, request: SearchRequest) -> dict[str, str]:
-        """Ranker -> key of features in the requested version, if the index has them."""
+        """Return the key of each ranker's features in the requested version, if the index has them."""
         versions = {} if self._attached else dict(request.features)
         versions |= {query.name: query.version for query in request.vector_queries}
         keys = {name: feature_key(name, version) for name, version in versions.items()}
@@ -154,22 +174,27 @@ class Searcher:
         return {name: key for name, key in keys.items() if key in self._features.columns}
 
     def _searches(
-        self, request: SearchRequest, columns: Mapping[str, Column], kept: Clauses
+        self, request: SearchRequest, columns: Mapping[str, Column], conditions: Clauses
     ) -> Iterator[Search]:
-        """The searches of a request, by signal, then by vector."""
+        """Yield the searches of a request: one for each signal, then one for each vector."""
         for signal in request.signals:
-            query = {"bool": {"must": [self._layout.query(request.text, signal)], "filter": kept}}
+            query = {"bool": {"must": [self._layout.query(request.text, signal)], "filter": conditions}}
             yield Search(query, request.text, request.depth)
-        for one in request.vector_queries:
-            yield self._nearest(one, columns[one.name], request, kept)
+        for vector_query in request.vector_queries:
+            yield self._nearest(vector_query, columns[vector_query.name], request, conditions)
 
-    def _nearest(self, one: VectorQuery, column: Column, request: SearchRequest, kept: Clauses) -> Search:
-        """The search for documents by their nearest vector.
+    def _nearest(
+        self, vector_query: VectorQuery, column: Column, request: SearchRequest, conditions: Clauses
+    ) -> Search:
+        """Return the search for documents by their nearest vector.
 
         With a graph, hits have first-stage scores and may exceed the depth. Without, they have similarities.
         """
-        name, path = vector_field(feature_key(one.name, one.version), column.passages)
-        vector, depth, shape = one.vector.tolist(), one.depth or request.depth, self._index.shape()
+        key = feature_key(vector_query.name, vector_query.version)
+        name, path = vector_field(key, column.passages)
+        vector = vector_query.vector.tolist()
+        depth = vector_query.depth or request.depth
+        shape = self._index.shape()
 
         def inside(query: dict[str, Any]) -> dict[str, Any]:
             return {"nested": {"path": path, "query": query, "score_mode": "max"}} if path else query
@@ -177,19 +202,17 @@ class Searcher:
         if column.vectors == "exact":
             values = {"field": name, "query_value": vector, "space_type": "innerproduct"}
             script = {"source": "knn_score", "lang": "knn", "params": values}
-            having = {"bool": {"filter": {"exists": {"field": name}}}}
-            scored = inside({"script_score": {"query": having, "script": script}})
-            return Search(
-                {"bool": {"must": [scored], "filter": kept}}, request.text, min(depth, shape.window)
-            )
+            with_vector = {"bool": {"filter": {"exists": {"field": name}}}}
+            scored = inside({"script_score": {"query": with_vector, "script": script}})
+            query: dict[str, Any] = {"bool": {"must": [scored], "filter": conditions}}
+            return Search(query, request.text, min(depth, shape.window))
         # A shard has about its share of the nearest.
         count = min(depth, 2 * depth // shape.shards + 100, shape.window)
         # The filter is applied in the search of the graph, and again to its result.
-        inner = {"filter": {"bool": {"filter": list(kept)}}} if kept else {}
-        near = inside({"knn": {name: {"vector": vector, "k": count, **inner}}})
-        query = {
-            "bool": {"filter": [near, *kept], "should": self._layout.query(request.text, request.first_stage)}
-        }
+        filters = {"filter": {"bool": {"filter": list(conditions)}}} if conditions else {}
+        near = inside({"knn": {name: {"vector": vector, "k": count, **filters}}})
+        scoring = self._layout.query(request.text, request.first_stage)
+        query = {"bool": {"filter": [near, *conditions], "should": scoring}}
         return Search(query, request.text, min(shape.shards * count, shape.window))
 
     def _union(
@@ -197,45 +220,50 @@ class Searcher:
         request: SearchRequest,
         answers: Sequence[Answer],
         columns: Mapping[str, Column],
-        wanted: Mapping[str, str],
+        feature_keys: Mapping[str, str],
     ) -> Candidates:
-        """The hits of all retrievers, with first-stage scores."""
-        parts, took = self._parts(request, answers, wanted), max(answer.took for answer in answers)
+        """Return the hits of all retrievers, with first-stage scores."""
+        hits_by_retriever = self._hits_by_retriever(request, answers, feature_keys)
+        took = max(answer.took for answer in answers)
         if not request.retrievers:
-            return self._candidates(parts[request.first_stage], took, request, wanted)
-        scored = {request.first_stage, *(name for name, c in columns.items() if c.vectors != "exact")}
-        hits_by_id = {hit.id: hit for part in parts.values() for hit in part}
+            return self._candidates(hits_by_retriever[request.first_stage], took, request, feature_keys)
+        hits_by_id: dict[str, Hit] = {}
         scores: dict[str, float] = {}
-        for name, part in parts.items():
-            if name in scored:
-                for hit in part:
+        for name, hits in hits_by_retriever.items():
+            # A search in a graph also scores its hits by the first stage.
+            has_scores = name == request.first_stage or (name in columns and columns[name].vectors != "exact")
+            for hit in hits:
+                hits_by_id[hit.id] = hit
+                if has_scores:
                     scores[hit.id] = max(hit.score, scores.get(hit.id, hit.score))
         unscored = [id for id in hits_by_id if id not in scores]
         if unscored:
             scores |= zip(unscored, self.score(request.text, request.first_stage, unscored).tolist())
-        hits = _ordered([hit._replace(score=scores[id]) for id, hit in hits_by_id.items()])
-        members = {name: {hit.id for hit in part} for name, part in parts.items()}
-        by = {name: np.array([hit.id in some for hit in hits], np.bool_) for name, some in members.items()}
-        return replace(self._candidates(hits, took, request, wanted), retrieved_by=by)
+        union = _ordered([hit._replace(score=scores[id]) for id, hit in hits_by_id.items()])
+        retrieved_by = {}
+        for name, hits in hits_by_retriever.items():
+            ids = {hit.id for hit in hits}
+            retrieved_by[name] = np.array([hit.id in ids for hit in union], np.bool_)
+        return replace(self._candidates(union, took, request, feature_keys), retrieved_by=retrieved_by)
 
-    def _parts(
-        self, request: SearchRequest, answers: Sequence[Answer], wanted: Mapping[str, str]
+    def _hits_by_retriever(
+        self, request: SearchRequest, answers: Sequence[Answer], feature_keys: Mapping[str, str]
     ) -> dict[str, list[Hit]]:
-        """The best hits of each retriever."""
-        parts: dict[str, list[Hit]] = {}
+        """Return the best hits of each retriever."""
+        best_hits: dict[str, list[Hit]] = {}
         for signal, answer in zip(request.signals, answers):
-            parts[signal] = _ordered(answer.hits)[: request.depth]
+            best_hits[signal] = _ordered(answer.hits)[: request.depth]
         for query, answer in zip(request.vector_queries, answers[len(request.signals) :], strict=True):
-            hits = self._by_product(answer.hits, query, wanted[query.name])
-            parts[query.name] = hits[: query.depth or request.depth]
-        return parts
+            hits = self._by_product(answer.hits, query, feature_keys[query.name])
+            best_hits[query.name] = hits[: query.depth or request.depth]
+        return best_hits
 
-    def _by_product(self, hits: Sequence[Hit], one: VectorQuery, key: str) -> list[Hit]:
-        """The hits with positive products, the largest first."""
+    def _by_product(self, hits: Sequence[Hit], query: VectorQuery, key: str) -> list[Hit]:
+        """Return the hits with positive products, the largest first."""
         values, _ = self._decoded(hits, key)
-        vector = one.vector.astype(np.float64)
-        if one.passages:
-            exact = passage_cosines(vector, values, one.passages).max(axis=1)
+        vector = query.vector.astype(np.float64)
+        if query.passages:
+            exact = passage_cosines(vector, values, query.passages).max(axis=1)
         else:
             exact = values.astype(np.float64) @ vector
         products = exact.astype(np.float32)
@@ -243,14 +271,16 @@ class Searcher:
         return _each_once([hits[i] for i in order if products[i] > 0])
 
     def _decoded(self, hits: Sequence[Hit], key: str) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """Return (n, width) features of hits, and (n,) bool: missing."""
         field = f"{FEATURES}.{key}"
         texts = [hit.features[field][0] if field in hit.features else None for hit in hits]
         return self._features.columns[key].decode(texts)
 
     def _candidates(
-        self, hits: Sequence[Hit], took: float, request: SearchRequest, wanted: Mapping[str, str]
+        self, hits: Sequence[Hit], took: float, request: SearchRequest, feature_keys: Mapping[str, str]
     ) -> Candidates:
-        ids, scores = [hit.id for hit in hits], np.array([hit.score for hit in hits], np.float64)
+        ids = [hit.id for hit in hits]
+        scores = np.array([hit.score for hit in hits], np.float64)
         values: dict[str, NDArray[Any]] = {}
         missing: dict[str, NDArray[np.bool_]] = {}
         if self._attached is not None:
@@ -259,8 +289,8 @@ class Searcher:
                 values, missing = self._attached.read(request.features, ids, versions)
         else:
             for name in request.features:
-                if name in wanted:
-                    values[name], missing[name] = self._decoded(hits, wanted[name])
+                if name in feature_keys:
+                    values[name], missing[name] = self._decoded(hits, feature_keys[name])
                 else:
                     values[name] = np.empty((len(ids), 0), np.float32)
                     missing[name] = np.ones(len(ids), np.bool_)
@@ -271,21 +301,23 @@ class Searcher:
         located = self._attached if self._attached is not None and self._attached.locates else None
         stored = self._layout.attached and located is None
         bodies = [self._body(search, keys, stored) for search in searches]
-        answers = list(self._send(searches, bodies))
-        results = [answer["hits"]["hits"] for answer in answers]
-        ids = located.ids(results) if located else [[_id(hit) for hit in hits] for hits in results]
-        for place, search in enumerate(searches):
-            if not all(ids[place]):  # written without `id`, or after the encoding
-                (answers[place],) = self._send([search], [self._body(search, keys, True)])
-                results[place] = answers[place]["hits"]["hits"]
-                ids[place] = [_id(hit) for hit in results[place]]
-        return [
-            Answer(list(map(_hit, hits, some)), answer["took"] / 1000)
-            for hits, some, answer in zip(results, ids, answers)
-        ]
+        responses = list(self._send(searches, bodies))
+        results = [response["hits"]["hits"] for response in responses]
+        ids_of_results = list(map(_ids, results)) if located is None else located.ids(results)
+        answers: list[Answer] = []
+        for search, response, ids in zip(searches, responses, ids_of_results):
+            if not all(ids):  # written without `id`, or after the encoding
+                (response,) = self._send([search], [self._body(search, keys, True)])
+                ids = _ids(response["hits"]["hits"])
+            hits = list(map(_hit, response["hits"]["hits"], ids))
+            answers.append(Answer(hits, response["took"] / 1000))
+        return answers
 
     def _body(self, search: Search, keys: Sequence[str], stored: bool) -> dict[str, Any]:
-        """stored: with ``_id``, for which a cluster decompresses all texts: ten times as slow."""
+        """Return the body of a search.
+
+        stored: return ``_id``. The cluster decompresses all texts for it, which is ten times as slow.
+        """
         body: dict[str, Any] = {"query": search.query, "size": search.size}
         body |= {"_source": False} if stored else {"stored_fields": "_none_"}
         if self._layout.attached:
@@ -302,16 +334,18 @@ class Searcher:
             yield self._index.search(_DOING, bodies[0], **options[0])
             return
         lines: list[Any] = []
-        for option, body in zip(options, bodies):
-            lines += [{**option, "index": self._settings.index}, {**DEFAULTS, **body}]
+        for search_parameters, body in zip(options, bodies):
+            lines += [{**search_parameters, "index": self._settings.index}, {**DEFAULTS, **body}]
         with self._index.asking(_DOING):
-            answers = self._index.client.msearch(body=lines)["responses"]
-        for body, option, answer in zip(bodies, options, answers, strict=True):
-            yield self._index.search(_DOING, body, **option) if "error" in answer else answer
+            responses = self._index.client.msearch(body=lines)["responses"]
+        for body, search_parameters, response in zip(bodies, options, responses, strict=True):
+            if "error" in response:
+                response = self._index.search(_DOING, body, **search_parameters)
+            yield response
 
 
-def _id(hit: Mapping[str, Any]) -> str:
-    return (hit["sort"][1] if "sort" in hit else hit["_id"]) or ""
+def _ids(hits: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [(hit["sort"][1] if "sort" in hit else hit["_id"]) or "" for hit in hits]
 
 
 def _hit(hit: Mapping[str, Any], id: str) -> Hit:
