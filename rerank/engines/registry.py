@@ -19,15 +19,16 @@ ENGINES = {
 """Name -> module and class, imported on first use."""
 
 
-def engine_class(name: object, where: str) -> type[Engine]:
-    """Return an engine's class. Raises UsageError for an unknown name."""
+def engine_class(name: object, settings_file: str) -> type[Engine]:
+    """Return the class of an engine. Raises UsageError with the settings file for an unknown name."""
+    engine: type[Engine]
     if isinstance(name, str) and name in ENGINES:
-        module, _, kind = ENGINES[name].partition(":")
-        found: type[Engine] = getattr(import_module(module), kind)
-        return found
-    others = {entry.name: entry for entry in entry_points(group=GROUP)}
-    if isinstance(name, str) and name in others:
-        loaded: type[Engine] = others[name].load()
-        return loaded
-    known = " or ".join(f'"{one}"' for one in (*ENGINES, *others))
-    raise UsageError(f"{where}: engine {name!r} is unknown; use {known}")
+        module, _, class_name = ENGINES[name].partition(":")
+        engine = getattr(import_module(module), class_name)
+        return engine
+    installed = {entry.name: entry for entry in entry_points(group=GROUP)}
+    if isinstance(name, str) and name in installed:
+        engine = installed[name].load()
+        return engine
+    names = " or ".join(f'"{engine_name}"' for engine_name in (*ENGINES, *installed))
+    raise UsageError(f"{settings_file}: engine {name!r} is unknown; use {names}")

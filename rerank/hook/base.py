@@ -15,7 +15,7 @@ from opensearchpy import exceptions as client_errors
 
 from rerank.engines.opensearch import OpenSearchEngine
 from rerank.engines.opensearch.connection import connect, is_url
-from rerank.engines.opensearch.errors import asking
+from rerank.engines.opensearch.errors import translate_client_errors
 from rerank.engines.opensearch.index import NO_PIPELINE
 from rerank.engines.opensearch.writing import DEFAULT_PIPELINE
 from rerank.errors import EngineError, InputError, RerankError, UsageError
@@ -295,7 +295,7 @@ class Hook(ABC):
 
     def _counters(self, url: str) -> dict[str, Any] | None:
         settings = replace(self.settings, url=(url,), timeout=min(self.settings.timeout, PATIENCE))
-        with asking(settings, "looking for the node"), closing(connect(settings)) as client:
+        with translate_client_errors(settings, "looking for the node"), closing(connect(settings)) as client:
             try:
                 answer: dict[str, Any] = client.transport.perform_request("GET", "/_rerank/stats")
             except client_errors.ConnectionError:
@@ -402,7 +402,7 @@ class Hook(ABC):
             asked |= {"_source": True, **plain}  # response processors may read fields
         if text is not None:
             asked |= {"search_pipeline": self.name, **self._search_options(text)}
-        with asking(self.settings, "searching"):
+        with translate_client_errors(self.settings, "searching"):
             answer: dict[str, Any] = self._client.search(index=self.settings.index, body=asked, params=params)
         return answer
 
@@ -437,7 +437,7 @@ class Hook(ABC):
 
     def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
         """None for status 404, except for PUT."""
-        with asking(self.settings, f"{method} {path}"):
+        with translate_client_errors(self.settings, f"{method} {path}"):
             try:
                 answer: dict[str, Any] = self._client.transport.perform_request(method, path, body=body)
             except client_errors.NotFoundError:

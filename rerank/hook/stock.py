@@ -15,7 +15,7 @@ from typing import Any
 
 from opensearchpy import exceptions as client_errors
 
-from rerank.engines.opensearch.errors import cause
+from rerank.engines.opensearch.errors import root_cause
 from rerank.engines.opensearch.index import NO_PIPELINE
 from rerank.errors import EngineError, UsageError
 from rerank.files import parse_json
@@ -235,7 +235,7 @@ class StockHook(Hook):
             return "the model is missing"
         except client_errors.TransportError as error:
             again = "install again with its token in --token-file"
-            reason = f"{cause(error.info, str(error.error))[1]} ({error.status_code})"
+            reason = f"{root_cause(error.info, str(error.error))[1]} ({error.status_code})"
             return f"{reason}; {again if error.status_code == 401 else _SETTINGS}"
         return None
 

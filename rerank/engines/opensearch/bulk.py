@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 from opensearchpy import exceptions as client_errors
 
-from rerank.engines.opensearch.errors import block, cause, explain
+from rerank.engines.opensearch.errors import describe_block, explain, root_cause
 from rerank.engines.opensearch.index import Index
 from rerank.errors import EngineError
 
@@ -61,18 +61,18 @@ class Written:
         """
         ((kind, answer),) = item.items()
         status, id, result = answer["status"], answer["_id"], answer.get("result")
-        _, reason = cause(answer)
+        _, reason = root_cause(answer)
         if result == "not_found" or (status == 404 and kind == "update"):
             self.missing.append(id)
         elif "error" not in answer:
             name = result if result in ("created", "deleted") else "updated"
             setattr(self, name, getattr(self, name) + 1)
-        elif status in (429, 503) and not block(reason):
+        elif status in (429, 503) and not describe_block(reason):
             return f"{status}: {reason}"
         elif status == 409:
             self.conflicts.append(id)
-        elif status in (401, 403, 404) or block(reason):
-            raise EngineError(f"{_DOING}: {block(reason) or f'{reason} ({status})'}")
+        elif status in (401, 403, 404) or describe_block(reason):
+            raise EngineError(f"{_DOING}: {describe_block(reason) or f'{reason} ({status})'}")
         else:
             self.refused.append((id, reason))
         return ""
@@ -152,4 +152,4 @@ def _is_temporary(problem: client_errors.OpenSearchException) -> bool:
     if isinstance(problem, client_errors.ConnectionError):  # refused, reset, timed out
         return True
     status = getattr(problem, "status_code", None)
-    return status in (429, 502, 503, 504) and not block(str(getattr(problem, "info", "")))
+    return status in (429, 502, 503, 504) and not describe_block(str(getattr(problem, "info", "")))

@@ -20,7 +20,7 @@ from urllib3.exceptions import LocationParseError
 from urllib3.util import parse_url
 
 from rerank.engines.opensearch.auth import client_options
-from rerank.engines.opensearch.errors import asking
+from rerank.engines.opensearch.errors import translate_client_errors
 from rerank.errors import EngineError, InputError, UsageError
 from rerank.files import parse_json
 
@@ -196,7 +196,7 @@ def connect(settings: Settings) -> OpenSearch:
 
 def check(client: OpenSearch, settings: Settings) -> None:
     """Raise EngineError unless the cluster is OpenSearch of a supported version."""
-    with asking(settings, "connecting"):
+    with translate_client_errors(settings, "connecting"):
         try:
             about = client.info()
         except (  # a page, or another path than OpenSearch's

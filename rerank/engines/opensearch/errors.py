@@ -23,8 +23,8 @@ CREATE_AGAIN = (
 
 
 @contextmanager
-def asking(settings: Settings, doing: str) -> Iterator[None]:
-    """Turn client errors into EngineError: action, place, problem, hint."""
+def translate_client_errors(settings: Settings, doing: str) -> Iterator[None]:
+    """Turn errors of the client into EngineError, with action, address, problem and remedy."""
     try:
         yield
     except client_errors.OpenSearchException as error:
@@ -52,8 +52,10 @@ def explain(error: Exception, settings: Settings, doing: str) -> EngineError:
 
 
 def _refusal(error: Exception, settings: Settings) -> str:
-    where, index, status = settings.where, settings.index, getattr(error, "status_code", None)
-    kind, reason = cause(getattr(error, "info", None), str(getattr(error, "error", error)))
+    where = settings.where
+    index = settings.index
+    status = getattr(error, "status_code", None)
+    kind, reason = root_cause(getattr(error, "info", None), str(getattr(error, "error", error)))
     window = re.search(r"less than or equal to: \[(\d+)\] but was \[(\d+)\]", reason)
     simple = {
         401: f"{where} needs other credentials (401); check user, password or token",
@@ -63,8 +65,9 @@ def _refusal(error: Exception, settings: Settings) -> str:
     }
     if status == 401:
         return simple[status]
-    if blocked := block(reason):
-        return blocked
+    block = describe_block(reason)
+    if block:
+        return block
     if window and status != 403:
         return (
             f"a depth of {window[2]} is more than the {window[1]} that index {index!r} returns at once;"
@@ -85,42 +88,53 @@ def _refusal(error: Exception, settings: Settings) -> str:
     return simple.get(status or 0, f"{where} refuses ({status}): {reason}")
 
 
-def block(reason: str) -> str:
-    """Explain a block of an index or cluster; "" for other reasons."""
+def describe_block(reason: str) -> str:
+    """Return what to do about a block of an index or cluster; empty for other reasons."""
     if not re.search("FORBIDDEN/|flood-stage|read-only", reason):
         return ""
     return f"{reason}; remove the block, after freeing disk space if the disks are full"
 
 
-def cause(info: object, otherwise: str = "") -> tuple[str, str]:
-    """Return type and reason of the innermost cause."""
-    found = info.get("error") if isinstance(info, Mapping) else None
-    if isinstance(found, str):
-        return "", one_line(found)
-    if not isinstance(found, Mapping):
+def root_cause(info: object, otherwise: str = "") -> tuple[str, str]:
+    """Return the type of an error, and the reasons from its outermost to its innermost cause.
+
+    info:      the answer of the cluster.
+    otherwise: the reason if the answer has none, such as the page of a proxy.
+    """
+    error = info.get("error") if isinstance(info, Mapping) else None
+    if isinstance(error, str):
+        return "", one_line(error)
+    if not isinstance(error, Mapping):
         return "", one_line(re.sub(r"<[^>]*>", " ", otherwise)) or "no reason given"
-    kind = str(found.get("type", ""))
-    inner: Any = found
-    failed = found.get("failed_shards")
+    kind = str(error.get("type", ""))
+    reasons: list[str] = []
+    cause = _first_cause(error)
+    while isinstance(cause, Mapping):
+        reason = str(cause.get("reason") or cause.get("type") or "")
+        if reason and reason not in reasons:
+            reasons.append(reason)
+        cause = cause.get("caused_by")
+    return kind, one_line(": ".join(reasons) or otherwise or kind)
+
+
+def _first_cause(error: Mapping[str, Any]) -> Any:
+    """Return the reason of the first failed shard, else the first root cause, else the error itself."""
+    failed = error.get("failed_shards")
     if isinstance(failed, Sequence) and failed and isinstance(failed[0], Mapping) and "reason" in failed[0]:
-        inner = failed[0]["reason"]
-    elif found.get("root_cause"):
-        inner = found["root_cause"][0]
-    reasons = []
-    while isinstance(inner, Mapping):
-        reasons.append(str(inner.get("reason") or inner.get("type") or ""))
-        inner = inner.get("caused_by")
-    return kind, one_line(": ".join(dict.fromkeys(filter(None, reasons))) or otherwise or kind)
+        return failed[0]["reason"]
+    return error["root_cause"][0] if error.get("root_cause") else error
 
 
-def one_line(text: str, most: int = 300) -> str:
+def one_line(text: str, max_length: int = 300) -> str:
     """Return a text as one line of limited length."""
     line = " ".join(text.split())
-    return line if len(line) <= most else f"{line[:most]}…"
+    return line if len(line) <= max_length else f"{line[:max_length]}…"
 
 
 def _innermost(error: BaseException) -> str:
-    """The reason of the first exception in a chain."""
-    while inner := next((one for one in error.args if isinstance(one, BaseException)), error.__cause__):
+    """Return the reason of the first exception in a chain."""
+    inner: BaseException | None = error
+    while inner is not None:
         error = inner
+        inner = next((arg for arg in error.args if isinstance(arg, BaseException)), error.__cause__)
     return one_line(getattr(error, "strerror", None) or str(error), 150)

@@ -36,7 +36,7 @@ class Fields:
     def clauses(self, filters: Sequence[Filter]) -> list[dict[str, Any]]:
         """Return a clause per filter. Raises UsageError for an unknown field or wrong type."""
         uuids = frozenset(self._index.shape().uuids.values()) if filters else frozenset()
-        return [self._cached(uuids, one) for one in filters]
+        return [self._cached(uuids, condition) for condition in filters]
 
     def _clause(self, uuids: frozenset[str], condition: Filter) -> dict[str, Any]:
         """uuids: of the indices, which can change."""
@@ -55,7 +55,7 @@ class Fields:
         index = self._index.settings.index
         fields = self._caps(",".join([field, *_parents(field), "*.keyword"]))
         types = fields.get(field, {})
-        if not all(about.get("searchable", True) for about in types.values()):
+        if not all(capabilities.get("searchable", True) for capabilities in types.values()):
             raise UsageError(
                 f"filter {condition}: field {field!r} of index {index!r} has `index: false`, so no search can"
                 " use it; name another field"
@@ -65,7 +65,7 @@ class Fields:
         return {"nested": {"path": nested, "query": result}} if nested else result
 
     def _caps(self, names: str) -> dict[str, dict[str, Any]]:
-        """Field -> type -> capabilities."""
+        """Return field -> type -> capabilities."""
         index = self._index.settings.index
         with self._index.asking("looking for fields"):
             answer = self._index.client.field_caps(index=index, params={"fields": names})
@@ -74,37 +74,54 @@ class Fields:
 
     def number_fields(self, names: Sequence[str] = ("*",)) -> dict[str, str]:
         """Return field -> ``number`` or ``date``, without fields that have no doc values."""
-        parents = {parent for name in names for parent in _parents(name)}
+        parents: set[str] = set()
+        for name in names:
+            parents.update(_parents(name))
         fields = self._caps(",".join([*names, *sorted(parents)]))
-        numbers: dict[str, str] = {}
-        for name, types in fields.items():
-            readable = all(about.get("aggregatable", True) for about in types.values())
-            if name.startswith("_") or not readable or _nested(name, fields):
-                continue
-            if types.keys() <= NUMERIC | TIMES:
-                numbers[name] = "date" if types.keys() <= TIMES else "number"
-        return numbers
+        return {name: kind for name in fields if (kind := _number_kind(name, fields))}
 
     def field_values(self, ids: Sequence[str], fields: Sequence[str]) -> list[NDArray[np.float64]]:
         """Return numbers and dates; see :meth:`Engine.field_values`."""
-        known = self.number_fields(fields)
+        if not fields:
+            return []
+        kinds = self.number_fields(fields)
+        formats: list[dict[str, str]] = []
         for field in fields:
-            if field not in known:
-                types = self._caps(field).get(field, {})
-                kinds = ", ".join(sorted(types))
-                if types and types.keys() <= NUMERIC | TIMES:
-                    kinds += " in a nested field or without doc values"
-                raise UsageError(
-                    f"field {field!r} of index {self._index.settings.index!r} is not a number: it is"
-                    f" {f'of type {kinds}' if kinds else 'missing'}; fields of numbers:"
-                    f" {', '.join(sorted(self.number_fields())) or 'none'}"
-                )
-        asked = [{"field": f} | ({"format": "epoch_millis"} if known[f] == "date" else {}) for f in fields]
-        hits = self._reader.hits(ids, _source=False, docvalue_fields=asked) if fields else ()
-        found = {hit["_id"]: hit.get("fields", {}) for hit in hits}
-        values = [[float(found.get(id, {}).get(f, [np.nan])[0]) for id in ids] for f in fields]
-        scale = {"date": 1000.0, "number": 1.0}
-        return [np.array(some, np.float64) / scale[known[f]] for f, some in zip(fields, values)]
+            if field not in kinds:
+                raise self._not_a_number(field)
+            is_date = kinds[field] == "date"
+            formats.append({"field": field, "format": "epoch_millis"} if is_date else {"field": field})
+        values_by_id: dict[str, Mapping[str, Sequence[Any]]] = {}
+        for hit in self._reader.hits(ids, _source=False, docvalue_fields=formats):
+            values_by_id[hit["_id"]] = hit.get("fields", {})
+        columns = []
+        for field in fields:
+            first_values = [values_by_id.get(id, {}).get(field, [np.nan])[0] for id in ids]
+            scale = 1000.0 if kinds[field] == "date" else 1.0
+            columns.append(np.array(list(map(float, first_values)), np.float64) / scale)
+        return columns
+
+    def _not_a_number(self, field: str) -> UsageError:
+        """Return the error for a field that has no numbers or whose numbers cannot be read."""
+        types = self._caps(field).get(field, {})
+        description = f"of type {', '.join(sorted(types))}" if types else "missing"
+        if types and types.keys() <= NUMERIC | TIMES:
+            description += " in a nested field or without doc values"
+        return UsageError(
+            f"field {field!r} of index {self._index.settings.index!r} is not a number: it is {description};"
+            f" fields of numbers: {', '.join(sorted(self.number_fields())) or 'none'}"
+        )
+
+
+def _number_kind(field: str, fields: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return ``number`` or ``date`` for a field whose numbers can be read, else an empty text."""
+    types = fields[field]
+    has_doc_values = all(capabilities.get("aggregatable", True) for capabilities in types.values())
+    if field.startswith("_") or not has_doc_values or _nested(field, fields):
+        return ""
+    if types.keys() <= TIMES:
+        return "date"
+    return "number" if types.keys() <= NUMERIC | TIMES else ""
 
 
 def _parents(field: str) -> list[str]:
@@ -118,49 +135,61 @@ def _nested(field: str, fields: Mapping[str, Mapping[str, Any]]) -> str | None:
     return next((parent for parent in _parents(field) if "nested" in fields.get(parent, {})), None)
 
 
-def clause(one: Filter, kind: str, index: str, known: Mapping[str, Any] = {}) -> dict[str, Any]:
+def clause(condition: Filter, kind: str, index: str, fields: Mapping[str, Any] = {}) -> dict[str, Any]:
     """Return a filter's clause for an attached index. Raises UsageError if the type has no such filter.
 
-    kind: type of the field. known: other fields.
+    kind: type of the field, empty if there is no such field. fields: other fields of the index.
 
     >>> clause(Filter.parse("year>=2020"), "integer", "shop")
     {'range': {'year': {'gte': 2020}}}
     """
+    field = condition.field
     if not kind:
-        raise UsageError(f"filter {one}: index {index!r} has no field {one.field!r}")
-    where = f"filter {one}: field {one.field!r} of index {index!r} is of type {kind}"
+        raise UsageError(f"filter {condition}: index {index!r} has no field {field!r}")
+    described = f"filter {condition}: field {field!r} of index {index!r} is of type {kind}"
     if kind in NUMERIC:
-        value = exact(one.value)
-        if value is None or value in (math.inf, -math.inf):
-            raise UsageError(f"{where}, and {one.value!r} is no number")
-        if one.op == "=":
-            return {"term": {one.field: value}}
-        return {"range": {one.field: {_BOUNDS[one.op]: value}}}
+        return _clause_of_number(condition, described)
     if kind in TIMES:
-        when = period(one.value)
-        if when is None:
-            raise UsageError(f"{where}, and {one.value!r} is no date; write 2024, 2024-06 or 2024-06-30")
-        low, high = (round(1000 * moment) for moment in when)
-        bounds = {
-            "=": {"gte": low, "lt": high},
-            ">=": {"gte": low},
-            ">": {"gte": high},
-            "<": {"lt": low},
-            "<=": {"lt": high},
-        }[one.op]
-        return {"range": {one.field: {**bounds, "format": "epoch_millis"}}}
-    if one.op != "=":
-        raise UsageError(f"{where}, and {one.op} compares numbers and dates; use =")
+        return _clause_of_date(condition, described)
+    if condition.op != "=":
+        raise UsageError(f"{described}, and {condition.op} compares numbers and dates; use =")
     if kind == "boolean":
-        if one.value not in ("true", "false"):
-            raise UsageError(f"{where}, and {one.value!r} is neither true nor false")
-        return {"term": {one.field: one.value == "true"}}
+        if condition.value not in ("true", "false"):
+            raise UsageError(f"{described}, and {condition.value!r} is neither true nor false")
+        return {"term": {field: condition.value == "true"}}
     if kind not in _WORDS:
-        beside = f"{one.field}.keyword"
-        raise UsageError(f"{where}; filter by one of type keyword" + f", {beside}" * (beside in known))
-    spellings = [form(one.value) for form in _SPELLINGS]
-    values = list(dict.fromkeys([one.value, *spellings]))
-    return {"terms": {one.field: values}} if len(values) > 1 else {"term": {one.field: one.value}}
+        keyword = f"{field}.keyword"
+        suggestion = f", {keyword}" if keyword in fields else ""
+        raise UsageError(f"{described}; filter by one of type keyword{suggestion}")
+    spellings = [spelling(condition.value) for spelling in _SPELLINGS]
+    values = list(dict.fromkeys([condition.value, *spellings]))
+    return {"terms": {field: values}} if len(values) > 1 else {"term": {field: condition.value}}
+
+
+def _clause_of_number(condition: Filter, described: str) -> dict[str, Any]:
+    value = exact(condition.value)
+    if value is None or value in (math.inf, -math.inf):
+        raise UsageError(f"{described}, and {condition.value!r} is no number")
+    if condition.op == "=":
+        return {"term": {condition.field: value}}
+    return {"range": {condition.field: {_BOUNDS[condition.op]: value}}}
+
+
+def _clause_of_date(condition: Filter, described: str) -> dict[str, Any]:
+    seconds = period(condition.value)
+    if seconds is None:
+        raise UsageError(
+            f"{described}, and {condition.value!r} is no date; write 2024, 2024-06 or 2024-06-30"
+        )
+    begin, end = (round(1000 * second) for second in seconds)
+    bounds = {
+        "=": {"gte": begin, "lt": end},
+        ">=": {"gte": begin},
+        ">": {"gte": end},
+        "<": {"lt": begin},
+        "<=": {"lt": end},
+    }
+    return {"range": {condition.field: {**bounds[condition.op], "format": "epoch_millis"}}}
 
 
 def _span(span: Span) -> dict[str, Any]:

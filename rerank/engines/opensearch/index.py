@@ -13,7 +13,7 @@ from opensearchpy import OpenSearch
 from opensearchpy import exceptions as client_errors
 
 from rerank.engines.opensearch.connection import Settings, check, connect
-from rerank.engines.opensearch.errors import CREATE_AGAIN, asking
+from rerank.engines.opensearch.errors import CREATE_AGAIN, translate_client_errors
 from rerank.engines.opensearch.layout import Layout, check_fields, field_types
 from rerank.errors import EngineError, UsageError
 from rerank.index_templates import index_body
@@ -56,7 +56,7 @@ class Index:
         self.lang = lang
         self.folder = folder
         self._shape: tuple[float, Shape] | None = None
-        with asking(settings, "connecting"):
+        with translate_client_errors(settings, "connecting"):
             self.client: OpenSearch = connect(settings)
         # The client is in a reference cycle, so its connections would stay open for long.
         weakref.finalize(self, self.client.close)
@@ -173,7 +173,7 @@ class Index:
 
     def asking(self, doing: str) -> AbstractContextManager[None]:
         """Turn client errors into EngineError."""
-        return asking(self.settings, doing)
+        return translate_client_errors(self.settings, doing)
 
     def search(self, doing: str, body: Mapping[str, Any], index: str | None = "", **params: str) -> Any:
         """Return the answer of all shards. index: default: of the settings; None: of a point in time.

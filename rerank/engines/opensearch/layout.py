@@ -19,26 +19,35 @@ FIELDS = ("title", "text", "categories", "links", "lang")
 """Parts of a document. In an index that rerank made, these are the names of its fields."""
 
 
-def fields_of(table: Mapping[str, Any], where: str) -> dict[str, tuple[str, ...]]:
-    """Return the document fields of an attached index. Raises UsageError.
+def fields_of(table: Mapping[str, Any], settings_file: str) -> dict[str, tuple[str, ...]]:
+    """Return the document fields of an attached index. Raises UsageError, which names the file.
 
     >>> fields_of({"text": "body", "categories": ["tags", "topic.name"]}, "rerank.toml")
     {'text': ('body',), 'categories': ('tags', 'topic.name')}
     """
     if not isinstance(table, Mapping):
-        raise UsageError(f"{where}: fields = {table!r} is not a table of fields; write [opensearch.fields]")
+        raise UsageError(
+            f"{settings_file}: fields = {table!r} is not a table of fields; write [opensearch.fields]"
+        )
     fields: dict[str, tuple[str, ...]] = {}
     for name, paths in table.items():
         if name not in FIELDS:
-            raise UsageError(f"{where}: {name!r} is not a part of a document; use {', '.join(FIELDS)}")
-        paths = (paths,) if isinstance(paths, str) else paths
-        named = isinstance(paths, (list, tuple)) and [isinstance(one, str) and one.strip() for one in paths]
-        if not named or not all(named):
-            raise UsageError(f"{where}: field {name!r} needs the name of a field of the index")
-        fields[name] = tuple(paths)
+            raise UsageError(
+                f"{settings_file}: {name!r} is not a part of a document; use {', '.join(FIELDS)}"
+            )
+        listed = (paths,) if isinstance(paths, str) else paths
+        if not _are_paths(listed):
+            raise UsageError(f"{settings_file}: field {name!r} needs the name of a field of the index")
+        fields[name] = tuple(listed)
     if fields and not {"title", "text"} & fields.keys():
-        raise UsageError(f"{where}: neither title nor text is given; name the field with the words")
+        raise UsageError(f"{settings_file}: neither title nor text is given; name the field with the words")
     return fields
+
+
+def _are_paths(values: object) -> bool:
+    if not isinstance(values, (list, tuple)) or not values:
+        return False
+    return all(isinstance(value, str) and value.strip() for value in values)
 
 
 class Layout:
@@ -75,23 +84,23 @@ class Layout:
 
     def document(self, id: str, source: Mapping[str, Any]) -> Document:
         """Return the document of a ``_source``; several texts are joined by line breaks."""
-        found: dict[str, list[str]] = {}
+        texts: dict[str, list[str]] = {}
         for name, path in self._paths:
-            value = source.get(path[0]) if len(path) == 1 else _at(source, path)
-            found.setdefault(name, []).extend(_strings(value))
+            value = source.get(path[0]) if len(path) == 1 else _value_at(source, path)
+            texts.setdefault(name, []).extend(_strings(value))
         return Document(
             id,
-            "\n".join(found.get("title", ())),
-            "\n".join(found.get("text", ())),
-            tuple(found.get("categories", ())),
-            tuple(found.get("links", ())),
-            next(iter(found.get("lang", ())), None),
+            "\n".join(texts.get("title", ())),
+            "\n".join(texts.get("text", ())),
+            tuple(texts.get("categories", ())),
+            tuple(texts.get("links", ())),
+            next(iter(texts.get("lang", ())), None),
             {} if self.attached else source.get("extra") or {},
         )
 
     def has_value(self, path: str, source: Mapping[str, Any]) -> bool:
         """Return whether a ``_source`` has a text at the path of a field."""
-        return any(_strings(_at(source, path.split("."))))
+        return any(_strings(_value_at(source, path.split("."))))
 
     def row(self, document: Document) -> dict[str, Any]:
         """Return the fields that are written with the features: id and categories, for the hook.
@@ -132,18 +141,19 @@ def check_fields(index: str, mappings: Mapping[str, Any], fields: Mapping[str, S
     source = mappings.get("_source", {})
     if source.get("enabled") is False:
         raise EngineError(f"index {index!r} has no _source, so it cannot be read; reindex it with _source")
-    unread = [path for paths in fields.values() for path in paths if not _in_source(path, source)]
-    if unread:
+    not_stored = [path for paths in fields.values() for path in paths if not _in_source(path, source)]
+    if not_stored:
         raise EngineError(
-            f"index {index!r} excludes {', '.join(unread)} from _source; name others, or reindex it with them"
+            f"index {index!r} excludes {', '.join(not_stored)} from _source; name others, or reindex it with"
+            " them"
         )
     for name, paths in fields.items():
         for path in paths:
             kind = types.get(path)
             field = f"field {path!r} of index {index!r}"
             if kind is None:
-                known = ", ".join(types) or "none"
-                raise UsageError(f"index {index!r} has no field {path!r} ({name}); it has {known}")
+                names = ", ".join(types) or "none"
+                raise UsageError(f"index {index!r} has no field {path!r} ({name}); it has {names}")
             definition, nested = _definition(mappings, path)
             if kind == "alias":
                 raise UsageError(f"{field} is an alias; name the field {definition.get('path')!r} itself")
@@ -163,14 +173,18 @@ def check_fields(index: str, mappings: Mapping[str, Any], fields: Mapping[str, S
 
 
 def field_types(properties: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
-    """Return paths and types of fields."""
-    for name, about in properties.items():
-        if above + name == FEATURES:
+    """Return the path and the type of each field.
+
+    above: path of the object with these properties, with a dot at its end.
+    """
+    for name, definition in properties.items():
+        path = above + name
+        if path == FEATURES:
             continue
-        if "properties" in about:
-            yield from field_types(about["properties"], f"{above}{name}.")
-        elif about.get("type") != "object":
-            yield f"{above}{name}", str(about.get("type"))
+        if "properties" in definition:
+            yield from field_types(definition["properties"], f"{path}.")
+        elif definition.get("type") != "object":
+            yield path, str(definition.get("type"))
 
 
 def _definition(mappings: Mapping[str, Any], path: str) -> tuple[Mapping[str, Any], str]:
@@ -202,18 +216,18 @@ def _in_source(path: str, source: Mapping[str, Any]) -> bool:
     return covers(includes) and not covers(source.get("excludes") or [])
 
 
-def _at(source: Any, path: Sequence[str]) -> Any:
-    """The value at a path, also in lists."""
+def _value_at(source: Any, path: Sequence[str]) -> Any:
+    """Return the value at a path; of a list, the values of its items."""
     if not path:
         return source
     if isinstance(source, list):
-        return [_at(item, path) for item in source]
+        return [_value_at(item, path) for item in source]
     if not isinstance(source, Mapping):
         return None
     for end in range(len(path), 0, -1):
         key = ".".join(path[:end])
         if key in source:
-            return _at(source[key], path[end:])
+            return _value_at(source[key], path[end:])
     return None
 
 

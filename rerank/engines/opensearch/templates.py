@@ -16,7 +16,7 @@ from opensearchpy import exceptions as client_errors
 
 from rerank.engines.base import SearchRequest
 from rerank.engines.opensearch.attached_features import AttachedFeatures
-from rerank.engines.opensearch.errors import cause, explain
+from rerank.engines.opensearch.errors import explain, root_cause
 from rerank.engines.opensearch.index import FRESH, NO_PIPELINE, Index
 from rerank.engines.opensearch.restrictions import restrictions
 from rerank.engines.opensearch.search import search_options
@@ -196,7 +196,7 @@ class Templates:
         except client_errors.TransportError as error:
             if isinstance(error, client_errors.ConnectionError) or error.status_code in (401, 403, 429, 503):
                 raise explain(error, self._index.settings, "rendering the template") from error
-            _, reason = cause(error.info, str(error.info))
+            _, reason = root_cause(error.info, str(error.info))
             raise InputError(f"{where}: no JSON after rendering ({reason}); correct the template") from error
         rendered = answer.get("template_output")
         if not isinstance(rendered, dict):
