@@ -16,7 +16,7 @@ from rerank.engines.base import FIRST_STAGES
 from rerank.engines.opensearch import OpenSearchEngine, Settings, fields_of
 from rerank.engines.opensearch.columns import FEATURES, Column, column, columns, feature_key, ranker_of
 from rerank.engines.opensearch.connection import connect
-from rerank.engines.opensearch.errors import block, cause, explain
+from rerank.engines.opensearch.errors import describe_block, explain, root_cause
 from rerank.errors import EngineError, UsageError
 
 HERE = Settings(("http://127.0.0.1:9200",), "articles")
@@ -159,11 +159,11 @@ def test_errors_are_explained_in_one_line(error: Exception, what: str) -> None:
 
 def test_the_innermost_cause_is_reported() -> None:
     inner = {"type": "a", "reason": "outer", "caused_by": {"type": "b", "reason": "inner"}}
-    assert cause({"error": {"type": "x", "failed_shards": [{"reason": inner}]}}) == ("x", "outer: inner")
-    assert cause({"error": {"type": "x", "root_cause": [inner]}}) == ("x", "outer: inner")
-    assert cause({"error": {"type": "x", "reason": "why"}}) == ("x", "why")
-    assert cause(None) == ("", "no reason given")
-    assert block("mapper parsing failed") == ""
+    assert root_cause({"error": {"type": "x", "failed_shards": [{"reason": inner}]}}) == ("x", "outer: inner")
+    assert root_cause({"error": {"type": "x", "root_cause": [inner]}}) == ("x", "outer: inner")
+    assert root_cause({"error": {"type": "x", "reason": "why"}}) == ("x", "why")
+    assert root_cause(None) == ("", "no reason given")
+    assert describe_block("mapper parsing failed") == ""
 
 
 @given(

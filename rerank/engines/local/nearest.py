@@ -30,7 +30,7 @@ def nearest(
 ) -> Iterator[Rows]:
     """Yield, for each query, the ascending rows of the ``depth`` largest products above 0.
 
-    Of equal products, those with the smallest ids are taken.
+    Of equal products, the rows with the smallest ids are taken.
 
     matrix:   (n, width) features.
     queries:  (Q, E) vectors.

@@ -134,19 +134,20 @@ class Column:
         """Add vectors to the features of documents. Zeros mean no vector: no search finds them."""
         values, missing = self.decode([source.get(key) for source in sources])
         field = vector_key(key, self.passages)
-        vectors, counts = values.astype(np.float64), [1] * len(values)
-        if self.passages:
-            vectors = split_passages(values, self.passages).astype(np.float64)
-            vectors /= np.maximum(np.sqrt(np.einsum("nfe,nfe->nf", vectors, vectors)), 1e-9)[..., None]
-            counts = np.maximum(passage_counts(values, self.passages), 1).tolist()
-        for source, row, count, lacks in zip(sources, np.round(vectors, 6), counts, missing.tolist()):
-            if lacks:
-                continue
-            if self.passages:
-                version = key.rpartition("@")[2]
-                source.setdefault(field, []).extend({version: one} for one in row[:count].tolist())
-            else:
-                source[field] = row.tolist()
+        if not self.passages:
+            vectors = np.round(values.astype(np.float64), 6)
+            for position in np.flatnonzero(~missing).tolist():
+                sources[position][field] = vectors[position].tolist()
+            return
+        version = key.rpartition("@")[2]
+        passages = split_passages(values, self.passages).astype(np.float64)
+        lengths = np.sqrt(np.einsum("nfe,nfe->nf", passages, passages))
+        passages = np.round(passages / np.maximum(lengths, 1e-9)[..., None], 6)
+        counts = np.maximum(passage_counts(values, self.passages), 1).tolist()
+        for position in np.flatnonzero(~missing).tolist():
+            vectors_of_document = passages[position, : counts[position]].tolist()
+            nested = sources[position].setdefault(field, [])
+            nested.extend({version: vector} for vector in vectors_of_document)
 
     def encode(self, values: NDArray[Any]) -> list[str]:
         """Return rows as Base64."""
@@ -202,34 +203,42 @@ def encode(
     the column. retrieves: the features are also searched.
     """
     key = feature_key(encoder.name, encoder.version)
-    lacking = [i for i, found in enumerate(features) if key not in found]
-    if lacking:
-        values = encoder.encode([documents[i] for i in lacking])
-        made = column(encoder.name, values, len(lacking), stored.get(key))
-        stored[key] = replace(made, vectors="hnsw", passages=encoder.passages) if retrieves else made
-        for i, text in zip(lacking, made.encode(values)):
-            features[i][key] = text
+    missing = [position for position, stored_features in enumerate(features) if key not in stored_features]
+    if missing:
+        values = encoder.encode([documents[position] for position in missing])
+        new = column(encoder.name, values, len(missing), stored.get(key))
+        stored[key] = replace(new, vectors="hnsw", passages=encoder.passages) if retrieves else new
+        for position, text in zip(missing, new.encode(values)):
+            features[position][key] = text
     if key in stored and stored[key].vectors:
         stored[key].add_vectors(key, features)
-    return lacking
+    return missing
 
 
 def columns(mappings: Mapping[str, Any]) -> dict[str, Column]:
     """Return feature key -> column of one index."""
     fields = mappings.get("properties", {}).get(FEATURES, {}).get("properties", {})
-    found = {}
+    columns_by_key = {}
     for key, field in fields.items():
         meta = field.get("meta", {})
         if "@" in key and field.get("type") == "binary" and {"dtype", "width"} <= meta.keys():
-            width, passages = int(meta["width"]), 0
-            knn = fields.get(vector_key(key, 0), {})
-            if not knn:
-                nested = fields.get(vector_key(key, 1), {}).get("properties", {})
-                knn = nested.get(key.rpartition("@")[2], {})
-                passages = (width - 1) // knn["dimension"] if knn else 0
-            vectors = ("hnsw" if "method" in knn else "exact") if knn.get("type") == "knn_vector" else ""
-            found[key] = Column(meta["dtype"], width, float(meta.get("since", 0)), vectors, passages)
-    return found
+            columns_by_key[key] = _column_of_field(key, meta, fields)
+    return columns_by_key
+
+
+def _column_of_field(key: str, meta: Mapping[str, Any], fields: Mapping[str, Any]) -> Column:
+    """Return the column of a field. meta: of its mapping. fields: the mappings of all features."""
+    width = int(meta["width"])
+    passages = 0
+    knn = fields.get(vector_key(key, 0), {})
+    if not knn:
+        nested = fields.get(vector_key(key, 1), {}).get("properties", {})
+        knn = nested.get(key.rpartition("@")[2], {})
+        passages = (width - 1) // knn["dimension"] if knn else 0
+    vectors = ""
+    if knn.get("type") == "knn_vector":
+        vectors = "hnsw" if "method" in knn else "exact"
+    return Column(meta["dtype"], width, float(meta.get("since", 0)), vectors, passages)
 
 
 def check_mapping(index: str, mappings: Mapping[str, Any]) -> None:

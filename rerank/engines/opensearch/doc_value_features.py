@@ -35,55 +35,70 @@ Encoded = list[tuple[str, set[str]]]
 
 @dataclass(frozen=True)
 class _Plan:
-    """One pass over the documents. Keys name ranker and version.
+    """The plan of one pass over the documents. A key names a ranker and a version.
 
-    wanted: features to write. stored: mapped columns. vectors: keys that need vectors. fresh: stored without.
-    kept: features to write again. dropped: fields to remove. force: encode all.
+    encoders:    key -> encoder, for the features to write.
+    columns:     key -> column, for the features that are mapped; encoding adds new ones.
+    vectors:     keys of ``encoders`` whose features also need vectors.
+    new_vectors: the ones of ``vectors`` whose features are stored without vectors.
+    rewritten:   keys of the stored features that an update must contain, because it drops all others.
+    dropped:     fields to remove.
+    force:       encode all documents, not only those without a feature.
     """
 
-    wanted: dict[str, Encoder]
-    stored: dict[str, Column]
+    encoders: dict[str, Encoder]
+    columns: dict[str, Column]
     vectors: list[str]
-    fresh: Collection[str]
-    kept: list[str]
+    new_vectors: Collection[str]
+    rewritten: list[str]
     dropped: list[str]
     force: bool
 
     def body(self, source: bool | list[str]) -> dict[str, Any]:
-        lacking = [{"bool": {"must_not": _exists(key)}} for key in self.wanted]
-        lacking += [without_vectors(key, self.wanted[key].passages) for key in self.vectors]
-        some = {"bool": {"should": lacking, "minimum_should_match": 1}}
+        """Return the search for the documents to encode."""
+        query: dict[str, Any] = {"match_all": {}}
+        if not self.force:
+            incomplete = [{"bool": {"must_not": _exists(key)}} for key in self.encoders]
+            incomplete += [without_vectors(key, self.encoders[key].passages) for key in self.vectors]
+            query = {"bool": {"should": incomplete, "minimum_should_match": 1}}
         return {
             "size": _BATCH,
-            "query": {"match_all": {}} if self.force else some,
+            "query": query,
             "_source": source,
-            "docvalue_fields": [f"{FEATURES}.{key}" for key in self.kept],
+            "docvalue_fields": [f"{FEATURES}.{key}" for key in self.rewritten],
             "seq_no_primary_term": True,
         }
 
     def actions(self, hits: Hits, features: Sequence[Mapping[str, Any]]) -> list[Action]:
-        """The ``_bulk`` updates. Each names its index, as an alias can have several."""
+        """Return the ``_bulk`` updates. Each names its index, because an alias can have several."""
         dropped: dict[str, Any] = dict.fromkeys(self.dropped)
-        return [
-            action(
+        actions = []
+        for hit, values in zip(hits, features, strict=True):
+            routing = {"routing": hit["_routing"]} if "_routing" in hit else {}
+            update = action(
                 "update",
                 hit["_id"],
-                {"doc": {FEATURES: {**dropped, **found}}},
-                **({"routing": hit["_routing"]} if "_routing" in hit else {}),
+                {"doc": {FEATURES: {**dropped, **values}}},
+                **routing,
                 _index=hit["_index"],
                 if_seq_no=hit["_seq_no"],
                 if_primary_term=hit["_primary_term"],
             )
-            for hit, found in zip(hits, features, strict=True)
-        ]
+            actions.append(update)
+        return actions
 
 
 class DocValueFeatures(FeatureStore):
-    """Writes and counts the features of an index. columns: feature key -> mapped column."""
+    """Writes and counts the features of an index.
+
+    columns: feature key -> column, as in the mapping that was read last.
+    """
 
     def __init__(self, reader: Reader) -> None:
-        self.reader, self._index = reader, reader.index
-        self._client, self._settings = self._index.client, self._index.settings
+        self.reader = reader
+        self._index = reader.index
+        self._client = self._index.client
+        self._settings = self._index.settings
         self._layout = self._index.layout
         self.columns: dict[str, Column] = {}
 
@@ -92,51 +107,68 @@ class DocValueFeatures(FeatureStore):
         with self._index.asking("reading the mapping"):
             mappings = self._client.indices.get_mapping(index=self._settings.index)
         self.columns = {}
-        for about in mappings.values():
-            for key, found in columns(about["mappings"]).items():
-                known = self.columns.get(key, found)
+        for index in mappings.values():
+            for key, column in columns(index["mappings"]).items():
+                other = self.columns.get(key, column)
                 # All indices must support a search: "" < "exact" < "hnsw".
-                self.columns[key] = replace(known, vectors=min(known.vectors, found.vectors))
+                self.columns[key] = replace(other, vectors=min(other.vectors, column.vectors))
         return self.columns
 
     def searchable(self, name: str, version: str) -> Column | None:
         """Return the column of a ranker's vectors, or None."""
         key = feature_key(name, version)
-        found = self.columns.get(key)
-        if found is None or not found.vectors:
-            found = self.stored().get(key)
-        return found if found is not None and found.vectors else None
+        column = self.columns.get(key)
+        if column is None or not column.vectors:
+            column = self.stored().get(key)
+        return column if column is not None and column.vectors else None
 
     def retrieving(self, encoders: Sequence[Encoder]) -> set[str]:
         """Return the rankers that retrieve or will retrieve."""
-        now = {ranker_of(key)[0] for key, c in self.columns.items() if c.vectors}
-        return now | {encoder.name for encoder in encoders if encoder.retrieves}
+        rankers = {encoder.name for encoder in encoders if encoder.retrieves}
+        for key, column in self.columns.items():
+            if column.vectors:
+                rankers.add(ranker_of(key)[0])
+        return rankers
 
     def map(self, new: Mapping[str, Column], index: str) -> None:
-        """Add feature fields to a mapping."""
-        for name, about in self._client.indices.get_mapping(index=index).items():
-            check_mapping(name, about["mappings"])
-            known = columns(about["mappings"])
-            fields = {key: c.mapping() for key, c in new.items() if key not in known}
-            vectors = [
-                key for key, c in new.items() if c.vectors and (key not in known or not known[key].vectors)
-            ]
-            if vectors:
-                settings = self._client.indices.get_settings(index=name)[name]["settings"]["index"]
-                graph = str(settings.get("knn")).lower() == "true"
-                for key in vectors:
-                    fields |= new[key].vector_mapping(key, graph)
+        """Add the fields of new columns to the mapping of each index.
+
+        index: name of an index or alias.
+
+        Raises EngineError if an index cannot have them.
+        """
+        for name, state in self._client.indices.get_mapping(index=index).items():
+            check_mapping(name, state["mappings"])
+            fields = self._new_fields(name, new, columns(state["mappings"]))
             if not fields:
                 continue
             body = {"properties": {FEATURES: {"type": "object", "dynamic": "false", "properties": fields}}}
             try:
                 self._client.indices.put_mapping(index=name, body=body)
             except client_errors.RequestError as error:
-                if vectors and "No handler for type [knn_vector]" in str(error.info):
+                if "No handler for type [knn_vector]" in str(error.info):
                     raise EngineError(
                         f"{self._settings.where} has no k-NN plugin; install opensearch-knn on each node"
                     ) from error
                 raise
+
+    def _new_fields(
+        self, index: str, new: Mapping[str, Column], mapped: Mapping[str, Column]
+    ) -> dict[str, Any]:
+        """Return the fields that new columns need and an index lacks. mapped: columns of the index."""
+        fields: dict[str, Any] = {}
+        vectors: list[str] = []
+        for key, column in new.items():
+            if key not in mapped:
+                fields[key] = column.mapping()
+            if column.vectors and (key not in mapped or not mapped[key].vectors):
+                vectors.append(key)
+        if vectors:
+            settings = self._client.indices.get_settings(index=index)[index]["settings"]["index"]
+            has_graph = str(settings.get("knn")).lower() == "true"
+            for key in vectors:
+                fields |= new[key].vector_mapping(key, has_graph)
+        return fields
 
     def write(self, encoding: Encoding) -> dict[str, int]:
         """Encode documents that lack features; see :meth:`Engine.write_features`.
@@ -151,7 +183,7 @@ class DocValueFeatures(FeatureStore):
             encoded[name] += number
             encoding.advance(number)
 
-        for left in reversed(range(_ROUNDS)):
+        for remaining in reversed(range(_ROUNDS)):
             before = sum(encoded.values())
             try:
                 if not self._pass(self._plan(encoding), count):
@@ -159,7 +191,7 @@ class DocValueFeatures(FeatureStore):
                 encoding = replace(encoding, force=False)  # changed documents have lost their features
             except EngineError:
                 # The point in time is lost with its node: try another one.
-                if not left or sum(encoded.values()) == before:
+                if not remaining or sum(encoded.values()) == before:
                     raise
                 time.sleep(_PAUSE)
         return encoded
@@ -167,26 +199,39 @@ class DocValueFeatures(FeatureStore):
     def _plan(self, encoding: Encoding) -> _Plan:
         self._index.refresh("storing features")
         stored = dict(self.stored())
-        wanted = {feature_key(encoder.name, encoder.version): encoder for encoder in encoding.encoders}
+        encoders = {feature_key(encoder.name, encoder.version): encoder for encoder in encoding.encoders}
         retrieving = self.retrieving(encoding.encoders)
-        vectors = [key for key, encoder in wanted.items() if encoder.name in retrieving]
-        fresh = {
-            key: replace(stored[key], vectors="hnsw", passages=wanted[key].passages)
+        vectors = [key for key, encoder in encoders.items() if encoder.name in retrieving]
+        new_vectors = {
+            key: replace(stored[key], vectors="hnsw", passages=encoders[key].passages)
             for key in vectors
             if key in stored and not stored[key].vectors
         }
-        self.map(fresh, self._settings.index)
-        stored |= fresh
-        # An update drops features, which are not part of _source: write all again.
-        others = {feature_key(name, version) for name, some in encoding.keep.items() for version in some}
-        by_age = sorted(stored.keys() - wanted, key=lambda key: stored[key].since)
-        newest = {ranker_of(key)[0]: key for key in by_age}.values()
-        kept = sorted(stored.keys() & {*wanted, *others, *newest})
+        self.map(new_vectors, self._settings.index)
+        stored |= new_vectors
+        rewritten = self._keys_to_rewrite(encoding, stored, encoders)
         # They are part of _source in an attached index, where null removes the unused ones.
-        dropped = [key for key in stored if self._layout.attached and key not in kept]
+        dropped = [key for key in stored if self._layout.attached and key not in rewritten]
         # A list of passages is replaced anyway.
         dropped += [vector_key(key, 0) for key in dropped if stored[key].vectors and not stored[key].passages]
-        return _Plan(wanted, stored, vectors, fresh, kept, dropped, encoding.force)
+        return _Plan(encoders, stored, vectors, new_vectors, rewritten, dropped, encoding.force)
+
+    @staticmethod
+    def _keys_to_rewrite(
+        encoding: Encoding, stored: Mapping[str, Column], encoders: Mapping[str, Encoder]
+    ) -> list[str]:
+        """Return the keys of stored features that stay.
+
+        An update drops all features that it does not contain, because they are not part of ``_source``.
+        """
+        keys = set(encoders)
+        for name, versions in encoding.keep.items():
+            keys.update(feature_key(name, version) for version in versions)
+        newest: dict[str, str] = {}
+        for key in sorted(stored.keys() - encoders, key=lambda key: stored[key].since):
+            newest[ranker_of(key)[0]] = key
+        keys.update(newest.values())
+        return sorted(stored.keys() & keys)
 
     def _pass(self, plan: _Plan, count: Callable[[str, int], None]) -> bool:
         """Encode documents; return whether other clients changed some."""
@@ -209,28 +254,34 @@ class DocValueFeatures(FeatureStore):
         return changed
 
     def _encode(self, plan: _Plan, hits: Hits) -> tuple[list[dict[str, Any]], Encoded]:
-        """All features of each hit, and ranker -> encoded ids."""
-        read = [key for key in plan.kept if not (plan.force and key in plan.wanted)]
-        features: list[dict[str, Any]] = [
-            {key: values[0] for key in read if (values := hit.get("fields", {}).get(f"{FEATURES}.{key}"))}
-            for hit in hits
-        ]
+        """Return all features of each hit, and the ids of the documents that each ranker encoded."""
+        features = [self._features_to_keep(plan, hit) for hit in hits]
         documents = [self._layout.document(hit["_id"], hit["_source"]) for hit in hits]
         encoded: Encoded = []
-        for key, encoder in plan.wanted.items():
-            new = key not in plan.stored
-            rows = encode(encoder, documents, features, plan.stored, retrieves=key in plan.vectors)
-            if new and rows:
-                self.map({key: plan.stored[key]}, self._settings.index)
+        for key, encoder in plan.encoders.items():
+            is_new = key not in plan.columns
+            positions = encode(encoder, documents, features, plan.columns, retrieves=key in plan.vectors)
+            if is_new and positions:
+                self.map({key: plan.columns[key]}, self._settings.index)
             # With a new field of vectors, documents with the feature get its vector.
-            changed = range(len(hits)) if key in plan.fresh else rows
-            encoded.append((encoder.name, {hits[i]["_id"] for i in changed}))
-        for found, document in zip(features, documents):
-            found |= self._layout.row(document)
-        for key in plan.kept:
-            if key not in plan.wanted and plan.stored[key].vectors:
-                plan.stored[key].add_vectors(key, features)
+            changed = range(len(hits)) if key in plan.new_vectors else positions
+            encoded.append((encoder.name, {hits[position]["_id"] for position in changed}))
+        for values, document in zip(features, documents):
+            values |= self._layout.row(document)
+        for key in plan.rewritten:
+            if key not in plan.encoders and plan.columns[key].vectors:
+                plan.columns[key].add_vectors(key, features)
         return features, encoded
+
+    def _features_to_keep(self, plan: _Plan, hit: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the stored features of a hit that are written again as they are."""
+        features = {}
+        for key in plan.rewritten:
+            is_encoded_again = plan.force and key in plan.encoders
+            values = hit.get("fields", {}).get(f"{FEATURES}.{key}")
+            if values and not is_encoded_again:
+                features[key] = values[0]
+        return features
 
     def missing(self, name: str, version: str) -> int:
         """Count the documents without a feature."""

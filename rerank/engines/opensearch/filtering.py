@@ -138,7 +138,7 @@ def _nested(field: str, fields: Mapping[str, Mapping[str, Any]]) -> str | None:
 def clause(condition: Filter, kind: str, index: str, fields: Mapping[str, Any] = {}) -> dict[str, Any]:
     """Return a filter's clause for an attached index. Raises UsageError if the type has no such filter.
 
-    kind: type of the field, empty if there is no such field. fields: other fields of the index.
+    kind: type of the field; empty if the index lacks it. fields: other fields of the index.
 
     >>> clause(Filter.parse("year>=2020"), "integer", "shop")
     {'range': {'year': {'gte': 2020}}}

@@ -93,7 +93,7 @@ class Searcher:
     ) -> Iterator[Candidates]:
         """Search for requests with equal options; see :func:`batches`.
 
-        conditions: clauses that hits must match, besides the filters of the requests.
+        conditions: clauses that hits must match, in addition to the filters of the requests.
 
         A second request to the cluster gets first-stage scores if the first one cannot.
         """
