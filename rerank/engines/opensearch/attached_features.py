@@ -180,7 +180,7 @@ class AttachedFeatures(FeatureStore):
     def _encode_shard(
         self, rows: TextRows, shard: Shard, encoding: Encoding, encoded: dict[str, int]
     ) -> None:
-        """Encode the documents that are newer than the last encoding. encoded: ranker -> count, which grows."""
+        """Encode the documents after the last encoding. encoded: ranker -> count, which grows."""
         ends = [-1] * len(encoding.encoders)  # of the last encoding, by encoder
         if not encoding.force:
             ends = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 import ssl
 import threading
@@ -62,39 +63,51 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     aws_service: str = "es"
 
     @classmethod
-    def read(cls, table: Mapping[str, Any], where: str) -> Settings:
-        """Check a table; UsageError names the setting and ``where``."""
+    def read(cls, table: Mapping[str, Any], settings_file: str) -> Settings:
+        """Check the values of a table. Raises UsageError with the setting and the file."""
         url = table.get("url")
-        values = {**table, "url": [url] * bool(url) if isinstance(url, str) else url or ()}
+        urls = url or ()
+        if isinstance(url, str):
+            urls = [url] if url else []
+        values = {**table, "url": urls}
         for name in ("url", "index"):
             if not values.get(name):
-                raise UsageError(f"{where}: {name} is missing; add it")
+                raise UsageError(f"{settings_file}: {name} is missing; add it")
         try:
             settings = msgspec.convert(values, cls)
         except msgspec.ValidationError as error:
             problem, _, path = str(error).partition(" - at ")
             name = path.strip("`").removeprefix("$.").partition("[")[0]
-            known = "" if name else f"; the settings are {', '.join(cls.__struct_fields__)}"
-            raise UsageError(f"{where}: {f'{name}: ' if name else ''}{problem}{known}") from error
-        settings._check(where)
+            if name:
+                raise UsageError(f"{settings_file}: {name}: {problem}") from error
+            names = ", ".join(cls.__struct_fields__)
+            raise UsageError(f"{settings_file}: {problem}; the settings are {names}") from error
+        problem = settings._problem_of_url() or settings._problem()
+        if problem:
+            raise UsageError(f"{settings_file}: {problem}")
         return settings
 
-    def _check(self, where: str) -> None:
-        name, problem = self.index, ""
-        if any(re.search("[@?#]", url) for url in self.url):  # not quoted: it may be a secret
-            problem = "a URL must not contain a password, ? or #; set `user` and RERANK_OPENSEARCH_PASSWORD"
-        elif wrong := [url for url in self.url if not is_url(url)]:
-            problem = f"{wrong[0]!r} is not the URL of a node; for example http://127.0.0.1:9200"
-        elif name != name.lower() or re.search(r'^[-_+.]|[\s\\/*?"<>|,#:]', name) or len(name.encode()) > 240:
-            problem = f"{name!r} is not the name of an index; use lower-case letters, digits, - and _"
-        elif self.timeout != self.timeout:
-            problem = "timeout: expected a number, got nan"
-        elif ":" in self.user:
-            problem = "a user name has no colon; the password is never in the settings"
-        elif self.client_key and not self.client_cert:
-            problem = "client_key is set without client_cert; set both"
-        if problem:
-            raise UsageError(f"{where}: {problem}")
+    def _problem_of_url(self) -> str:
+        for url in self.url:
+            if re.search("[@?#]", url):  # not quoted: it may be a secret
+                return "a URL must not contain a password, ? or #; set `user` and RERANK_OPENSEARCH_PASSWORD"
+        for url in self.url:
+            if not is_url(url):
+                return f"{url!r} is not the URL of a node; for example http://127.0.0.1:9200"
+        return ""
+
+    def _problem(self) -> str:
+        """Return what is wrong with the other settings, or an empty text."""
+        name = self.index
+        if name != name.lower() or re.search(r'^[-_+.]|[\s\\/*?"<>|,#:]', name) or len(name.encode()) > 240:
+            return f"{name!r} is not the name of an index; use lower-case letters, digits, - and _"
+        if math.isnan(self.timeout):
+            return "timeout: expected a number, got nan"
+        if ":" in self.user:
+            return "a user name has no colon; the password is never in the settings"
+        if self.client_key and not self.client_cert:
+            return "client_key is set without client_cert; set both"
+        return ""
 
     def table(self) -> dict[str, Any]:
         """Return the table for :meth:`read`, without defaults."""
@@ -138,19 +151,19 @@ _ANSWERS = {"_search": "hits", "_msearch": "responses", "_mget": "docs", "_count
 class _Transport(Transport):
     """Avoids nodes that time out, and checks that OpenSearch answers."""
 
-    def __init__(self, *given: Any, **options: Any) -> None:
-        super().__init__(*given, **options)
-        self._asked = threading.local()
+    def __init__(self, *positional: Any, **options: Any) -> None:
+        super().__init__(*positional, **options)
+        self._thread = threading.local()
 
     def get_connection(self) -> Any:
-        self._asked.last = super().get_connection()
-        return self._asked.last
+        self._thread.last_connection = super().get_connection()
+        return self._thread.last_connection
 
-    def perform_request(self, method: str, url: str, *given: Any, **options: Any) -> Any:
+    def perform_request(self, method: str, url: str, *positional: Any, **options: Any) -> Any:
         try:
-            answer = super().perform_request(method, url, *given, **options)
+            answer = super().perform_request(method, url, *positional, **options)
         except client_errors.ConnectionTimeout:
-            self.mark_dead(self._asked.last)
+            self.mark_dead(self._thread.last_connection)
             raise
         if method != "HEAD" and not (isinstance(answer, dict) and _has_part(answer, url)):
             raise client_errors.SerializationError(f"no answer to {url}")
@@ -158,10 +171,10 @@ class _Transport(Transport):
 
 
 def _has_part(answer: Mapping[str, Any], url: str) -> bool:
-    part = _ANSWERS.get(url.rpartition("/")[2], "")
-    if part == "hits":
+    key = _ANSWERS.get(url.rpartition("/")[2], "")
+    if key == "hits":
         answer = answer.get("hits") or {}
-    return not part or part in answer
+    return not key or key in answer
 
 
 def _certificates(settings: Settings) -> dict[str, Any]:
@@ -198,18 +211,19 @@ def check(client: OpenSearch, settings: Settings) -> None:
     """Raise EngineError unless the cluster is OpenSearch of a supported version."""
     with translate_client_errors(settings, "connecting"):
         try:
-            about = client.info()
+            info = client.info()
         except (  # a page, or another path than OpenSearch's
             client_errors.SerializationError,
             client_errors.NotFoundError,
             client_errors.RequestError,
         ):
-            about = None
-    version = about.get("version") if isinstance(about, dict) else None
+            info = None
+    version = info.get("version") if isinstance(info, dict) else None
     if not isinstance(version, dict) or "number" not in version:
         raise EngineError(f"{settings.where} answers, but not as OpenSearch does; check host, port and path")
-    product, found = version.get("distribution"), re.match(r"(\d+)\.(\d+)", str(version["number"]))
-    if product != "opensearch" or not found or (int(found[1]), int(found[2])) < OLDEST:
+    product = version.get("distribution")
+    numbers = re.match(r"(\d+)\.(\d+)", str(version["number"]))
+    if product != "opensearch" or numbers is None or (int(numbers[1]), int(numbers[2])) < OLDEST:
         name = "OpenSearch" if product == "opensearch" else "another product, version"
         raise EngineError(
             f"{settings.where} is {name} {version['number']}; rerank needs OpenSearch 2.19 or later"

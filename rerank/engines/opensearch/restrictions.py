@@ -49,21 +49,25 @@ def restrictions(query: Any, words: str) -> list[dict[str, Any]]:
 
 
 def _of_bool(inner: Mapping[str, Any], words: str) -> list[dict[str, Any]]:
-    required = [one for name in ("must", "filter") for one in _listed(inner.get(name, []))]
-    found = [condition for one in required for condition in restrictions(one, words)]
-    if excluded := _listed(inner.get("must_not", [])):
-        found.append({"bool": {"must_not": excluded}})
+    required = _listed(inner.get("must", [])) + _listed(inner.get("filter", []))
+    conditions: list[dict[str, Any]] = []
+    for query in required:
+        conditions += restrictions(query, words)
+    excluded = _listed(inner.get("must_not", []))
+    if excluded:
+        conditions.append({"bool": {"must_not": excluded}})
     if not required or "minimum_should_match" in inner:
-        found += _alternatives(_listed(inner.get("should", [])), inner.get("minimum_should_match", 1), words)
-    return found
+        minimum = inner.get("minimum_should_match", 1)
+        conditions += _alternatives(_listed(inner.get("should", [])), minimum, words)
+    return conditions
 
 
 def _alternatives(queries: Sequence[Any], minimum: Any, words: str) -> list[dict[str, Any]]:
-    """The condition that ``minimum`` of the queries are met; none if one of them has no conditions."""
-    found = [restrictions(query, words) for query in queries]
-    if not found or not all(found):
+    """Return the condition that ``minimum`` of the queries match; none if a query has no conditions."""
+    conditions_of_queries = [restrictions(query, words) for query in queries]
+    if not conditions_of_queries or not all(conditions_of_queries):
         return []
-    should = [{"bool": {"filter": conditions}} for conditions in found]
+    should = [{"bool": {"filter": conditions}} for conditions in conditions_of_queries]
     return [{"bool": {"should": should, "minimum_should_match": minimum}}]
 
 

@@ -77,8 +77,8 @@ class Templates:
             yield self._hits(self.body(search, query), search, query, request.depth)
 
     def _hits(self, body: Mapping[str, Any], search: SearchTemplate, query: Query, size: int) -> Candidates:
-        body, settings = self.ids_only(body, min(self._index.shape().window, size)), self._index.settings
-        params = search_options(settings, query.lexical)
+        body = self.ids_only(body, min(self._index.shape().window, size))
+        params = search_options(self._index.settings, query.lexical)
         doing = f"{search}: query {query.id!r}"
         if self._attached is not None and self._attached.locates and not body["_source"]:
             located = {**body, "stored_fields": "_none_", "seq_no_primary_term": True}
@@ -105,14 +105,17 @@ class Templates:
         """
         body, texts = self._rendered(search, query)
         pipeline = self.ids_only(body, 0)["search_pipeline"]
-        before = [one.get("filter_query") for one in self._processors(pipeline, "request_processors")]
-        found = [one["query"] for one in before if one]
-        found += [body["post_filter"]] if "post_filter" in body else []
+        conditions: list[dict[str, Any]] = []
+        for processor in self._processors(pipeline, "request_processors"):
+            if processor.get("filter_query"):
+                conditions.append(processor["filter_query"]["query"])
+        if "post_filter" in body:
+            conditions.append(body["post_filter"])
         try:
-            found += restrictions(body["query"], _WORDS if _WORDS in texts else SLOT)
+            conditions += restrictions(body["query"], _WORDS if _WORDS in texts else SLOT)
         except InputError as error:
             raise InputError(f"{search}: {error}") from None
-        return [_put_back(one, texts) for one in found]
+        return [_put_back(condition, texts) for condition in conditions]
 
     def score(self, request: SearchRequest, ids: Sequence[str]) -> Candidates:
         """Return the given documents that the request's search finds, with scores.
@@ -134,36 +137,37 @@ class Templates:
             body, texts = last[2:]
             return body, texts
         self._check_index(search)
-        where = f"{search}: query {query.id!r}"
+        location = f"{search}: query {query.id!r}"
         params: dict[str, Any] = {**query.params, "categories": list(query.categories)}
         params |= {"lang": query.lang} if query.lang else {}
         texts = {SLOT: query.lexical}
-        params = _harmless(params, texts)
+        params = _replace_unusual_texts(params, texts)
         name = slots(search.source)[0]
         if name != SLOT and query.lexical:
             texts[_WORDS] = query.lexical
         params[name] = _WORDS if query.lexical else ""
         try:
-            rendered = self._render(search, params, where)
+            rendered = self._render(search, params, location)
         except InputError:
             check_values(search, [query])  # a missing value may be the reason
             raise
-        _check(rendered, where)
-        named = rendered.get("search_pipeline", search.pipeline)
-        body = {**rendered, "search_pipeline": named} if named else rendered
+        _check(rendered, location)
+        pipeline = rendered.get("search_pipeline", search.pipeline)
+        body = {**rendered, "search_pipeline": pipeline} if pipeline else rendered
         self._last = (search, query, body, texts)
         return body, texts
 
     def ids_only(self, body: Mapping[str, Any], size: int) -> dict[str, Any]:
         """Return the body with the same hits without fields, unless response processors may read them."""
-        asked = {name: value for name, value in body.items() if name not in _SHOWN}
+        short_body = {name: value for name, value in body.items() if name not in _SHOWN}
         if time.monotonic() > self._read + FRESH:
             self._forget()
-        named = body.get("search_pipeline")
-        pipeline = named if isinstance(named, Mapping) else self._pipelines(named)
-        reads = bool(self._processors(pipeline, "response_processors"))
-        asked |= {"size": size, "_source": reads, "track_total_hits": False}
-        return {**asked, "search_pipeline": pipeline}
+        pipeline = body.get("search_pipeline")
+        if not isinstance(pipeline, Mapping):
+            pipeline = self._pipelines(pipeline)
+        reads_source = bool(self._processors(pipeline, "response_processors"))
+        short_body |= {"size": size, "_source": reads_source, "track_total_hits": False}
+        return {**short_body, "search_pipeline": pipeline}
 
     def _forget(self) -> None:
         """Read the search pipelines again."""
@@ -175,48 +179,57 @@ class Templates:
         """Return the processors of a phase. pipeline: its name or definition."""
         if isinstance(pipeline, str):
             pipeline = {} if pipeline == NO_PIPELINE else self._definitions(pipeline)
-        found: Sequence[Mapping[str, Any]] = pipeline.get(phase, ())
-        return found
+        processors: Sequence[Mapping[str, Any]] = pipeline.get(phase, ())
+        return processors
 
     def _check_index(self, search: SearchTemplate) -> None:
         """Raise UsageError for a template of another index."""
-        mine = self._index.settings.index
-        if search.index not in (None, mine) and search.index not in self._index.indices():
+        index = self._index.settings.index
+        if search.index not in (None, index) and search.index not in self._index.indices():
             raise UsageError(
-                f"{search} is for index {search.index!r}, this workspace has {mine!r}; use a template for it"
+                f"{search} is for index {search.index!r}, this workspace has {index!r}; use a template for it"
             )
 
-    def _render(self, search: SearchTemplate, params: Mapping[str, Any], where: str) -> dict[str, Any]:
-        """The template with words in the place of the query's texts, rendered by the cluster."""
+    def _render(self, search: SearchTemplate, params: Mapping[str, Any], location: str) -> dict[str, Any]:
+        """Return the body that the cluster renders. params: words stand for the query's texts."""
         body = {"source": search.source, "params": params}
         try:
             answer = self._index.client.transport.perform_request("POST", "/_render/template", body=body)
         except client_errors.SerializationError as error:  # the answer contains the rendered text
-            raise InputError(f"{where}: no JSON after rendering; correct the template") from error
+            raise InputError(f"{location}: no JSON after rendering; correct the template") from error
         except client_errors.TransportError as error:
             if isinstance(error, client_errors.ConnectionError) or error.status_code in (401, 403, 429, 503):
                 raise explain(error, self._index.settings, "rendering the template") from error
             _, reason = root_cause(error.info, str(error.info))
-            raise InputError(f"{where}: no JSON after rendering ({reason}); correct the template") from error
+            raise InputError(
+                f"{location}: no JSON after rendering ({reason}); correct the template"
+            ) from error
         rendered = answer.get("template_output")
         if not isinstance(rendered, dict):
-            raise InputError(f"{where}: no JSON object after rendering; write the body of a _search")
+            raise InputError(f"{location}: no JSON object after rendering; write the body of a _search")
         return rendered
 
     def _pipeline_without_rerank(self, name: str | None) -> str | dict[str, Any]:
-        """A pipeline without our processor: name or definition. None: the default of the indices."""
+        """Return a pipeline without our processor: its name, or its definition without it.
+
+        name: by default, the default pipeline of all indices.
+        """
         if name is None:
-            indices = [about["settings"]["index"] for about in self._index.indices().values()]
-            names = {index.get("search", {}).get("default_pipeline", NO_PIPELINE) for index in indices}
-            name = names.pop() if len(names) == 1 else NO_PIPELINE
+            name = self._default_pipeline()
         if name == NO_PIPELINE:
             return name
         pipeline = self._definitions(name)
-        kept = other_processors(pipeline)
-        if all(kept[part] == pipeline[part] for part in kept):
+        others = other_processors(pipeline)
+        if all(processors == pipeline[phase] for phase, processors in others.items()):
             return name
-        kept = {part: processors for part, processors in kept.items() if processors}
-        return kept or NO_PIPELINE
+        return {phase: processors for phase, processors in others.items() if processors} or NO_PIPELINE
+
+    def _default_pipeline(self) -> str:
+        names: set[str] = set()
+        for state in self._index.indices().values():
+            search_settings = state["settings"]["index"].get("search", {})
+            names.add(search_settings.get("default_pipeline", NO_PIPELINE))
+        return names.pop() if len(names) == 1 else NO_PIPELINE
 
     def _definition(self, name: str) -> dict[str, Any]:
         with self._index.asking("reading the search pipeline"):
@@ -230,30 +243,30 @@ class Templates:
 def other_processors(pipeline: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Return phase -> processors of a search pipeline, without ours."""
     return {
-        phase: [one for one in processors if PROCESSOR not in one]
+        phase: [processor for processor in processors if PROCESSOR not in processor]
         for phase, processors in pipeline.items()
         if isinstance(processors, list)
     }
 
 
-def _check(body: Mapping[str, Any], where: str) -> None:
-    for name, why in _REFUSED.items():
+def _check(body: Mapping[str, Any], location: str) -> None:
+    for name, reason in _REFUSED.items():
         if name in body:
-            raise InputError(f'{where}: the template has "{name}", but {why}; remove it')
+            raise InputError(f'{location}: the template has "{name}", but {reason}; remove it')
     if not body.get("query"):
-        raise InputError(f'{where}: the template has no "query"; write the body of a _search')
+        raise InputError(f'{location}: the template has no "query"; write the body of a _search')
     sort = body.get("sort")
     first = sort[0] if isinstance(sort, list) and sort else sort
     if sort and not (first == "_score" or (isinstance(first, Mapping) and list(first) == ["_score"])):
-        raise InputError(f'{where}: the template must sort by "_score"; remove "sort"')
+        raise InputError(f'{location}: the template must sort by "_score"; remove "sort"')
 
 
-def _harmless(value: Any, texts: dict[str, str]) -> Any:
-    """Replace unusual texts by words; ``texts`` receives word -> text."""
+def _replace_unusual_texts(value: Any, texts: dict[str, str]) -> Any:
+    """Replace texts with special characters by words; ``texts`` receives word -> text."""
     if isinstance(value, Mapping):
-        return {name: _harmless(one, texts) for name, one in value.items()}
+        return {name: _replace_unusual_texts(inner, texts) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_harmless(one, texts) for one in value]
+        return [_replace_unusual_texts(inner, texts) for inner in value]
     if isinstance(value, str) and value and not _PLAIN.fullmatch(value):
         word = f"zq{len(texts)}word"
         texts[word] = value
@@ -262,16 +275,18 @@ def _harmless(value: Any, texts: dict[str, str]) -> Any:
 
 
 def _put_back(value: Any, texts: Mapping[str, str]) -> Any:
-    words = re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True))))
+    """Replace words by texts in names and values; the inverse of :func:`_replace_unusual_texts`."""
+    longest_first = sorted(texts, key=len, reverse=True)
+    words = re.compile("|".join(map(re.escape, longest_first)))
 
-    def back(one: Any) -> Any:
-        if isinstance(one, dict):
-            return {back(name): back(inner) for name, inner in one.items()}
-        if isinstance(one, list):
-            return [back(inner) for inner in one]
-        return words.sub(lambda found: texts[found[0]], one) if isinstance(one, str) else one
+    def replaced(part: Any) -> Any:
+        if isinstance(part, dict):
+            return {replaced(name): replaced(inner) for name, inner in part.items()}
+        if isinstance(part, list):
+            return [replaced(inner) for inner in part]
+        return words.sub(lambda match: texts[match[0]], part) if isinstance(part, str) else part
 
-    return back(value)
+    return replaced(value)
 
 
 def _candidates(
