@@ -257,9 +257,7 @@ def union_with_search(
     retrieved_by = {request.first_stage: _are_among(ids, hits.ids)}
     for name, is_hit in retrieved.retrieved_by.items():
         retrieved_by[name] = _are_among(ids, compress(retrieved.ids, is_hit))
-    return Candidates(
-        ids, values[order], np.arange(len(ids)), retrieved_by=retrieved_by, took=hits.took
-    )
+    return Candidates(ids, values[order], np.arange(len(ids)), retrieved_by=retrieved_by, took=hits.took)
 
 
 def _are_among(ids: Sequence[str], members: Iterable[str]) -> NDArray[np.bool_]:
