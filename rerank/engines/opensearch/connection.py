@@ -97,7 +97,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
         return ""
 
     def _problem(self) -> str:
-        """Return what is wrong with the other settings, or an empty text."""
+        """Return the first problem of the other settings, or an empty text."""
         name = self.index
         if name != name.lower() or re.search(r'^[-_+.]|[\s\\/*?"<>|,#:]', name) or len(name.encode()) > 240:
             return f"{name!r} is not the name of an index; use lower-case letters, digits, - and _"
