@@ -31,8 +31,8 @@ from rerank.scoring.pipeline import Pipeline, ResultPage
 from rerank.stack.linear import NAME
 from rerank.stack.parse import retriever_depths
 from rerank.stack.releases import KEPT, Releases, tuned_versions
-from rerank.stack.signals import SEARCH, check_retriever, learned, resolve
-from rerank.stack.stack import Stack, called, find_stack
+from rerank.stack.signals import SEARCH, check_retriever, ranker_names, resolve
+from rerank.stack.stack import Stack, find_stack, stack_key
 from rerank.text import language, language_or_none
 
 if TYPE_CHECKING:
@@ -337,7 +337,7 @@ class Workspace:
             raise UsageError(
                 f"{name!r} is not a name of a ranker; use letters, digits, and _ - . after the first letter"
             )
-        if not learned([name]):
+        if not ranker_names([name]):
             raise UsageError(f"{name} is a first stage; choose another name for the ranker")
         owner = None
         for other_family in families().values():
@@ -407,7 +407,7 @@ class Workspace:
         Raises UsageError for invalid retrievers.
         """
         depths, versions = retriever_depths(retrieve), versions or {}
-        rankers = {name: self.ranker(name, versions.get(name)) for name in learned((*signals, *depths))}
+        rankers = {name: self.ranker(name, versions.get(name)) for name in ranker_names((*signals, *depths))}
         for signal in resolve(depths, rankers):
             check_retriever(signal, self.engine)
         return Pipeline(self.engine, rankers, infer_categories)
@@ -454,7 +454,7 @@ class Workspace:
 
     def stack_path(self, signals: Sequence[str]) -> Path:
         """Return the file of the signals' last tuned stack."""
-        name = called(signals)
+        name = stack_key(signals)
         if len(name) > LONGEST_NAME:
             name = f"{name[:LONGEST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
         return self.folder / "stacks" / f"{name}.json"
@@ -477,11 +477,11 @@ class Workspace:
 
         def tuned(signals: Sequence[str]) -> Stack | None:
             path = self.stack_path(signals)
-            active = releases.stack if called(signals) == releases.name else None
+            active = releases.stack if stack_key(signals) == releases.name else None
             if path.exists() and (latest or active is None):
                 return Stack.load(path)
             in_use = releases.stack
-            if active is None and in_use is not None and called(in_use.signals) == called(signals):
+            if active is None and in_use is not None and stack_key(in_use.signals) == stack_key(signals):
                 return in_use  # named by its signals with weight
             return active
 

@@ -98,7 +98,11 @@ def measured(folder: Path) -> dict[str, Any]:
     rows = []
     for name in rankers:
         (value_alone, _), (rest, p) = value(report, alone[name]), value(report, without[name])
-        row = {"signal": name, "weight": whole.combiner.shares().get(name, 0.0), "alone": value_alone}
+        row = {
+            "signal": name,
+            "weight": whole.combiner.weights_by_signal().get(name, 0.0),
+            "alone": value_alone,
+        }
         rows.append({**row, "without": rest, "p": p, **costs(folder, name)})
     first_value, p = value(report, workspace.stack(first))
     return {"first_stage": first, "first": first_value, "p": p, "auto": value(report, whole)[0], "rows": rows}

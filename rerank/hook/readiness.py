@@ -12,7 +12,7 @@ from rerank.engines.opensearch import OpenSearchEngine
 from rerank.errors import EngineError, InputError, UsageError, WorkspaceError
 from rerank.files import parse_json
 from rerank.stack.parse import parse_stack
-from rerank.stack.signals import FieldSignal, is_field, learned
+from rerank.stack.signals import FieldSignal, is_field, ranker_names
 from rerank.text import plural
 from rerank.workspace import Workspace
 
@@ -65,7 +65,7 @@ def service_problems(
             names, weights = parse_stack(stack)
         except (UsageError, InputError) as error:
             return [*problems, f"cannot use the stack {stack!r}: {error}"]
-        absent = [name for name in learned(names) if name not in served]
+        absent = [name for name in ranker_names(names) if name not in served]
         tuned = [set(signals.split(",")) for signals in about.get("tuned") or ()]
         if absent:
             problems.append(f"has no signal {', '.join(absent)} of the stack {stack!r}")

@@ -92,7 +92,7 @@ class EvaluationReport(Report):
         for label in runs:
             row = Row(label, protocol, evaluation.means(label), label, leaks=self.leaks.get(label, []))
             if stack := self.stacks.get(label):
-                row.text, row.weights = str(stack), stack.combiner.shares()
+                row.text, row.weights = str(stack), stack.combiner.weights_by_signal()
                 row.normalization = stack.combiner.normalization
                 row.first_stage, row.retrieve = stack.first_stage, stack.retrievers
             self.results.append(row)

@@ -18,7 +18,7 @@ from rerank.records import Candidates, Qrels, Query, SearchTemplate
 from rerank.scoring.pipeline import Pipeline
 from rerank.scoring.scorer import FEEDBACK_DEPTH, Scorer, ScoringInput, ScoringResult
 from rerank.stack.parse import retriever_depths
-from rerank.stack.signals import learned
+from rerank.stack.signals import ranker_names
 from rerank.tuning.score_table import ScoreTable
 
 
@@ -124,7 +124,7 @@ def score_table(
         unknown_documents=sum(id not in existing for id in relevant),
         unknown_categories=sum(bool(categories) for _, categories in matched),
     )
-    for name in learned(retriever_depths(request.retrieve)):
+    for name in ranker_names(retriever_depths(request.retrieve)):
         report.not_found[name] = (
             pipeline.engine.count_missing_vectors(name, pipeline.rankers[name].version) or 0
         )

@@ -27,7 +27,8 @@ class Access:
         values = [value for name, value in headers if name == b"authorization"]
         scheme, _, secret = (values[0] if len(values) == 1 else b"").partition(b" ")
         # Compare all tokens, so that the time reveals nothing.
-        valid = [token for one, token in self._tokens if hmac.compare_digest(secret.strip(), one)]
+        sent = secret.strip()
+        valid = [token for valid_secret, token in self._tokens if hmac.compare_digest(sent, valid_secret)]
         return valid[0] if valid and scheme.lower() == b"bearer" else None
 
     def foreign(self, headers: Headers) -> str | None:

@@ -58,13 +58,14 @@ _DISCARDED = 2**27
 """Bytes above the limit that are read and dropped, so that the client receives the answer. OpenSearch takes
 queries of 100 MB; a closed connection would count as a failure of the service, not of the query."""
 
-_LATER, _BEARER = ("Retry-After", "1"), ("WWW-Authenticate", "Bearer")
+_RETRY_HEADER = ("Retry-After", "1")
+_TOKEN_HEADER = ("WWW-Authenticate", "Bearer")
 
 Scope = Mapping[str, Any]
 
 
 class Answer(NamedTuple):
-    """An answer."""
+    """The content of an answer, with its status, content type and headers."""
 
     content: bytes
     status: int = 200
@@ -77,12 +78,14 @@ class RefusedError(Exception):
 
     def __init__(self, status: int, message: str, kind: str, *headers: tuple[str, str]) -> None:
         super().__init__(message)
-        self.status, self.kind, self.headers = status, kind, headers
+        self.status = status
+        self.kind = kind
+        self.headers = headers
 
 
 @dataclass
 class Notes:
-    """Facts for log and counters."""
+    """What the log and the counters need to know about a request."""
 
     endpoint: str = "other"
     context: RequestContext | None = None
@@ -93,10 +96,11 @@ class Application:
     """The ASGI application of one process. Raises RerankError if the workspace cannot be read."""
 
     def __init__(self, settings: Settings) -> None:
-        self.settings, self.snapshot = settings, Snapshot(settings)
+        self.settings = settings
+        self.snapshot = Snapshot(settings)
         self._access = Access(settings)
         self._withheld = withheld(settings, self.snapshot.is_shared)
-        self._endpoints = {one.path: one for one in ENDPOINTS}
+        self._endpoints = {endpoint.path: endpoint for endpoint in ENDPOINTS}
         self._costs = EncodingCosts()
         self._bodies = Bodies(settings.max_body, settings.max_requests)
         self._pool = Pool(settings.threads, "score")
@@ -110,7 +114,9 @@ class Application:
         if scope["type"] == "lifespan":
             await self._live(receive, send)
             return
-        begin, notes, status = time.perf_counter(), Notes(), 0
+        begin = time.perf_counter()
+        notes = Notes()
+        status = 0
         try:
             try:
                 answer = await self._answer(scope, receive, notes)
@@ -135,7 +141,8 @@ class Application:
             served = "is not served" if "search" in self._withheld else "is served"
             note = f"/v1/search {served}: it returns every document that this service may read"
             logs.event("note", note=note)
-        loop, parent = asyncio.get_running_loop(), multiprocessing.parent_process()
+        loop = asyncio.get_running_loop()
+        parent = multiprocessing.parent_process()
         if parent is not None:
             loop.add_reader(parent.sentinel, os.kill, os.getpid(), signal.SIGTERM)
         watching = loop.create_task(self._watch())
@@ -151,25 +158,26 @@ class Application:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _watch(self) -> None:
-        """Load newer snapshots."""
+        """Load a newer snapshot whenever the files of the workspace change."""
         while True:
             await asyncio.sleep(_INTERVAL)
             await asyncio.get_running_loop().run_in_executor(self._loader, self._refresh)
 
     def _refresh(self) -> None:
-        settings, newer = self.settings, self._newer
+        settings = self.settings
+        newer = self._newer
         try:
             if signature(settings) == self.snapshot.signature:
                 return
             if newer is None or signature(settings) != newer.signature:
                 newer = Snapshot(settings)
-            lacking = newer.waits_for(self.snapshot)
+            incomplete_ranker = newer.waits_for(self.snapshot)
         except Exception as error:  # the snapshot in use continues to serve
             self._report("reload failed", error=str(error), kind=type(error).__name__)
             return
-        self._newer = newer if lacking is not None else None
-        if lacking is not None:
-            self._report("reload waits", reason=f"features of {lacking} are not all stored yet")
+        self._newer = newer if incomplete_ranker is not None else None
+        if incomplete_ranker is not None:
+            self._report("reload waits", reason=f"features of {incomplete_ranker} are not all stored yet")
             return
         self.snapshot = newer  # one assignment: a request has the old one or the new one
         self._reported = ""
@@ -190,39 +198,40 @@ class Application:
         return RequestContext(deadline, settings.max_candidates, settings.max_encoded, self._costs)
 
     async def _answer(self, scope: Scope, receive: Any, notes: Notes) -> Answer:
-        path, method = str(scope["path"]), scope["method"]
+        path = str(scope["path"])
         trusted = self._admit(path, scope["headers"])
-        one = self._endpoints.get(path)
-        if one is None and path not in PAGES:
+        endpoint = self._endpoints.get(path)
+        if endpoint is None and path not in PAGES:
             raise RefusedError(404, "Not Found", "request")
-        allowed = ("GET", "HEAD") if one is None else ("POST",)
-        if method not in allowed:
+        allowed = ("GET", "HEAD") if endpoint is None else ("POST",)
+        if scope["method"] not in allowed:
             raise RefusedError(405, "Method Not Allowed", "request", ("Allow", ", ".join(allowed)))
-        if one is None:
+        if endpoint is None:
             return self._page(path, trusted)
-        if one.name in self._withheld:
-            raise RefusedError(404, f"this service was started without {one.name}", "request")
-        notes.endpoint = one.name
-        if not has_kind(scope["headers"], one.kind):
-            raise RefusedError(415, f"another kind of body: send Content-Type: {one.kind}", "content type")
+        if endpoint.name in self._withheld:
+            raise RefusedError(404, f"this service was started without {endpoint.name}", "request")
+        notes.endpoint = endpoint.name
+        if not has_kind(scope["headers"], endpoint.kind):
+            message = f"another kind of body: send Content-Type: {endpoint.kind}"
+            raise RefusedError(415, message, "content type")
         encoding = content_encoding(scope["headers"])
         with self._bodies.reserve() as reservation:
             data = await _read(receive, self.settings.max_body, reservation)
-            return await self._run(one, data, encoding, receive, notes)
+            return await self._run(endpoint, data, encoding, receive, notes)
 
     async def _run(
-        self, one: Endpoint, data: bytes, encoding: str | None, receive: Any, notes: Notes
+        self, endpoint: Endpoint, data: bytes, encoding: str | None, receive: Any, notes: Notes
     ) -> Answer:
         """Answer a complete request in a thread."""
         # Documents of requests take long to encode: they must not occupy the threads of searches.
-        pool = self._documents_pool if one.function is endpoints.rerank else self._pool
+        pool = self._documents_pool if endpoint.function is endpoints.rerank else self._pool
         if len(pool) >= self.settings.max_requests:
-            raise RefusedError(503, "too many requests at once; try again", "busy", _LATER)
+            raise RefusedError(503, "too many requests at once; try again", "busy", _RETRY_HEADER)
         context = self._context()
         notes.context = context
         body = Body(data, encoding, self.settings.max_body)
-        work = partial(_run, one, self.snapshot, body, context)
-        return Answer(await pool.run(work, context, receive), kind=one.kind)
+        work = partial(_run, endpoint, self.snapshot, body, context)
+        return Answer(await pool.run(work, context, receive), kind=endpoint.kind)
 
     def _admit(self, path: str, headers: list[tuple[bytes, bytes]]) -> bool:
         """Whether the client may see the stack."""
@@ -237,9 +246,9 @@ class Application:
         if path in OPEN:
             return token is not None
         if token is None:
-            raise RefusedError(401, "a valid bearer token is needed", "token", _BEARER)
-        one = self._endpoints.get(path)
-        if not token.opens(path.strip("/") if one is None else one.name):
+            raise RefusedError(401, "a valid bearer token is needed", "token", _TOKEN_HEADER)
+        endpoint = self._endpoints.get(path)
+        if not token.opens(path.strip("/") if endpoint is None else endpoint.name):
             raise RefusedError(403, f"this token is not valid for {path}", "token")
         return True
 
@@ -263,11 +272,12 @@ class Application:
 
     @cached_property
     def _description(self) -> bytes:
-        served = [one for one in ENDPOINTS if one.name not in self._withheld]
+        served = [endpoint for endpoint in ENDPOINTS if endpoint.name not in self._withheld]
         return msgspec.json.encode(openapi.describe(served, bool(self.settings.tokens)))
 
     def _log(self, scope: Scope, notes: Notes, status: int, seconds: float) -> None:
-        endpoint, context = notes.endpoint, notes.context
+        endpoint = notes.endpoint
+        context = notes.context
         metrics.REQUESTS.labels(endpoint, status).inc()
         if notes.error:
             metrics.ERRORS.labels(endpoint, notes.error).inc()
@@ -284,33 +294,33 @@ class Application:
         logs.event("request", **fields)
 
 
-def _run(one: Endpoint, snapshot: Snapshot, sent: Body, context: RequestContext) -> bytes:
+def _run(endpoint: Endpoint, snapshot: Snapshot, sent: Body, context: RequestContext) -> bytes:
     with context.stage("parse"):
-        body = one.read(sent.decoded())
-    answer = one.function(snapshot, body, context)
+        body = endpoint.read(sent.decoded())
+    answer = endpoint.function(snapshot, body, context)
     return answer if isinstance(answer, bytes) else msgspec.json.encode(answer)
 
 
 async def _read(receive: Any, limit: int, reservation: Reservation) -> bytes:
     """Read a body; drop the excess, so that the client gets the answer."""
-    parts: list[bytes] = []
+    chunks: list[bytes] = []
     size = 0
     more = True
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise DisconnectedError
-        part = message.get("body", b"")
+        chunk = message.get("body", b"")
         more = message.get("more_body", False)
-        size += len(part)
+        size += len(chunk)
         if size <= limit:
-            reservation.add(len(part))
-            parts.append(part)
+            reservation.add(len(chunk))
+            chunks.append(chunk)
         if size > limit + _DISCARDED:
             break
     if size > limit:
         raise BodyTooLongError(limit)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
 def _refusal(error: Exception, path: str, settings: Settings) -> RefusedError:
@@ -332,7 +342,7 @@ def _refusal(error: Exception, path: str, settings: Settings) -> RefusedError:
         case UsageError() | InputError() | NotTrainedError():
             return RefusedError(422, str(error), "request")
         case BusyError():
-            return RefusedError(503, str(error), "busy", _LATER)
+            return RefusedError(503, str(error), "busy", _RETRY_HEADER)
         case NotInstalledError():
             return RefusedError(503, str(error), "not installed")
     # The text may contain a query, unless it is an error of our own.

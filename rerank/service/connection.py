@@ -13,8 +13,10 @@ from rerank.service import metrics
 HEAD_BYTES = 32 * 2**10
 _LONG_HEAD = f"the headers are longer than {HEAD_BYTES:,} bytes; send less"
 
-_LINGER, _DISCARDED = 1.0, 2**24
-"""Seconds and bytes to read on after a refusal: to close at once could lose the answer."""
+_LINGER = 1.0
+"""Seconds to read on after a refusal: to close at once could lose the answer."""
+_DISCARDED = 2**24
+"""Bytes to read on after a refusal."""
 _INTERVAL = 0.5  # seconds between two checks of a connection
 
 _WAITING, _IDLE, _NEW, _BUSY = range(4)
@@ -38,7 +40,7 @@ class Connection(HttpToolsProtocol):
         if len(self.connections) > self.settings.max_connections:
             metrics.REFUSED.labels("connections").inc()
             connections = cast("set[Connection]", self.connections)
-            min(connections, key=lambda one: one._use).transport.abort()
+            min(connections, key=lambda connection: connection._use).transport.abort()
         self._set_use(_WAITING)
         self._check()
 

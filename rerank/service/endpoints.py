@@ -24,7 +24,7 @@ from rerank.service.schemas import IdsBody, RerankBody, SearchBody
 from rerank.service.snapshot import Snapshot
 from rerank.stack.ranking import Ranking
 from rerank.stack.relevance import check_min_score
-from rerank.stack.signals import lexical
+from rerank.stack.signals import lexical_names
 from rerank.stack.stack import Stack
 from rerank.text import language
 
@@ -41,8 +41,10 @@ def rerank(snapshot: Snapshot, body: RerankBody, context: RequestContext) -> dic
     """
     context.check_count(len(body.documents), "documents")
     context.query = body.query
-    named = body.stack or (body.model if body.model and snapshot.knows(body.model) else None)
-    stack, scorer = snapshot.scorer(named)
+    stack_text = body.stack
+    if not stack_text and body.model and snapshot.knows(body.model):
+        stack_text = body.model
+    stack, scorer = snapshot.scorer(stack_text)
     query = make_query(body.query, body.categories, body.lexical_text, body.lang)
     documents = read_documents(body)
     results: list[dict[str, Any]] = []
@@ -60,7 +62,7 @@ def rerank(snapshot: Snapshot, body: RerankBody, context: RequestContext) -> dic
         inputs = ScoringInput.from_documents(documents, scores, scorer.features)
         scored = scorer.score(query, inputs, timer=context)
         stack = stack.for_case(scored.case)
-        if statistics is not None or not lexical(stack.signals):
+        if statistics is not None or not lexical_names(stack.signals):
             stack = stack.for_any_documents()
             calibrated = _has_probabilities(stack)
         by_id = {document.id: document for document in documents}
@@ -111,7 +113,7 @@ def _statistics(
     None: the stack has no lexical signal, or the engine does not answer and they are not ``required``.
     Without them, the documents of the request are the collection, so requests work while a cluster is down.
     """
-    signals = lexical(stack.signals)
+    signals = lexical_names(stack.signals)
     if not signals:
         return None
     engine = snapshot.pipeline.engine
@@ -142,7 +144,7 @@ def _lexical_scores(
 ) -> dict[str, NDArray[np.float64]]:
     """Return lexical signal -> (n,) scores."""
     query_terms = snapshot.analyze(query.search_text(snapshot.pipeline.engine.lang))
-    names = dict.fromkeys(lexical((stack.first_stage, *stack.signals)))
+    names = dict.fromkeys(lexical_names((stack.first_stage, *stack.signals)))
     return {name: scorer.score(name, query_terms) for name in names}
 
 
@@ -235,5 +237,7 @@ def make_query(
     if not text.strip():
         raise UsageError("the query is empty; give some words to search for")
     language(lang)
-    other = clean(lexical_text, LONGEST_QUERY) if lexical_text else None
-    return Query("query", clean(text, LONGEST_QUERY), tuple(categories or ()), lang, lexical_text=other)
+    lexical_query = clean(lexical_text, LONGEST_QUERY) if lexical_text else None
+    return Query(
+        "query", clean(text, LONGEST_QUERY), tuple(categories or ()), lang, lexical_text=lexical_query
+    )

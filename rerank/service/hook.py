@@ -25,7 +25,7 @@ from rerank.service.schemas import FRAME, HookCall, SearchOptions, Values
 from rerank.service.snapshot import Snapshot
 from rerank.stack.parse import parse_stack
 from rerank.stack.ranking import Hit, Ranking
-from rerank.stack.signals import is_field, lexical
+from rerank.stack.signals import is_field, lexical_names
 from rerank.stack.stack import Stack
 from rerank.text import language_or_none
 
@@ -94,7 +94,7 @@ def _parse(snapshot: Snapshot, call: HookCall, context: RequestContext) -> _Sear
     query, unknown = scorer.with_known_categories(
         make_query(text, options.categories, lang=language_or_none(options.lang))
     )
-    others = set(lexical(stack.signals)) - {stack.first_stage}
+    others = set(lexical_names(stack.signals)) - {stack.first_stage}
     by_id = bool(others) or any(is_field(name) for name in stack.signals)
     must_be_free = options.stack is not None and not call.body.stack_allowed
     if must_be_free and (by_id or not _is_free(snapshot, options.stack or "", stack)):

@@ -34,7 +34,8 @@ def start() -> None:
     levels = {"rerank.service": logging.INFO, "uvicorn": logging.WARNING, "asyncio": logging.WARNING}
     for name, level in levels.items():
         log = logging.getLogger(name)
-        log.handlers, log.propagate = [handler], False
+        log.handlers = [handler]
+        log.propagate = False
         log.setLevel(level)
 
 

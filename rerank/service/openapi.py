@@ -28,7 +28,10 @@ def home(paths: Sequence[str]) -> dict[str, Any]:
 
 
 class Endpoint(NamedTuple):
-    """A path that accepts a body. answer: its description."""
+    """A path that accepts a body.
+
+    function: answers a request. body: the type of its body. answer: description of its answer.
+    """
 
     path: str
     function: Callable[..., dict[str, Any] | bytes]
@@ -52,7 +55,8 @@ class Endpoint(NamedTuple):
 
 def describe(endpoints: Sequence[Endpoint], token: bool) -> dict[str, Any]:
     """Describe all paths. token: all but OPEN need one."""
-    kinds = [Problem, *(one.body for one in endpoints if one.kind == JSON)]
+    json_endpoints = [endpoint for endpoint in endpoints if endpoint.kind == JSON]
+    kinds = [Problem, *(endpoint.body for endpoint in json_endpoints)]
     references, schemas = msgspec.json.schema_components(kinds, ref_template=_SCHEMAS)
     schema_of: dict[type, dict[str, Any]] = dict(zip(kinds, references))
     error = {"description": "An error, in one line", "content": {JSON: {"schema": schema_of[Problem]}}}
@@ -63,11 +67,12 @@ def describe(endpoints: Sequence[Endpoint], token: bool) -> dict[str, Any]:
         return {"summary": summary, "operationId": path.strip("/").replace("/", "_"), "responses": answers}
 
     paths: dict[str, Any] = {}
-    for one in endpoints:
-        summary = (one.function.__doc__ or "").splitlines()[0].split(": ", 1)[-1]
-        content = {"schema": schema_of[one.body]} if one.kind == JSON else binary
-        body = {"required": True, "content": {one.kind: content}}
-        paths[one.path] = {"post": {**operation(one.path, summary, one.answer), "requestBody": body}}
+    for endpoint in endpoints:
+        summary = (endpoint.function.__doc__ or "").splitlines()[0].split(": ", 1)[-1]
+        content = {"schema": schema_of[endpoint.body]} if endpoint.kind == JSON else binary
+        body = {"required": True, "content": {endpoint.kind: content}}
+        post = operation(endpoint.path, summary, endpoint.answer)
+        paths[endpoint.path] = {"post": {**post, "requestBody": body}}
     for path, summary in PAGES.items():
         public: dict[str, Any] = {"security": []} if path in OPEN else {}
         paths[path] = {"get": {**operation(path, summary, "An answer"), **public}}

@@ -60,8 +60,11 @@ _INTERVAL_FILTERS = ("after", "before", "containing", "contained_by", "overlappi
 _MOST = 20_000
 """Clauses that are read; OpenSearch accepts 1,024 by default."""
 
-_MOST_NAMES, _LONGEST_NAME = 100, 256
-"""Names of fields that are read of a clause, and characters of a name."""
+_MOST_NAMES = 100
+"""Names of fields that are read of a clause."""
+
+_LONGEST_NAME = 256
+"""Characters of a name of a field; longer names are ignored."""
 
 _NOT_FLAG = 2  # of simple_query_string, as a node writes flags
 
@@ -93,7 +96,7 @@ def query_text(query: object, fields: Sequence[str] = ()) -> str | None:
     return " ".join(text for text in unique if text) or None
 
 
-def _visit(root: object, read: Callable[[Query], tuple[Iterable[T], Iterable[Any]]]) -> Iterator[T]:
+def _visit(root: object, read_clause: Callable[[Query], tuple[Iterable[T], Iterable[Any]]]) -> Iterator[T]:
     waiting = [root]  # the next one is last; not recursive: a query may be nested to any depth
     for _ in range(_MOST):
         if not waiting:
@@ -102,7 +105,7 @@ def _visit(root: object, read: Callable[[Query], tuple[Iterable[T], Iterable[Any
         if isinstance(value, list):
             waiting.extend(reversed(value[:_MOST]))
         elif isinstance(value, Mapping):
-            results, inner = read(value)
+            results, inner = read_clause(value)
             yield from results
             waiting.extend(reversed([*inner]))
 
@@ -191,22 +194,23 @@ def _has_not(flags: object) -> bool:
 def _interval_texts(body: Query) -> list[Text]:
     texts: list[Text] = []
 
-    def read(rule: Query) -> tuple[list[str], list[Any]]:
+    def read_rule(rule: Query) -> tuple[list[str], list[Any]]:
         rule_texts: list[str] = []
         inner: list[Any] = []
-        for kind, about in rule.items():
-            if not isinstance(about, Mapping):
+        for kind, options in rule.items():
+            if not isinstance(options, Mapping):
                 continue
-            if kind in _INTERVAL_WORDS and (text := _as_text(about.get(_INTERVAL_WORDS[kind]))):
+            text = _as_text(options.get(_INTERVAL_WORDS[kind])) if kind in _INTERVAL_WORDS else None
+            if text:
                 rule_texts.append(text)
-            inner.append(about.get("intervals"))
-            conditions = about.get("filter")
+            inner.append(options.get("intervals"))
+            conditions = options.get("filter")
             if isinstance(conditions, Mapping):
                 inner += [conditions[name] for name in _INTERVAL_FILTERS if name in conditions]
         return rule_texts, inner
 
     for field, rule in body.items():
-        texts += [((field,), text) for text in _visit(rule, read)]
+        texts += [((field,), text) for text in _visit(rule, read_rule)]
     return texts
 
 

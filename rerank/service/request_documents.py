@@ -39,10 +39,10 @@ def read_documents(body: RerankBody) -> list[Document]:
     """
     documents = []
     for position, document in enumerate(body.documents):
-        read = _read(document, position, body.rank_fields)
+        parsed = _read(document, position, body.rank_fields)
         if body.max_tokens_per_doc is not None:
-            read = _first_words(read, body.max_tokens_per_doc)
-        documents.append(read)
+            parsed = _first_words(parsed, body.max_tokens_per_doc)
+        documents.append(parsed)
     characters = sum(len(document.title) + len(document.text) for document in documents)
     if characters > LONGEST_DOCUMENTS:
         raise UsageError(

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from rerank.engines.base import TermStatistics
 
-K1, B = 1.2, 0.75
+K1 = 1.2
+B = 0.75
 
 Array = NDArray[np.float64]
 

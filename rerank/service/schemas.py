@@ -19,7 +19,8 @@ MOST = 100_000
 LONGEST_HOOK = 2**20
 """Bytes of the JSON of a hook call. To read millions of small values would delay all other requests."""
 
-JSON, BINARY = "application/json", "application/octet-stream"
+JSON = "application/json"
+BINARY = "application/octet-stream"
 FRAME = 4
 """Bytes of the length of the JSON that begins a call of the hook, or its answer."""
 
@@ -28,7 +29,9 @@ _LARGEST = 3.5e38
 Score = Annotated[float, Meta(ge=-_LARGEST, le=_LARGEST)]
 """A score of OpenSearch, in single precision: sums of larger numbers would overflow."""
 
-LONGEST_STACK, LONGEST_CATEGORY, MOST_CATEGORIES = 1000, 300, 100
+LONGEST_STACK = 1000
+LONGEST_CATEGORY = 300
+MOST_CATEGORIES = 100
 
 Categories = Annotated[
     list[Annotated[str, Meta(max_length=LONGEST_CATEGORY)]], Meta(max_length=MOST_CATEGORIES)
@@ -164,9 +167,12 @@ class Values:
 
     @classmethod
     def read(cls, call: bytes, begin: int, count: int) -> Values:
-        """Read the values that begin at a place of a call. Raises InputError."""
-        found = call[begin : begin + 4 * count]
-        lengths = np.frombuffer(found[: len(found) // 4 * 4], ">i4").astype(np.int64)
+        """Read the values of ``count`` hits that begin at this byte of a call.
+
+        Raises InputError if the call has fewer bytes, or lengths that are negative.
+        """
+        length_bytes = call[begin : begin + 4 * count]
+        lengths = np.frombuffer(length_bytes[: len(length_bytes) // 4 * 4], ">i4").astype(np.int64)
         end = begin + 4 * count + int(lengths.sum())
         if len(lengths) < count or lengths.min(initial=0) < 0 or end > len(call):
             raise InputError(f"the bytes of {count} hits came with stored values of another length")
@@ -174,15 +180,21 @@ class Values:
 
     def of_size(self, size: int) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
         """Return the k values of this size, (k, size), and (n,) bool: missing or of another size."""
-        missing, found = self.lengths != size, np.frombuffer(self.data, np.uint8)
+        missing = self.lengths != size
+        values = np.frombuffer(self.data, np.uint8)
         if self.lengths[missing].any():
-            found = found[np.repeat(~missing, self.lengths)]
-        return found.reshape(-1, size), missing
+            values = values[np.repeat(~missing, self.lengths)]
+        return values.reshape(-1, size), missing
 
     def split(self) -> dict[int, bytes]:
-        """Return hit -> value."""
-        ends = np.cumsum(self.lengths).tolist()
-        return {i: self.data[a:b] for i, (a, b) in enumerate(zip([0, *ends], ends)) if b > a}
+        """Return position of a hit -> its value, for the hits with a value."""
+        values: dict[int, bytes] = {}
+        begin = 0
+        for hit, length in enumerate(self.lengths.tolist()):
+            if length:
+                values[hit] = self.data[begin : begin + length]
+            begin += length
+        return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,23 +219,25 @@ class HookCall:
             raise InputError(f"{end - FRAME:,} bytes of JSON are announced, but {len(data) - FRAME:,} came")
         if end - FRAME > LONGEST_HOOK:
             raise InputError(f"{end - FRAME:,} bytes of JSON, but {LONGEST_HOOK:,} are read; send less")
-        body, rest = decode(data[FRAME:end], HookBody), data[end:]
+        body = decode(data[FRAME:end], HookBody)
+        binary = data[end:]
+        n = body.hits
         # no id of a document begins with NUL
-        n, ids = body.hits, body.ids or [f"\0{i:06}" for i in range(body.hits)]
+        ids = body.ids or [f"\0{i:06}" for i in range(n)]
         size = n * 28
-        if len(ids) != n or size > len(rest):
-            raise InputError(f"{n} hits came with {len(ids)} ids and {len(rest):,} bytes; send all of each")
-        scores = np.frombuffer(rest, ">f8", n).astype(np.float64)
+        if len(ids) != n or size > len(binary):
+            raise InputError(f"{n} hits came with {len(ids)} ids and {len(binary):,} bytes; send all of each")
+        scores = np.frombuffer(binary, ">f8", n).astype(np.float64)
         if n and not np.abs(scores).max() <= _LARGEST:
             raise InputError("the score of a hit is not a number of single precision")
-        shards = np.frombuffer(rest, ">i4", n, 8 * n).astype(np.int64)
-        seq_nos, terms = np.frombuffer(rest, ">i8", 2 * n, 12 * n).astype(np.int64).reshape(2, n)
+        shards = np.frombuffer(binary, ">i4", n, 8 * n).astype(np.int64)
+        seq_nos, terms = np.frombuffer(binary, ">i8", 2 * n, 12 * n).astype(np.int64).reshape(2, n)
         stored = {}
         for name in body.features:
-            stored[name] = Values.read(rest, size, n)
+            stored[name] = Values.read(binary, size, n)
             size += 4 * n + len(stored[name].data)
-        if size < len(rest):
-            raise InputError(f"{len(rest) - size:,} bytes are too many")
+        if size < len(binary):
+            raise InputError(f"{len(binary) - size:,} bytes are too many")
         places = (shards, seq_nos, terms) if body.places.uuids else None
         return cls(body, ids, scores, places, stored)
 

@@ -76,31 +76,32 @@ def read_tokens(path: str | None) -> tuple[Token, ...]:
     ``/metrics``. ``#`` begins a comment.
     Raises InputError for a file that is unreadable, has no token or an unknown endpoint.
     """
-    where = path or TOKEN_VARIABLE
+    source = path or TOKEN_VARIABLE
     try:
         text = Path(path).read_text("utf-8") if path else os.environ.get(TOKEN_VARIABLE, "")
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: the token cannot be read ({error})") from error
-    tokens = []
+    tokens: list[Token] = []
     for number, line in enumerate(text.splitlines(), 1):
-        word, *more = line.split() or ("#",)
-        if word.startswith("#"):
+        words = line.split()
+        if not words or words[0].startswith("#"):
             continue
-        if len(more) > 1 or not word.isascii() or not word.isprintable():
+        secret = words[0]
+        if len(words) > 2 or not secret.isascii() or not secret.isprintable():
             raise InputError(
-                f"{where}:{number}: a token is one word of printable ASCII characters; endpoints may follow,"
+                f"{source}:{number}: a token is one word of printable ASCII characters; endpoints may follow,"
                 f" as in TOKEN {','.join(NAMES[:2])}"
             )
-        only = tuple(more[0].split(",")) if more else ()
+        only = tuple(words[1].split(",")) if len(words) == 2 else ()
         for name in only:
             if name not in (*NAMES, METRICS):
                 known_names = ", ".join((*NAMES, METRICS))
-                raise InputError(f"{where}:{number}: unknown endpoint {name!r}; use {known_names}")
-        tokens.append(Token(word, only))
+                raise InputError(f"{source}:{number}: unknown endpoint {name!r}; use {known_names}")
+        tokens.append(Token(secret, only))
     if not tokens and (path or text.strip()):
-        raise InputError(f"{where}: no token; write one line of letters and digits")
+        raise InputError(f"{source}: no token; write one line of letters and digits")
     if len({token.secret for token in tokens}) < len(tokens):
-        raise InputError(f"{where}: duplicate token; write each token once, with all of its endpoints")
+        raise InputError(f"{source}: duplicate token; write each token once, with all of its endpoints")
     return tuple(tokens)
 
 

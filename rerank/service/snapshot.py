@@ -16,7 +16,7 @@ from rerank.scoring.scorer import Scorer
 from rerank.scoring.vector_cache import VectorCache
 from rerank.service.settings import Settings
 from rerank.stack.parse import parse_stack
-from rerank.stack.signals import lexical, resolve
+from rerank.stack.signals import lexical_names, resolve
 from rerank.stack.stack import Stack, find_stack
 from rerank.text import Terms
 from rerank.workspace import Workspace
@@ -41,23 +41,25 @@ class Snapshot:
     def __init__(self, settings: Settings) -> None:
         self.signature = signature(settings)  # files that change while they are read are read again later
         self.workspace = workspace = _open(settings)
-        self._releases, current = workspace.releases, workspace.versions()
+        self._releases = workspace.releases
+        current = workspace.versions()
         self.rankers = {name: workspace.ranker(name, version) for name, version in current.items()}
         self.versions = {(name, current[name]): ranker for name, ranker in self.rankers.items()}
         self._first_stage, self._search = workspace.first_stage_of(None)
         self.tuned = self._tuned()
         self.default = self._default(settings.stack)
-        for one in (*self.tuned.values(), self.default):
-            if one.then is not None:
-                one.then.encoder()
-            for name, version in workspace.installed_versions(one).items():
+        for stack in (*self.tuned.values(), self.default):
+            if stack.then is not None:
+                stack.then.encoder()  # load it now, not at the first request
+            for name, version in workspace.installed_versions(stack).items():
                 self.versions[name, version] = workspace.ranker(name, version)
         self.pipeline = Pipeline(workspace.engine, self.rankers, settings.infer_categories, VectorCache())
         self.columns = {
             feature_key(*key): column(key[0], ranker.encode_documents([Document("empty")]), 1, None)
             for key, ranker in self.versions.items()
         }
-        self.analyze, self.words = Terms(workspace.lang), workspace.words
+        self.analyze = Terms(workspace.lang)
+        self.words = workspace.words
         self._scorers: dict[str | None, tuple[Stack, Scorer]] = {}
         # SQLite connections are in a reference cycle: without this, files stay open until it is collected.
         weakref.finalize(self, workspace.engine.close).atexit = False
@@ -65,23 +67,24 @@ class Snapshot:
     def _tuned(self) -> dict[frozenset[str], Stack]:
         tuned = {}
         for path in sorted((self.workspace.folder / "stacks").glob("*.json")):
-            stack, names = Stack.load(path), frozenset(path.stem.split(","))
+            stack = Stack.load(path)
+            names = frozenset(path.stem.split(","))
             if names.issuperset(stack.signals):
                 tuned[names] = stack
         if self._releases.stack is not None:
             tuned[frozenset(self._releases.stack.name.split(","))] = self._releases.stack
         return tuned
 
-    def _default(self, wanted: str | None) -> Stack:
-        if wanted is not None and wanted.endswith(".json"):
-            stack = Stack.load(wanted)
+    def _default(self, text: str | None) -> Stack:
+        if text is not None and text.endswith(".json"):
+            stack = Stack.load(text)
             resolve(stack.signals, self.rankers)
             return stack
-        active = None if wanted else self._releases.stack
-        return active or self.stack(wanted or self._first_stage)
+        active = None if text else self._releases.stack
+        return active or self.stack(text or self._first_stage)
 
     def describe(self) -> dict[str, Any]:
-        """Stack and rankers, for the log and ``/readyz``."""
+        """Return the stack and the rankers that are served, for the log and ``/readyz``."""
         return {
             "stack": str(self.default),
             "normalization": self.default.combiner.normalization,
@@ -126,18 +129,18 @@ class Snapshot:
         )
 
     def scorer(self, text: str | None) -> tuple[Stack, Scorer]:
-        """The stack of a text, see :meth:`stack`, and the scorer of its signals."""
-        found = self._scorers.get(text)
-        if found is None:
+        """Return the stack of a text, as :meth:`stack` does, and the scorer of its signals."""
+        entry = self._scorers.get(text)  # other threads may clear the cache
+        if entry is None:
             if len(self._scorers) >= _STACKS:
                 self._scorers.clear()
             stack = self.stack(text)
-            found = stack, self.pipeline_of(stack).scorer(stack.signals, stack.first_stage)
-            self._scorers[text] = found
-        return found
+            entry = stack, self.pipeline_of(stack).scorer(stack.signals, stack.first_stage)
+            self._scorers[text] = entry
+        return entry
 
     def pipeline_of(self, stack: Stack) -> Pipeline:
-        """Engine and rankers of a tuned stack."""
+        """Return the pipeline with the ranker versions that a stack was tuned with."""
         tuned = {key[0]: self.versions[key] for key in stack.versions.items() if key in self.versions}
         return replace(self.pipeline, rankers={**self.rankers, **tuned})
 
@@ -147,11 +150,13 @@ class Snapshot:
             names, _ = parse_stack(text)
         except UsageError:
             return False
-        return bool(lexical(names)) or any(name in self.rankers for name in names)
+        return bool(lexical_names(names)) or any(name in self.rankers for name in names)
 
     def waits_for(self, before: Snapshot) -> str | None:
         """A newer ranker whose features are incomplete, or None. After a rollback, none is waited for."""
-        for name, version in () if self._releases.rolled_back else self.versions:
+        if self._releases.rolled_back:
+            return None
+        for name, version in self.versions:
             newer = name in before.rankers and (name, version) not in before.versions
             if newer and self.workspace.engine.missing_features(name, version):
                 return name
@@ -169,7 +174,8 @@ def _open(settings: Settings) -> Workspace:
 
 def signature(settings: Settings) -> Signature:
     """The state of the files of rankers and stacks."""
-    base, stack = Path(settings.folder), settings.stack
+    base = Path(settings.folder)
+    stack = settings.stack
     files = [base / "rerank.toml", base / "releases.json"]
     files += [*base.glob("rankers/*.json"), *base.glob("stacks/*")]
     files += [Path(stack)] if stack is not None and stack.endswith(".json") else []

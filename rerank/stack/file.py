@@ -42,18 +42,22 @@ class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     def linear(self) -> Linear:
         """Return the weights of all cases. Raises UsageError for inconsistent values."""
         names, weights = parse_stack(self.stack)
-        moments = [self.moments[name] for name in names if name in self.moments]
+        stored = [self.moments[name] for name in names if name in self.moments]
+        moments = [Moments(signal.mean, signal.deviation) for signal in stored]
         return Linear(
             names,
             weights or (),
             normalization=self.normalization,
-            moments=tuple(Moments(each.mean, each.deviation) for each in moments),
-            cases={case: one.linear() for case, one in self.cases.items()},
+            moments=tuple(moments),
+            cases={case: case_weights.linear() for case, case_weights in self.cases.items()},
         )
 
 
-STACK, MODEL = "stack", "cross-encoder"
-"""Signals of a second phase."""
+STACK = "stack"
+"""The signal of a second phase that is the score of the stack."""
+
+MODEL = "cross-encoder"
+"""The signal of a second phase that is the score of the model."""
 
 
 class SecondPhase(Weights, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -74,10 +78,10 @@ class SecondPhase(Weights, frozen=True, forbid_unknown_fields=True, kw_only=True
 
     def linear(self) -> Linear:
         """Return the weights. Raises UsageError for other signals."""
-        found = super().linear()
-        if found.signals != (STACK, MODEL):
+        weights = super().linear()
+        if weights.signals != (STACK, MODEL):
             raise UsageError(f"{self.stack!r}: a second phase needs weights for {STACK} and {MODEL}")
-        return found
+        return weights
 
     def encoder(self) -> CrossEncoder:
         """Load the model, once. Raises UsageError if it cannot be used or is not the tuned one."""
@@ -94,7 +98,7 @@ def second_phase(text: str, top: int | None = None, ms: int | None = None) -> Se
 
 @lru_cache(4)
 def _load(folder: str, version: str = "") -> CrossEncoder:
-    """The key has the version, because a folder can get a new model."""
+    """Load a model, or return it from the cache, whose key has the version: a folder can get a new model."""
     from rerank.rankers.encoder.cross_encoder import CrossEncoder
 
     encoder = CrossEncoder.load(folder)
@@ -126,7 +130,8 @@ class RelevanceFile(Weights, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         calibration = None
         if self.calibration is not None:
             calibration = Calibration(**msgspec.structs.asdict(self.calibration))
-        return RelevanceModel(weights, calibration, {case: each.model() for case, each in self.cases.items()})
+        cases = {case: case_model.model() for case, case_model in self.cases.items()}
+        return RelevanceModel(weights, calibration, cases)
 
 
 class StackFile(Weights, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -144,7 +149,7 @@ class StackFile(Weights, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 def read(path: str | os.PathLike[str]) -> object:
-    """Read JSON. Raises InputError, without the file name."""
+    """Read the JSON of a file. Raises InputError with a message that does not name the file."""
     if not os.path.exists(path):
         raise InputError("no such stack file; check the path, or tune one")
     if not os.path.isfile(path):  # a pipe may never end

@@ -53,27 +53,32 @@ class Linear:
             raise UsageError(f"a stack needs signals, each once, not {', '.join(self.signals) or 'none'}")
         if len(self.weights) != len(self.signals):
             raise UsageError(f"{len(self.signals)} signals need as many weights, not {len(self.weights)}")
-        object.__setattr__(self, "weights", tuple(round(float(one), DECIMALS) for one in self.weights))
-        if not all(0 <= weight <= LARGEST for weight in self.weights) or not any(self.weights):
+        weights = tuple(round(float(weight), DECIMALS) for weight in self.weights)
+        object.__setattr__(self, "weights", weights)
+        if not any(weights) or not all(0 <= weight <= LARGEST for weight in weights):
             raise UsageError(f"weights must be numbers from 0 to {LARGEST:g}, and not all 0")
         check_normalization(self.normalization)
         if len(self.moments) != (len(self.signals) if self.normalization == FITTED else 0):
             raise UsageError(
                 f"the normalization {FITTED!r} needs the statistics that `rerank tune` stores; tune the stack"
             )
-        for case, one in self.cases.items():
-            if case not in CASES or one.signals != self.signals or one.cases:
+        self._check_cases()
+
+    def _check_cases(self) -> None:
+        for case, weights in self.cases.items():
+            if case not in CASES or weights.signals != self.signals or weights.cases:
                 raise UsageError(
                     f"{case!r} is not a case with weights for {', '.join(self.signals)}; tune it again"
                 )
 
     def __str__(self) -> str:
-        exact = (n for n in range(2, DECIMALS) if all(round(weight, n) == weight for weight in self.weights))
-        digits = next(exact, DECIMALS)
-        return " + ".join(f"{name}*{weight:.{digits}f}" for name, weight in self.shares().items())
+        digits = 2
+        while digits < DECIMALS and any(round(weight, digits) != weight for weight in self.weights):
+            digits += 1
+        return " + ".join(f"{name}*{weight:.{digits}f}" for name, weight in self.weights_by_signal().items())
 
-    def shares(self) -> dict[str, float]:
-        """Return signal -> weight."""
+    def weights_by_signal(self) -> dict[str, float]:
+        """Return signal -> weight. The weights need not sum to 1."""
         return dict(zip(self.signals, self.weights))
 
     def for_case(self, case: str) -> Linear:
@@ -116,23 +121,23 @@ class Linear:
         return replace(self, normalization="z-score", moments=(), cases=cases)
 
     def summary(self) -> dict[str, Any]:
-        """Return all weights as JSON values."""
+        """Return the weights, and those of each category case, as JSON values of a stack file."""
+        cases = {case: weights._summary() for case, weights in self.cases.items()}
+        return {**self._summary(), "cases": cases}
 
-        def named(one: Linear) -> dict[str, Any]:
-            weights: dict[str, Any] = {"stack": str(one), "normalization": one.normalization}
-            if one.moments:
-                moments = zip(one.signals, one.moments)
-                weights["moments"] = {signal: each._asdict() for signal, each in moments}
-            return weights
-
-        return {**named(self), "cases": {case: named(one) for case, one in self.cases.items()}}
+    def _summary(self) -> dict[str, Any]:
+        values: dict[str, Any] = {"stack": str(self), "normalization": self.normalization}
+        if self.moments:
+            moments = zip(self.signals, self.moments)
+            values["moments"] = {signal: stored._asdict() for signal, stored in moments}
+        return values
 
     def renamed(self, names: Mapping[str, str]) -> Linear:
         """Return the weights with renamed signals: old -> new."""
         return replace(
             self,
             signals=tuple(names.get(name, name) for name in self.signals),
-            cases={case: one.renamed(names) for case, one in self.cases.items()},
+            cases={case: weights.renamed(names) for case, weights in self.cases.items()},
         )
 
 

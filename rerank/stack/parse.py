@@ -36,12 +36,12 @@ def parse_stack(text: str) -> tuple[tuple[str, ...], tuple[float, ...] | None]:
     for name in names:
         if names.count(name) > 1:
             raise UsageError(f"stack {text!r}: {name} is named twice; {_HOW}")
-    given = [weight for _, weight in pairs if weight is not None]
-    if not given:
+    texts = [weight for _, weight in pairs if weight is not None]
+    if not texts:
         return names, None
-    if len(given) < len(names):
+    if len(texts) < len(names):
         raise UsageError(f"stack {text!r}: some signals have a weight and some have none; {_HOW}")
-    weights = tuple(map(float, given))
+    weights = tuple(map(float, texts))
     if not any(weights):
         raise UsageError(f"stack {text!r}: every weight is 0; give one of them some weight")
     return names, weights

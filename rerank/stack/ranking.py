@@ -54,7 +54,7 @@ class Hit:
 
     def as_dict(self, document: Document | None, *, explain: bool = True) -> dict[str, Any]:
         """Return JSON values. The text replaces a missing title."""
-        found: dict[str, Any] = {
+        values: dict[str, Any] = {
             "id": self.id,
             "title": (document.title or document.text[:100]) if document else "",
             "score": self.score,
@@ -63,7 +63,7 @@ class Hit:
             "first_stage_rank": self.first_stage_rank,
             "found_by": list(self.found_by),
         }
-        return {**found, "signals": self.explanation()} if explain else found
+        return {**values, "signals": self.explanation()} if explain else values
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class Ranking:
             rank=index + 1,
             first_stage_rank=row + 1,
             signals=signals,
-            found_by=tuple(name for name, where in self.found.items() if where[row]),
+            found_by=tuple(name for name, rows in self.found.items() if rows[row]),
             relevance=None if self.relevance is None or not is_scored else float(self.relevance[row]),
         )
 

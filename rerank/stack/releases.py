@@ -73,7 +73,7 @@ class Releases:
 
     @property
     def _live(self) -> list[Activation]:
-        return [one for one in self.history if not one.undone]
+        return [activation for activation in self.history if not activation.undone]
 
     def all(self) -> dict[int, Stack]:
         """Read all versions: number -> stack, newest first. Raises WorkspaceError for a damaged one."""
@@ -81,8 +81,9 @@ class Releases:
 
     def recent(self, count: int) -> list[Stack]:
         """Read up to ``count`` versions, active first, then by last activation."""
-        latest = dict.fromkeys(one.number for one in (*self._live[-1:], *reversed(self.history)))
-        return [self.find(number) for number in [*latest][:count]]
+        activations = (*self._live[-1:], *reversed(self.history))
+        numbers = list(dict.fromkeys(activation.number for activation in activations))
+        return [self.find(number) for number in numbers[:count]]
 
     def find(self, number: int) -> Stack:
         """Return a version. Raises UsageError for an unknown number, WorkspaceError for a damaged version."""
@@ -98,7 +99,8 @@ class Releases:
     def activate(self, stack: Stack, gate: Mapping[str, Any] | None = None) -> Releases:
         """Activate a stack; an equal one keeps its number. The caller must hold a lock."""
         data = msgspec.json.decode(msgspec.json.encode(stack.to_json()))
-        number = next((one for one, stored in self.stacks.items() if stored == data), None)
+        equal_stacks = [number for number, stored in self.stacks.items() if stored == data]
+        number = equal_stacks[0] if equal_stacks else None
         if number is not None and number == self.number:
             return self
         number = number or max((*self.stacks, 0)) + 1
@@ -108,12 +110,12 @@ class Releases:
 
     def previous(self) -> Releases:
         """Return the state after a rollback, to be saved. Raises UsageError without another version."""
-        earlier = [n for n, one in enumerate(self.history, 1) if not one.undone and one.number != self.number]
-        if not earlier:
+        others = [activation for activation in self._live if activation.number != self.number]
+        if not others:
             raise UsageError(f"no other stack was in use before this one; choose one with {_CHOOSE}")
-        kept, rest = self.history[: earlier[-1]], self.history[earlier[-1] :]
-        undone = (msgspec.structs.replace(one, undone=True) for one in rest)
-        return Releases(self.folder, (*kept, *undone), self.stacks)
+        end = max(i for i, activation in enumerate(self.history, 1) if activation is others[-1])
+        undone = [msgspec.structs.replace(activation, undone=True) for activation in self.history[end:]]
+        return Releases(self.folder, (*self.history[:end], *undone), self.stacks)
 
     @classmethod
     def load(cls, folder: Path) -> Releases:
@@ -121,7 +123,8 @@ class Releases:
         path = folder / FILE
         try:
             file = msgspec.json.decode(path.read_bytes(), type=_File)
-            if unknown := {one.number for one in file.history} - file.stacks.keys():
+            unknown = {activation.number for activation in file.history} - file.stacks.keys()
+            if unknown:
                 raise msgspec.ValidationError(f"version {min(unknown)} is missing")
             return cls(folder, file.history, file.stacks)
         except FileNotFoundError:
@@ -142,7 +145,7 @@ def tuned_versions(folder: Path, recent: int | None = None) -> dict[str, list[st
 
     recent: number of active stacks to read; None: all. Candidates are always read.
     """
-    found: dict[str, dict[str, None]] = {}
+    versions_by_ranker: dict[str, dict[str, None]] = {}
     try:
         releases = Releases.load(folder)
         stacks = [*releases.all().values()] if recent is None else releases.recent(recent)
@@ -151,5 +154,5 @@ def tuned_versions(folder: Path, recent: int | None = None) -> dict[str, list[st
         return None
     for stack in stacks:
         for name, version in stack.versions.items():
-            found.setdefault(name, {})[version] = None
-    return {name: list(versions) for name, versions in found.items()}
+            versions_by_ranker.setdefault(name, {})[version] = None
+    return {name: list(versions) for name, versions in versions_by_ranker.items()}

@@ -22,16 +22,16 @@ SEARCH = "search"
 _FIELD = "field:"
 
 
-def lexical(names: Iterable[str]) -> tuple[str, ...]:
+def lexical_names(names: Iterable[str]) -> tuple[str, ...]:
     """Return the lexical signals among the names.
 
-    >>> lexical(["text", "tfidf", "meta"]), learned(["text", "tfidf", "meta"])
+    >>> lexical_names(["text", "tfidf", "meta"]), ranker_names(["text", "tfidf", "meta"])
     (('tfidf',), ('text', 'meta'))
     """
     return tuple(name for name in names if name in FIRST_STAGES)
 
 
-def learned(names: Iterable[str]) -> tuple[str, ...]:
+def ranker_names(names: Iterable[str]) -> tuple[str, ...]:
     """Return the ranker names among the names."""
     return tuple(n for n in names if n not in FIRST_STAGES and n != SEARCH and not is_field(n))
 
@@ -48,7 +48,8 @@ def first_stages(names: Iterable[str]) -> tuple[str, ...]:
     ('search', 'bm25')
     """
     names = tuple(names)
-    return (SEARCH,) * (SEARCH in names) + lexical(names)
+    lexical = lexical_names(names)
+    return (SEARCH, *lexical) if SEARCH in names else lexical
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ Signal = LexicalSignal | FieldSignal | Ranker
 
 
 def resolve(names: Iterable[str], rankers: Mapping[str, Ranker]) -> tuple[Signal, ...]:
-    """Return the signals. Raises UsageError for an unknown name."""
+    """Return the signals with these names, in their order. Raises UsageError for an unknown name."""
     signals: list[Signal] = []
     for name in names:
         if is_field(name):
@@ -108,8 +109,8 @@ def resolve(names: Iterable[str], rankers: Mapping[str, Ranker]) -> tuple[Signal
         elif name in rankers:
             signals.append(rankers[name])
         else:
-            there = ", ".join((*FIRST_STAGES, *rankers))
-            raise UsageError(f"signal {name!r} is not trained in this workspace; there are {there}")
+            existing = ", ".join((*FIRST_STAGES, *rankers))
+            raise UsageError(f"signal {name!r} is not trained in this workspace; there are {existing}")
     return tuple(signals)
 
 

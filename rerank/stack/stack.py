@@ -21,7 +21,7 @@ from rerank.stack.linear import Linear, check_name
 from rerank.stack.parse import parse_stack, retriever_depths
 from rerank.stack.ranking import Ranking
 from rerank.stack.relevance import RelevanceModel
-from rerank.stack.signals import DEFAULT_FIRST_STAGE, SEARCH, first_stages, learned
+from rerank.stack.signals import DEFAULT_FIRST_STAGE, SEARCH, first_stages, ranker_names
 
 FORMAT = 2
 """Version of the stack file."""
@@ -119,7 +119,7 @@ class Stack:
         """
         if not self.tuned and len(self.signals) > 1:
             return str(self)
-        return called(self.tuned_for)
+        return stack_key(self.tuned_for)
 
     @property
     def tuned_for(self) -> tuple[str, ...]:
@@ -134,7 +134,7 @@ class Stack:
     @property
     def rankers(self) -> tuple[str, ...]:
         """The rankers used as signals or retrievers."""
-        return learned(dict.fromkeys((*self.signals, *retriever_depths(self.retrieve))))
+        return ranker_names(dict.fromkeys((*self.signals, *retriever_depths(self.retrieve))))
 
     def for_case(self, case: str) -> Stack:
         """Return the stack for a category case."""
@@ -160,8 +160,8 @@ class Stack:
             raise UsageError(f"the stack {self} has another first stage than its own search; tune it again")
         # The scores of the search have another mean and deviation.
         combiner = self.combiner.without_moments().renamed({self.first_stage: SEARCH})
-        others = [one for one in self.retrieve if one not in (self.first_stage, SEARCH)]
-        retrieve = (SEARCH, *others) if others else ()
+        rankers = [name for name in self.retrieve if name not in (self.first_stage, SEARCH)]
+        retrieve = (SEARCH, *rankers) if rankers else ()
         return replace(
             self, combiner=combiner, first_stage=SEARCH, retrieve=retrieve, search=search, relevance=None
         )
@@ -196,7 +196,7 @@ class Stack:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON values."""
+        """Return the JSON values of the stack file."""
         data: dict[str, Any] = {
             "rerank_stack": FORMAT,
             **self.combiner.summary(),
@@ -262,10 +262,10 @@ class Stack:
             raise type(error)(f"{os.fspath(path)}: {error}") from error
 
 
-def called(signals: Iterable[str]) -> str:
-    """Return the stack name, for any order of signals.
+def stack_key(signals: Iterable[str]) -> str:
+    """Return the name of the stack with these signals, which is the same for any order of them.
 
-    >>> called(["tfidf", "bm25"])
+    >>> stack_key(["tfidf", "bm25"])
     'bm25,tfidf'
     """
     return ",".join(sorted(signals))
@@ -273,27 +273,29 @@ def called(signals: Iterable[str]) -> str:
 
 def find_stack(
     text: str,
-    check: Callable[[str], object],
-    tuned: Callable[[tuple[str, ...]], Stack | None],
+    ensure_trained: Callable[[str], object],
+    load_tuned: Callable[[tuple[str, ...]], Stack | None],
     first_stage: str,
     search: SearchTemplate | None,
 ) -> Stack:
     """Return the stack for signal names, with or without weights.
 
-    check: raises for unknown rankers. tuned: signals -> stack, or None. first_stage: the default.
-    search: of a stack that needs one.
+    ensure_trained: raises an error for a ranker that is unknown.
+    load_tuned:     returns the tuned stack of signals, or None.
+    first_stage:    the first stage of a stack that names none.
+    search:         the user's search, for a stack that needs one.
 
     Raises InputError for several signals without tuned weights.
     """
     names, weights = parse_stack(text)
-    for name in learned(names):
-        check(name)
+    for name in ranker_names(names):
+        ensure_trained(name)
     first = (*first_stages(names), first_stage)[0]
-    stack = Stack.parse(text, first_stage=first) if weights or len(names) == 1 else tuned(names)
+    stack = Stack.parse(text, first_stage=first) if weights or len(names) == 1 else load_tuned(names)
     if stack is None:
-        wanted = text if first_stages(names) else f"{first},{text}"
+        missing = text if first_stages(names) else f"{first},{text}"
         raise InputError(
-            f"stack {text!r} is not tuned; tune it with `rerank tune --stack {wanted} --queries QUERIES"
+            f"stack {text!r} is not tuned; tune it with `rerank tune --stack {missing} --queries QUERIES"
             f" --qrels QRELS`, or give weights: --stack '{_even(names)}'"
         )
     return replace(stack, search=search) if stack.first_stage == SEARCH and not stack.search else stack

@@ -11,7 +11,7 @@ from rerank.progress import Progress
 from rerank.rankers.base import Ranker
 from rerank.results import Report
 from rerank.stack.parse import retriever_depths
-from rerank.stack.signals import check_retrieves, learned
+from rerank.stack.signals import check_retrieves, ranker_names
 from rerank.workspace import Workspace, WorkspaceOrPath
 
 
@@ -41,7 +41,7 @@ def encode(
     """
     workspace = Workspace.open(workspace)
     progress = progress or Progress()
-    retrieve = learned(retriever_depths(retrieve))  # lexical signals need nothing
+    retrieve = ranker_names(retriever_depths(retrieve))  # lexical signals need nothing
     for name in retrieve:
         check_retrieves(workspace.ranker(name))
     encoders = [

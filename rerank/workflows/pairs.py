@@ -16,7 +16,7 @@ from rerank.progress import Progress
 from rerank.records import LabeledPair
 from rerank.results import Report
 from rerank.scoring.pairs import Relates, score_pairs
-from rerank.stack.signals import learned, resolve
+from rerank.stack.signals import ranker_names, resolve
 from rerank.text import plural
 from rerank.workspace import Workspace, WorkspaceOrPath
 
@@ -211,7 +211,7 @@ def _scores(
     progress: Progress | None,
 ) -> tuple[Array, float | None]:
     """Return (n,) scores by a signal, and the threshold: the best one on dev pairs, else the ranker's."""
-    rankers = {ranker: workspace.ranker(ranker) for ranker in learned([name])}
+    rankers = {ranker: workspace.ranker(ranker) for ranker in ranker_names([name])}
     (signal,) = resolve([name], rankers)
     scores = score_pairs(workspace.engine, signal, [pair[:2] for pair in pairs], progress)
     if dev_pairs:

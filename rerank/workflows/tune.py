@@ -26,7 +26,7 @@ from rerank.stack.file import second_phase as read_second_phase
 from rerank.stack.linear import CASES, Linear
 from rerank.stack.normalize import PER_QUERY, TRIED, check_normalization
 from rerank.stack.parse import parse_stack, retriever_depths
-from rerank.stack.signals import DEFAULT_FIRST_STAGE, SEARCH, first_stages, learned
+from rerank.stack.signals import DEFAULT_FIRST_STAGE, SEARCH, first_stages, ranker_names
 from rerank.stack.stack import Stack
 from rerank.text import plural
 from rerank.tuning.score_table import ScoreTable
@@ -79,7 +79,7 @@ class TuneReport(Report):
                 "single_signal": self.tuned.single_signal[name],
                 "ablation": self.tuned.ablation.get(name),
             }
-            for name, weight in self.tuned.combiner.shares().items()
+            for name, weight in self.tuned.combiner.weights_by_signal().items()
         ]
         for name, value in self.dropped.items():
             rows.append({"signal": name, "weight": 0.0, "single_signal": value, "ablation": self.tuned.value})
@@ -161,7 +161,7 @@ def _signals(stack: str, *, alone: bool) -> tuple[str, ...]:
         raise UsageError(f"{stack!r} has weights already; name only the signals: {','.join(signals)}")
     if len(signals) == 1 and not alone:
         second = "text" if first_stages(signals) else DEFAULT_FIRST_STAGE
-        two = ",".join((*first_stages([second, *signals]), *learned([second, *signals])))
+        two = ",".join((*first_stages([second, *signals]), *ranker_names([second, *signals])))
         raise UsageError(
             f"{stack!r} is one signal, so there is nothing to tune; name two or more: --stack {two}"
         )
@@ -228,7 +228,9 @@ class _StackTuner:
                 }
             weighted: set[str] = set()
             for result in self.tuned.values():
-                weighted.update(name for name, weight in result.combiner.shares().items() if weight)
+                weighted.update(
+                    name for name, weight in result.combiner.weights_by_signal().items() if weight
+                )
             if weighted.issuperset(signals):
                 return
             single = next(iter(self.tuned.values())).single_signal
@@ -295,7 +297,7 @@ class _StackTuner:
             rows.append((row.query, ranking.ids[: second_phase.top], raw))
         options = {**self.options, "first_stage": STACK}
         tuned = tune_table(ScoreTable.build((STACK, MODEL), rows), qrels, **options)
-        if not tuned.combiner.shares()[MODEL]:
+        if not tuned.combiner.weights_by_signal()[MODEL]:
             return stack, tuned
         weights = {"stack": str(tuned.combiner), "normalization": tuned.combiner.normalization}
         version = second_phase.encoder().version

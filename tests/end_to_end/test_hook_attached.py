@@ -175,7 +175,7 @@ def test_explain_and_status_show_the_weights_of_the_case(installed, plugged, run
         for hit in answer["hits"]["hits"]:
             (about,) = hit["fields"]["_rerank"]
             assert hit["_score"] == pytest.approx(sum(s["weighted"] for s in about["signals"].values()))
-            for name, weight in stack.combiner.shares().items():
+            for name, weight in stack.combiner.weights_by_signal().items():
                 assert about["signals"][name]["weighted"] == pytest.approx(
                     weight * about["signals"][name]["normalized"]
                 )

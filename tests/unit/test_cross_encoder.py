@@ -205,7 +205,7 @@ def test_tuning_finds_the_weight_and_the_stack_file_keeps_it(collection, model, 
     report = tune(workspace, signals, then=f"cross-encoder:{model}", top=30, **judged)
     then = report.stack.then
     assert then is not None
-    assert then.linear().shares()["cross-encoder"] > 0
+    assert then.linear().weights_by_signal()["cross-encoder"] > 0
     assert report.second_phase.value > report.second_phase.first_stage_value
     show_tuned(report)
     assert "second phase: " in capsys.readouterr().out
@@ -229,7 +229,7 @@ def test_a_model_that_does_not_help_is_removed(collection, model):
         workspace, "bm25,tfidf", then=f"cross-encoder:{model}", queries=queries, qrels=qrels, measure="RR"
     )
     assert report.stack.then is None
-    assert report.second_phase.combiner.shares()["cross-encoder"] == 0
+    assert report.second_phase.combiner.weights_by_signal()["cross-encoder"] == 0
 
 
 def test_the_service_uses_the_second_phase(collection, model):
