@@ -80,7 +80,8 @@ def read_tokens(path: str | None) -> tuple[Token, ...]:
     try:
         text = Path(path).read_text("utf-8") if path else os.environ.get(TOKEN_VARIABLE, "")
     except (OSError, ValueError) as error:
-        raise InputError(f"{path}: the token cannot be read ({error})") from error
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise InputError(f"{path}: the token cannot be read ({reason}); name a file with a token") from error
     tokens: list[Token] = []
     for number, line in enumerate(text.splitlines(), 1):
         words = line.split()

@@ -515,7 +515,10 @@ def test_invalid_serve_commands_are_refused(run, trained, plain, tmp_path):
     (tmp_path / "blank").write_text("\n")
     run("serve", "-w", trained, "--host", "0.0.0.0").fails(2, "0.0.0.0", "--insecure")
     run("serve", "-w", trained, "--token-file", tmp_path / "blank").fails(1, str(tmp_path / "blank"))
-    run("serve", "-w", trained, "--token-file", tmp_path / "none").fails(1, "cannot be read")
+    (tmp_path / "latin").write_bytes(b"s\xe9same")
+    for name, reason in (("none", "No such file or directory"), ("latin", "not UTF-8 text")):
+        refusal = run("serve", "-w", trained, "--token-file", tmp_path / name)
+        refusal.fails(1, f"{tmp_path / name}: the token cannot be read ({reason});")
     run("serve", "-w", tmp_path / "nowhere").fails(1, "no workspace here")
     run("serve", "-w", plain, "--stack", "tfidf,text").fails(2, "'text' is not trained")
     run("serve", "-w", trained, "--stack", "text,meta").fails(1, "not tuned")
