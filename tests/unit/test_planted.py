@@ -7,6 +7,7 @@ import json
 import pytest
 
 from rerank import Document, Workspace, encode
+from rerank.engines.base import SearchRequest
 from rerank.errors import WorkspaceError
 from tests.rankers import cnn
 from tests.states import folder, fruit, tune_fruit
@@ -77,11 +78,6 @@ def edit_json(path, **values):
     [
         {"version": "../../../etc"},
         {"version": ".."},
-        {"files": {"/dev/zero": [1, 0]}},
-        {"files": {"../../../../etc/passwd": [1, 0]}},
-        {"files": {"a\0b": [1, 0]}},
-        {"files": {"model.safetensors": "0"}},
-        {"files": [1]},
         {"family": None},
     ],
 )
@@ -145,6 +141,7 @@ def test_the_text_index_does_not_remove_other_files(folder, tmp_path, name):
     victim.touch()
     path = folder / "engine" / "data-0" / "index" / ".managed.json"
     path.write_text(json.dumps([*json.loads(path.read_text()), name.format(tmp_path)]))
-    with pytest.raises(WorkspaceError, match="victim' is outside"):
-        Workspace.open(folder).engine.write([Document("new", text="apple")])
+    engine = Workspace.open(folder).engine
+    engine.write([Document("new", text="apple")])  # builds the index again
     assert victim.exists()
+    assert "new" in engine.find(SearchRequest("apple", "bm25")).ids
