@@ -66,7 +66,7 @@ def test_the_cache_distinguishes_translations(workspace: Workspace) -> None:
     stack = workspace.stack("tfidf*0.5 + dictionary*0.5")
     queries = [Query("q", "fox", lexical_text=text) for text in ("lupo", "gufo")]
     rankings = [pipeline.answer(query, stack).ranking for query in queries]
-    assert [ranking.ids for ranking in rankings] == [["b", "w"], []]
+    assert [ranking.ids for ranking in rankings] == [["b", "w"], ["o"]]
 
 
 def test_stop_words_of_the_query_are_not_searched(tmp_path: Path) -> None:
