@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import re
 import shlex
 import shutil
@@ -112,10 +113,16 @@ def suggested(*words: str) -> str:
 
 
 def gain(interval: Gain, measure: str, queries: int) -> str:
-    """Format a gain with its interval, and the smallest gain that the queries can show."""
+    """Format a gain with its interval, and the smallest gain that the queries can show.
+
+    >>> from rerank.evaluation.significance import Gain
+    >>> gain(Gain(0.5, 0.5, 0.5, math.inf), "nDCG@10", 1)
+    '+0.5000 nDCG@10 (95 % interval +0.5000 to +0.5000); 1 query can show no gain'
+    """
+    shown = f"a gain of {interval.smallest:.4f} or more" if math.isfinite(interval.smallest) else "no gain"
     return (
         f"{interval.mean:+.4f} {measure} (95 % interval {interval.low:+.4f} to {interval.high:+.4f});"
-        f" {plural(queries, QUERIES)} can show a gain of {interval.smallest:.4f} or more"
+        f" {plural(queries, QUERIES)} can show {shown}"
     )
 
 

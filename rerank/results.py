@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
@@ -92,10 +93,10 @@ def cell(value: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON.
+    """Return a value as JSON. Numbers that JSON does not have, such as infinity, become None.
 
-    >>> plain({"sizes": (1, 2)})
-    {'sizes': [1, 2]}
+    >>> plain({"sizes": (1, 2), "limit": math.inf})
+    {'sizes': [1, 2], 'limit': None}
     """
     if hasattr(value, "to_json"):
         return value.to_json()
@@ -107,7 +108,9 @@ def plain(value: Any) -> Any:
         return [plain(one) for one in value]
     if isinstance(value, os.PathLike):
         return os.fspath(value)
-    return value.tolist() if hasattr(value, "tolist") else value  # arrays and their numbers
+    if hasattr(value, "tolist"):  # arrays and their numbers
+        return plain(value.tolist())
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _fields(value: Any) -> dict[str, Any]:

@@ -50,7 +50,7 @@ BOOTSTRAPS = 10_000
 class Gain(NamedTuple):
     """Mean of paired differences, its 95 % interval, and the smallest mean that n queries can show.
 
-    smallest: 1.96 standard errors, from which a mean differs from 0 with p < 0.05.
+    smallest: 1.96 standard errors, from which a mean differs from 0 with p < 0.05; infinite for one query.
     """
 
     mean: float

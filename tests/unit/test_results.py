@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,6 +49,15 @@ def test_a_report_converts_to_json(tmp_path):
         "nested": None,
     }
     assert plain([one]) == [values]
+
+
+def test_numbers_outside_json_become_null():
+    values = {"limit": math.inf, "losses": np.array([np.nan, 0.5]), "score": np.float32(-np.inf)}
+    assert json.loads(json.dumps(plain(values), allow_nan=False)) == {
+        "limit": None,
+        "losses": [None, 0.5],
+        "score": None,
+    }
 
 
 def test_an_opensearch_warning_is_shown_once(capsys, monkeypatch):

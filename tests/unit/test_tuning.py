@@ -325,6 +325,13 @@ def test_tuning_is_reproducible_and_its_result_is_saved(tmp_path):
     assert json.loads(json.dumps(one.record())) == one.record()
 
 
+def test_the_record_of_one_query_is_valid_json():
+    """One query has no standard error, so that no gain can be shown."""
+    table = ScoreTable.build(["bm25", "text"], [("q", ["a", "b"], np.array([[0.9, 0.1], [0.1, 0.9]]))])
+    gain = tune(table, Qrels([("q", "b", 1)]), first_stage="bm25").record()["gain"]
+    assert (len(gain), gain[3]) == (4, None)
+
+
 def test_impossible_tunings_are_refused():
     table, qrels, _ = random_case(0)
     with pytest.raises(UsageError, match="signal tfidf was not scored; there are bm25, text, meta"):
