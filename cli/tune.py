@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     options.measure,
     option(
         "--normalization NAME...",
-        "min-max, z-score, rank or none. Repeatable. Default: all that fit.",
+        "min-max, z-score, rank, none or fitted. Repeatable. Default: all that fit.",
         dest="normalizations",
     ),
     "Input",

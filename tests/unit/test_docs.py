@@ -8,6 +8,8 @@ import click
 import pytest
 from rerank.cli.program import COMMANDS, cli
 
+from rerank.stack.file import StackFile
+from rerank.stack.normalize import NORMALIZATIONS
 from tests.programs import output
 from tools.site import commands_of, on_page_content
 
@@ -70,6 +72,17 @@ def test_options_are_unique_and_few(name):
     shown = [text for text in options(name) if text not in ("-h", "--help")]
     assert len(set(shown)) == len(shown)
     assert len([p for p in command(name).params if isinstance(p, click.Option)]) <= 20
+
+
+def test_stack_files_and_normalizations_are_documented():
+    page = (DOCS / "reference" / "formats.md").read_text("utf-8")
+    section = page.partition("### Stack file")[2].partition("### Workspace")[0]
+    for field in StackFile.__struct_fields__:
+        assert f'"{field}":' in section, field
+    (option,) = (one for one in command("tune").params if one.name == "normalizations")
+    for method in NORMALIZATIONS:
+        assert f"| `{method}` |" in section, method
+        assert re.search(rf"\b{method}\b", option.help), method
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
