@@ -136,8 +136,7 @@ def tune(
     With fewer than :data:`FEW_QUERIES` queries, returns the setting closest to the mean of the winners of
     samples of the queries, because the best one would fit the noise. Queries without candidates count as 0.
     Ties (to 1e-12) prefer more weight on the first stage, then weights closest to equal, then the first
-    normalization.
-    On these queries the result is at least as good as a first stage that is a signal.
+    normalization. On these queries the result is at least as good as a first stage that is a signal.
 
     first_stage: a signal of the table. signals: these get weights; default: all.
     measure: nDCG, RR or AP, optionally with a cutoff. cut: measured documents per ranking; None: all.
@@ -153,11 +152,9 @@ def tune(
     rank_measure = RankMeasure.parse(measure, cut)
     tuned_table = table.select_signals(signals or table.signals)
     judged, none_relevant = judge(tuned_table, qrels, rank_measure)
-    methods = list(dict.fromkeys((*normalizations, FITTED)))
-    grids = [candidate_grid(tuned_table, judged, method, rank_measure, parts) for method in methods]
     baseline = _values_of_signal(table.select_signals([first_stage]), qrels, rank_measure)
     first_stage_value = fmean(baseline.values())
-    measured = list(zip(grids, grid_means(judged, grids, rank_measure, progress)))
+    measured = _measured_grids(tuned_table, judged, normalizations, rank_measure, parts, progress)
     single = dict(zip(tuned_table.signals, _single_signals(*measured[0])))
     candidates = [(grid, means) for grid, means in measured if grid.normalization in normalizations]
     fitted_grids = [(grid, means) for grid, means in measured if grid.normalization == FITTED]
@@ -182,6 +179,20 @@ def tune(
         per_query=per_query,
         gain=gain_of([value - baseline[query] for query, value in per_query.items()]),
     )
+
+
+def _measured_grids(
+    table: ScoreTable,
+    judged: Sequence[TuningQuery],
+    normalizations: Sequence[str],
+    measure: RankMeasure,
+    parts: int,
+    progress: Callable[[int], object] | None,
+) -> list[tuple[Grid, Array]]:
+    """Return the settings of each normalization, and of ``fitted``, with their means over the queries."""
+    methods = dict.fromkeys((*normalizations, FITTED))
+    grids = [candidate_grid(table, judged, method, measure, parts) for method in methods]
+    return list(zip(grids, grid_means(judged, grids, measure, progress)))
 
 
 def _ablation(measured: Sequence[tuple[Grid, Array]], signals: Sequence[str]) -> dict[str, float]:
