@@ -154,14 +154,14 @@ def tune(
     judged, none_relevant = judge(tuned_table, qrels, rank_measure)
     baseline = _values_of_signal(table.select_signals([first_stage]), qrels, rank_measure)
     first_stage_value = fmean(baseline.values())
-    measured = _measured_grids(tuned_table, judged, normalizations, rank_measure, parts, progress)
+    grids = _candidate_grids(tuned_table, judged, normalizations, rank_measure, parts)
+    measured = list(zip(grids, grid_means(judged, grids, rank_measure, progress)))
     single = dict(zip(tuned_table.signals, _single_signals(*measured[0])))
     candidates = [(grid, means) for grid, means in measured if grid.normalization in normalizations]
-    fitted_grids = [(grid, means) for grid, means in measured if grid.normalization == FITTED]
     average = partial(_average_setting, judged, rank_measure)
     choose = partial(_choose, signals=tuned_table.signals, first_stage=first_stage, average=average)
     best, combiner, value = choose(candidates, lowest=max(first_stage_value, *single.values()))
-    _, fitted, _ = choose(fitted_grids, lowest=-math.inf)
+    _, fitted, _ = choose([pair for pair in measured if pair[0].normalization == FITTED], lowest=-math.inf)
     per_query = values_by_query(judged, combiner, rank_measure)
     return TuningResult(
         combiner=combiner,
@@ -181,18 +181,16 @@ def tune(
     )
 
 
-def _measured_grids(
+def _candidate_grids(
     table: ScoreTable,
     judged: Sequence[TuningQuery],
     normalizations: Sequence[str],
     measure: RankMeasure,
     parts: int,
-    progress: Callable[[int], object] | None,
-) -> list[tuple[Grid, Array]]:
-    """Return the settings of each normalization, and of ``fitted``, with their means over the queries."""
+) -> list[Grid]:
+    """Return the settings of each normalization, and of ``fitted``."""
     methods = dict.fromkeys((*normalizations, FITTED))
-    grids = [candidate_grid(table, judged, method, measure, parts) for method in methods]
-    return list(zip(grids, grid_means(judged, grids, measure, progress)))
+    return [candidate_grid(table, judged, method, measure, parts) for method in methods]
 
 
 def _ablation(measured: Sequence[tuple[Grid, Array]], signals: Sequence[str]) -> dict[str, float]:
