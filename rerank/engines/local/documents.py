@@ -110,7 +110,7 @@ class Documents:
     def _state_of_files(self) -> object:
         paths = (self._path, self._path.with_name(f"{self._path.name}-wal"))
         stats = [path.stat() for path in paths if path.exists()]
-        return [(one.st_ino, one.st_size, one.st_mtime_ns) for one in stats]
+        return [(stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in stats]
 
     @classmethod
     def create(cls, path: Path) -> None:
@@ -137,7 +137,8 @@ class Documents:
     ) -> WriteResult:
         """Store a new version in one transaction. replace: delete all other documents."""
         (before,) = self.versions()
-        ingest, stream = _Ingest(before), iter(documents)
+        ingest = _Ingest(before)
+        stream = iter(documents)
         try:
             with disk(_DOING):
                 self._db.execute("BEGIN IMMEDIATE")
@@ -234,11 +235,11 @@ class Documents:
 
     def _select(self, sql: str, values: Sequence[str] | Sequence[int], *parameters: int) -> Iterator[Any]:
         """Yield the rows of a statement that ends in IN. Ids with a lone surrogate are unknown."""
-        known = [value for value in values if not (isinstance(value, str) and _SURROGATE.search(value))]
-        for i in range(0, len(known), _SOME):
-            some = known[i : i + _SOME]
-            marks = ",".join("?" * len(some))
-            yield from self._db.execute(f"{sql} ({marks})", [*parameters, *some]).fetchall()
+        storable = [value for value in values if not (isinstance(value, str) and _SURROGATE.search(value))]
+        for start in range(0, len(storable), _SOME):
+            batch = storable[start : start + _SOME]
+            marks = ",".join("?" * len(batch))
+            yield from self._db.execute(f"{sql} ({marks})", [*parameters, *batch]).fetchall()
 
     def ids_by_row(self, version: Version) -> list[str]:
         """Return the ids of all rows, also of deleted ones."""
@@ -273,7 +274,9 @@ class _Ingest:
     """Rows from ``first`` to ``end`` are new."""
 
     def __init__(self, before: Version) -> None:
-        self.number, self.first, self.end = before.number + 1, before.rows, before.rows
+        self.number = before.number + 1
+        self.first = before.rows
+        self.end = before.rows
         self.updated = 0
         self.unchanged = np.zeros(before.rows, np.bool_)  # rows that were ingested again as they are
 

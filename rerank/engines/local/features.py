@@ -38,26 +38,28 @@ class LocalFeatures(FeatureStore):
         return encoded
 
     def _encode(self, storage: Storage, documents: Documents, encoder: Encoder, encoding: Encoding) -> int:
-        features, version = storage.features, storage.newest()
+        features = storage.features
+        version = storage.newest()
         name = encoder.name
         stored = features.stored(name, encoder.version, version.rows)
         if encoding.force:  # an old feature stays until it is replaced
             stored[:] = False
-        done, start = 0, version.rows if stored.all() else int(np.argmin(stored))
+        count = 0
+        start = version.rows if stored.all() else int(np.argmin(stored))
         stream = documents.documents(version, start)
         missing = ((row, document) for row, document in stream if not stored[row])
         with disk(f"storing the features of {name!r}; features stored before are kept"):
             try:
                 while batch := list(islice(missing, _BATCH)):
                     rows, texts = zip(*batch)
-                    done += features.encode(encoder, np.array(rows), texts, force=encoding.force)
+                    count += features.encode(encoder, np.array(rows), texts, force=encoding.force)
                     encoding.advance(len(batch))
             finally:
                 features.sync(name, encoder.version)
-            for other in features.versions().get(name, ()):
-                if other not in encoding.versions(name):
-                    features.remove(name, other)
-        return done
+            for old_version in features.versions().get(name, ()):
+                if old_version not in encoding.versions(name):
+                    features.remove(name, old_version)
+        return count
 
     def missing(self, name: str, version: str) -> int:
         """Count the documents without a feature."""

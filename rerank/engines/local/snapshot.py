@@ -77,10 +77,10 @@ class Snapshot:
 
     @cached_property
     def _filter(self) -> Callable[[tuple[Filter, ...]], Filtered]:
-        def made(filters: tuple[Filter, ...]) -> Filtered:
+        def filtered(filters: tuple[Filter, ...]) -> Filtered:
             return Filtered(self, self.index.filter(self.searcher, filters))
 
-        return lru_cache(_FILTERS)(made)
+        return lru_cache(_FILTERS)(filtered)
 
     def filtered(self, filters: Sequence[Filter]) -> Filtered | None:
         """Return documents that meet filters; None: all. Raises UsageError."""
@@ -123,19 +123,24 @@ class Snapshot:
         """Return candidates in order, with features. retrieved_by: retriever -> (n,) bool."""
         ids = self.ids(rows)
         order = rank(ids, scores)
-        ids, rows, scores = [ids[i] for i in order.tolist()], rows[order], scores[order]
-        read = {name: self.features.read(name, version, rows) for name, version in features.items()}
-        values = {name: one for name, (one, _) in read.items()}
-        missing = {name: one for name, (_, one) in read.items()}
-        by = {name: found[order] for name, found in (retrieved_by or {}).items()}
-        return Candidates(ids, scores, rows + (self.number << _NUMBER), values, missing, by)
+        ids = [ids[position] for position in order.tolist()]
+        rows = rows[order]
+        values = {}
+        missing = {}
+        for name, version in features.items():
+            values[name], missing[name] = self.features.read(name, version, rows)
+        ordered_hits = {name: is_hit[order] for name, is_hit in (retrieved_by or {}).items()}
+        handles = rows + (self.number << _NUMBER)
+        return Candidates(ids, scores[order], handles, values, missing, ordered_hits)
 
 
 class Lexical:
     """Cached lexical scores of one text."""
 
     def __init__(self, snapshot: Snapshot, text: str, filtered: Filtered | None = None) -> None:
-        self._snapshot, self._text, self._filtered = snapshot, text, filtered
+        self._snapshot = snapshot
+        self._text = text
+        self._filtered = filtered
         self._bm25: tuple[Rows, Scores] = (np.empty(0, np.int64), np.empty(0))
 
     @cached_property
@@ -146,8 +151,8 @@ class Lexical:
         """Return rows and scores of the ``depth`` best documents, unordered. Ties: smallest ids."""
         snapshot = self._snapshot
         if signal == "bm25":
-            among = None if self._filtered is None else self._filtered.query
-            rows, scores = self._bm25 = snapshot.index.top(snapshot.searcher, self._text, depth, among)
+            condition = None if self._filtered is None else self._filtered.query
+            rows, scores = self._bm25 = snapshot.index.top(snapshot.searcher, self._text, depth, condition)
         else:
             rows = np.flatnonzero(self._tfidf)
             if self._filtered is not None:
@@ -159,9 +164,10 @@ class Lexical:
         """(n,) scores, as in :meth:`top`; 0: no shared term."""
         if signal != "bm25":
             return self._tfidf[rows]
-        snapshot, (known, values) = self._snapshot, self._bm25
+        snapshot = self._snapshot
+        retrieved_rows, retrieved_scores = self._bm25
         by_row = np.full(snapshot.version.rows, np.nan)
-        by_row[known] = values
+        by_row[retrieved_rows] = retrieved_scores
         scores = by_row[rows]
         new = np.isnan(scores)
         scores[new] = snapshot.index.scores(snapshot.searcher, self._text, rows[new])

@@ -40,7 +40,8 @@ class Storage:
     """The folder ``data-N`` of an engine, open for reading."""
 
     def __init__(self, engine: Path, name: str, lang: str | None) -> None:
-        self.folder, self.number = engine / name, int(name.partition("-")[2])
+        self.folder = engine / name
+        self.number = int(name.partition("-")[2])
         # While this is locked, no process removes the folder.
         descriptor = os.open(self.folder, os.O_RDONLY)
         self.release = weakref.finalize(self, os.close, descriptor)
@@ -192,10 +193,10 @@ class Storage:
         return Snapshot(self.number, version, self.documents, self.index, searcher, vectors, self.features)
 
 
-def remove_unused(engine: Path, kept: str) -> None:
-    """Remove unused folders."""
+def remove_unused(engine: Path, current: str) -> None:
+    """Remove the folders of data that no process uses. current: name of the folder in use."""
     for folder in engine.glob("data-*"):
-        if folder.name == kept or not re.fullmatch(r"data-\d{1,9}", folder.name):
+        if folder.name == current or not re.fullmatch(r"data-\d{1,9}", folder.name):
             continue
         with suppress(OSError):
             descriptor = os.open(folder, os.O_RDONLY)

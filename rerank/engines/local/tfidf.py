@@ -43,7 +43,8 @@ class TfIdf:
 
     def terms(self) -> list[str]:
         """Return all terms."""
-        text, ends = self._terms.tobytes(), self._ends.tolist()
+        text = self._terms.tobytes()
+        ends = self._ends.tolist()
         return [text[start:end].decode() for start, end in zip([0, *ends], ends)]
 
     def _term(self, number: int) -> bytes:
@@ -51,9 +52,9 @@ class TfIdf:
         return self._terms[start : self._ends[number]].tobytes()
 
     def _find(self, term: str) -> int | None:
-        wanted = term.encode()
-        number = bisect_left(range(len(self._ends)), wanted, key=self._term)
-        return number if number < len(self._ends) and self._term(number) == wanted else None
+        encoded = term.encode()
+        number = bisect_left(range(len(self._ends)), encoded, key=self._term)
+        return number if number < len(self._ends) and self._term(number) == encoded else None
 
     def frequency(self, term: str) -> int:
         """Return the number of documents with the term."""
@@ -70,16 +71,25 @@ class TfIdf:
 
     def scores(self, terms: Iterable[str]) -> NDArray[np.float64]:
         """(rows,) scores; 0 without known terms."""
-        counts = {self._find(term): count for term, count in Counter(terms).items()}
-        numbers = sorted(n for n in counts if n is not None and self.starts[n] < self.starts[n + 1])
-        if not numbers:
+        count_by_number: dict[int, int] = {}
+        for term, occurrences in Counter(terms).items():
+            number = self._find(term)
+            if number is not None and self.starts[number] < self.starts[number + 1]:
+                count_by_number[number] = occurrences
+        if not count_by_number:
             return np.zeros(len(self._lengths), np.float64)
-        spans = [slice(int(self.starts[n]), int(self.starts[n + 1])) for n in numbers]
-        idf = _idf(np.array([span.stop - span.start for span in spans]), self._documents)
-        weights = (1 + np.log([counts[n] for n in numbers])) * idf
+        numbers = np.array(sorted(count_by_number))
+        begins = self.starts[numbers].astype(np.int64)
+        ends = self.starts[numbers + 1].astype(np.int64)
+        idf = _idf(ends - begins, self._documents)
+        counts = [count_by_number[number] for number in numbers.tolist()]
+        weights = (1 + np.log(counts)) * idf
         weights *= idf / np.sqrt(weights @ weights)
+        spans = list(map(slice, begins.tolist(), ends.tolist()))
         rows = np.concatenate([self.rows[span] for span in spans], dtype=np.int64)
-        parts = [np.multiply(self.weights[span], w, dtype=np.float64) for span, w in zip(spans, weights)]
+        parts = [
+            np.multiply(self.weights[span], weight, dtype=np.float64) for span, weight in zip(spans, weights)
+        ]
         # Added term by term: equal vectors get equal scores.
         products = np.bincount(rows, np.concatenate(parts), len(self._lengths))
         scores: NDArray[np.float64] = products / self._lengths
@@ -121,7 +131,8 @@ class TfIdfWriter:
         size = max(len(vocabulary), 1)
         keys, counts = np.unique(owner * size + flat, return_counts=True)
         postings = np.empty(len(keys), _POSTING)
-        postings["term"], postings["row"] = keys % size, np.array(rows)[keys // size]
+        postings["term"] = keys % size
+        postings["row"] = np.array(rows)[keys // size]
         postings["weight"] = 1 + np.log(counts)
         self._new.write(postings.tobytes())
 
@@ -155,12 +166,14 @@ class TfIdfWriter:
         for term, row, weight in self._postings(numbers, alive):
             order = _by_term(term)
             term = term[order]
-            here = np.bincount(term, minlength=len(numbers))
+            counts = np.bincount(term, minlength=len(numbers))
             # Postings of one term are adjacent.
-            place = filled[term] + np.arange(len(term)) - (np.cumsum(here) - here)[term]
-            rows[place], weights[place] = row[order], weight[order]
-            filled += here
-        idf, squares = _idf(frequency, int(alive.sum())), np.zeros(len(alive))
+            position = filled[term] + np.arange(len(term)) - (np.cumsum(counts) - counts)[term]
+            rows[position] = row[order]
+            weights[position] = weight[order]
+            filled += counts
+        idf = _idf(frequency, int(alive.sum()))
+        squares = np.zeros(len(alive))
         for term, part in _parts(starts):
             np.add.at(squares, rows[part], (weights[part] * idf[term]) ** 2)
         lengths = np.sqrt(squares).astype(np.float32)  # rounded: sums of equal squares differ slightly
@@ -175,18 +188,18 @@ class TfIdfWriter:
         if self._before is not None:
             for term, part in _parts(self._before.starts):
                 row = self._before.rows[part]
-                kept = alive[row]
-                yield numbers[term[kept]], row[kept], self._before.weights[part][kept]
+                is_alive = alive[row]
+                yield numbers[term[is_alive]], row[is_alive], self._before.weights[part][is_alive]
         self._new.seek(0)
-        while len(some := np.fromfile(self._new, _POSTING, _TOGETHER)):
-            some = some[alive[some["row"]]]
-            yield numbers[some["term"]], some["row"], some["weight"]
+        while len(postings := np.fromfile(self._new, _POSTING, _TOGETHER)):
+            postings = postings[alive[postings["row"]]]
+            yield numbers[postings["term"]], postings["row"], postings["weight"]
 
 
-def remove_versions(folder: Path, kept: int) -> None:
-    """Remove other versions and unfinished ones."""
+def remove_versions(folder: Path, current: int) -> None:
+    """Remove all versions but the current one, also unfinished ones."""
     for path in folder.iterdir():
-        if path.name.removesuffix(".tmp").isdecimal() and path.name != str(kept):
+        if path.name.removesuffix(".tmp").isdecimal() and path.name != str(current):
             shutil.rmtree(path)
 
 
