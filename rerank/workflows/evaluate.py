@@ -58,13 +58,7 @@ def evaluate(
     workspace = Workspace.open(workspace)
     measures = as_list(measures)
     judged = JudgedQueries.of(
-        queries,
-        qrels,
-        filter,
-        ignore_categories=ignore_categories,
-        infer=infer,
-        seed=seed,
-        progress=progress,
+        queries, qrels, filter, ignore_categories=ignore_categories, infer=infer, seed=seed, progress=progress
     )
     parsed = [parse_protocol(text) for text in dict.fromkeys(as_list(protocols))]
     labeled = _stacks_by_label(workspace, as_list(stacks), baseline, first_stage, as_list(retrieve))

@@ -91,9 +91,8 @@ def ingest(
 
     sources: files, :class:`rerank.Document` objects, or their fields as in a file.
     format: ``jats`` reads XML articles, archives and folders. body: of articles as text, not the abstract.
-    categories: category graph. delete: ids of documents.
-    lang: Default: the language of 90 % of the first documents. replace: delete documents not in ``sources``.
-    yes: also if these are more than half of all documents.
+    categories: category graph. delete: ids. lang: Default: the language of 90 % of the first documents.
+    replace: delete documents not in ``sources``. yes: also if these are more than half of all documents.
     opensearch: cluster of a new workspace. Default: store documents in the folder.
 
     Raises InputError for invalid records before any change, unless ``skip_invalid``.
@@ -107,9 +106,8 @@ def ingest(
     edges = read_categories(categories) if categories else None
     sources = as_list(sources)
     errors: list[InputError] = []
-    existing = None
-    if not sources or Workspace.exists(workspace):  # without sources, there must be a workspace
-        existing = _open(workspace, lang, opensearch)
+    must_exist = not sources or Workspace.exists(workspace)
+    existing = _open(workspace, lang, opensearch) if must_exist else None
     documents = _documents(sources, format, body, errors.append if skip_invalid else None)
     sample = list(progress.over(islice(documents, 1 if existing else SAMPLE), "read", unit="doc"))
     if sources and not sample:

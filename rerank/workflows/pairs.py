@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -185,12 +185,24 @@ def evaluate_pairs(
             auc(scores[name], labels),
         )
         results.append(PairRow(name, threshold, dict(zip(MEASURES, values))))
+    _compare(results, scores, labels, permutations, seed)
+    return PairsReport(len(pairs), sum(labels), len(dev_pairs), baseline, results, scores)
+
+
+def _compare(
+    results: Sequence[PairRow],
+    scores: Mapping[str, Array],
+    labels: Sequence[bool],
+    permutations: int,
+    seed: int,
+) -> None:
+    """Add the comparisons with the first result to the other results. scores: ranker -> (n,) scores."""
     first = results[0]
     tested: list[tuple[PairRow, str, float]] = []
     for result in results[1:]:
         p_values = paired_test(
             [(scores[result.ranker], result.threshold)],
-            [(scores[baseline], first.threshold)],
+            [(scores[first.ranker], first.threshold)],
             labels,
             permutations=permutations,
             seed=seed,
@@ -200,7 +212,6 @@ def evaluate_pairs(
     for (result, measure, p), p_holm in zip(tested, corrected):
         delta = result.measures[measure] - first.measures[measure]
         result.comparisons.append(PairComparison(measure, delta, p, p_holm))
-    return PairsReport(len(pairs), sum(labels), len(dev_pairs), baseline, results, scores)
 
 
 def _scores(

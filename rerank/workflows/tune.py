@@ -139,13 +139,7 @@ def tune(
     phase = None if then is None else read_second_phase(then, top)
     parsed_protocol = Protocol(depth) if protocol is None else parse_protocol(protocol)
     judged = JudgedQueries.of(
-        queries,
-        qrels,
-        filter,
-        ignore_categories=ignore_categories,
-        infer=infer,
-        seed=seed,
-        progress=progress,
+        queries, qrels, filter, ignore_categories=ignore_categories, infer=infer, seed=seed, progress=progress
     )
     first, search = _first_stage(workspace, signals, retrieve, first_stage)
     start = Stack(equal, first, parsed_protocol.cut or depth, tuple(retrieve), search=search)
