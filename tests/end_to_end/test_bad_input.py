@@ -16,7 +16,7 @@ import pytest
 from rerank import Workspace
 from tests.states import STACK, document_lines, state
 
-GZIP = gzip.compress(b"".join(document_lines(500)))
+GZIP = gzip.compress(b"".join(document_lines(500)), mtime=0)
 LINES = {
     "broken JSON": (b'{"_id": "x", "text": \n', "invalid JSON"),
     "a text of the wrong type": (b'{"_id": "x", "text": ["a"]}\n', "text: expected"),
