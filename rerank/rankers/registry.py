@@ -126,7 +126,7 @@ BUILT_IN = (
 
 
 def families() -> dict[str, Family]:
-    """Return the families by name, those of installed packages last."""
+    """Return the families by name, with the families of installed packages last."""
     names = [built_in.name for built_in in BUILT_IN]
     names += [entry.name for entry in entry_points(group=GROUP)]
     return {name: family(name) for name in names}

@@ -213,7 +213,7 @@ def rerank_ids(snapshot: Snapshot, body: IdsBody, context: RequestContext) -> di
 
 
 def _spread_scores(scores: NDArray[np.float64], is_scored: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Return scores in which those of unscored documents are evenly spaced between the scored ones.
+    """Return scores in which unscored documents have evenly spaced scores between the scored ones.
 
     scores:    (n,) best first. is_scored: (n,).
 

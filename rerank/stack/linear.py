@@ -121,7 +121,7 @@ class Linear:
         return replace(self, normalization="z-score", moments=(), cases=cases)
 
     def summary(self) -> dict[str, Any]:
-        """Return the weights, and those of each category case, as JSON values of a stack file."""
+        """Return the weights, also of each category case, as JSON values of a stack file."""
         cases = {case: weights._summary() for case, weights in self.cases.items()}
         return {**self._summary(), "cases": cases}
 

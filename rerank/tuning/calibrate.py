@@ -13,7 +13,7 @@ from rerank.stack.relevance import Calibration
 Array = NDArray[np.float64]
 
 MIN_RELEVANT = 30
-"""With fewer relevant candidates, there is no calibration."""
+"""Fewer relevant candidates give no calibration."""
 
 LIST_SIZE = 10
 """Best candidates of a query in the regression."""

@@ -34,7 +34,7 @@ def relevance_model(
     tuned: Mapping[str, TuningResult],
     first_stage: str,
 ) -> RelevanceModel:
-    """Return the relevance model of a stack, and those of its cases.
+    """Return the relevance model of a stack, with the models of its cases.
 
     tables: case -> scores of the dev candidates and their judgments, the main one first.
     tuned: case -> result.

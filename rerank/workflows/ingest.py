@@ -47,7 +47,7 @@ class IngestReport(Report):
     """Result of an ingest.
 
     without_text: documents without title and text. without_body: documents without text.
-    other_fields: names of fields that the documents have besides those of :class:`rerank.Document`.
+    other_fields: names of the documents' fields that :class:`rerank.Document` does not have.
     languages: language -> documents ("": unknown). invalid: skipped records. encoded: ranker -> documents.
     not_numbers: field of numbers -> documents with another value there, which count as missing.
     """

@@ -106,7 +106,7 @@ def _ranker_names(
 
 
 def _inputs_of_family(family: Family, inputs: Inputs) -> Inputs:
-    """Return the inputs without those that the family does not learn from."""
+    """Return only the inputs that the family learns from."""
     if "judgments" not in family.learns_from:
         inputs = replace(inputs, queries=(), qrels=None, dev_qrels=None)
     if "pairs" not in family.learns_from:
