@@ -105,7 +105,7 @@ class ResultPage(Report):
 
 
 def check_filters(searches: Sequence[SearchTemplate], filters: Sequence[Filter]) -> None:
-    """Raise UsageError if there are filters and a search template, which finds its candidates alone."""
+    """Raise UsageError if there are filters and a search template, which finds all candidates."""
     if filters and searches:
         raise UsageError(
             f"{searches[0]} finds all candidates: write {filters[0]} into that search, and leave --filter out"

@@ -85,7 +85,7 @@ class RefusedError(Exception):
 
 @dataclass
 class Notes:
-    """What the log and the counters need to know about a request."""
+    """Facts about a request for the log and the counters."""
 
     endpoint: str = "other"
     context: RequestContext | None = None

@@ -175,7 +175,7 @@ def rerank_ids(snapshot: Snapshot, body: IdsBody, context: RequestContext) -> di
     """``POST /v1/rerank_ids``: rerank documents of the engine, for the stock processors of OpenSearch.
 
     Ids that the engine does not know, and documents that are not scored, keep their position. Their
-    scores lie between those of the documents around them, because the processors sort by score. Scores have
+    scores lie between the scores of the documents around them, because processors sort by score. They have
     single precision and a point or exponent, for ML Commons. Raises UsageError if no id is known or one
     repeats.
     """

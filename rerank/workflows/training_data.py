@@ -35,7 +35,7 @@ QueryCandidates = tuple[Query, Mapping[str, int], Candidates]
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """The inputs of :func:`rerank.train`. labeled: the labeled pairs for training, and those for stopping."""
+    """The inputs of :func:`rerank.train`. labeled: the labeled pairs for training, and for stopping."""
 
     queries: Sequence[Query] = ()
     qrels: Qrels | None = None

@@ -11,7 +11,7 @@ import pytest
 from tests.programs import output
 from tests.unit.test_architecture import COMMANDS, LIBRARY, ROOT, nodes
 
-FINDINGS = {"C901": 0, "PLR0912": 0, "PLR0913": 26, "PLR0915": 0}
+FINDINGS = {"C901": 0, "PLR0912": 0, "PLR0913": 27, "PLR0915": 0}
 """Findings of ruff at a complexity of 15: complexity, branches, arguments and statements."""
 LONG_FUNCTIONS = 0
 """Functions of more than 60 lines."""
@@ -48,8 +48,8 @@ some taken that then there thing things this told tried used wanted way what whe
 VAGUE_NAMES = frozenset(_VAGUE.split())
 """Names of variables and parameters that do not say what the value is."""
 LIMITS = {
-    "rerank": {"vague names": 8.5, "double assignments": 10.4, "comprehensions": 41.0},
-    "cli": {"vague names": 12.6, "double assignments": 5.6, "comprehensions": 26.7},
+    "rerank": {"vague names": 3.2, "double assignments": 2.6, "comprehensions": 34.5},
+    "cli": {"vague names": 12.4, "double assignments": 5.4, "comprehensions": 26.4},
 }
 """Vague names per 100 variables and parameters; the others per 1,000 lines."""
 

@@ -167,7 +167,7 @@ def _grades_by_column(
 
 
 def _refuse(queries: bool, documents: bool) -> None:
-    """Raise TrainingError for pairs without usable terms. The arguments tell which sides have terms."""
+    """Raise TrainingError for pairs without usable terms. The arguments state which sides have terms."""
     for has_terms, side in ((queries, "queries"), (documents, "documents")):
         if not has_terms:
             raise TrainingError(
