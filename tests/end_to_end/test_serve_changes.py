@@ -283,5 +283,5 @@ def test_no_generated_request_causes_an_internal_error(script, trained, tmp_path
         for path in described:
             statuses = Counter(line["status"] for line in requests if line["path"] == path)
             assert not any(status >= 500 for status in statuses), (path, statuses)
-            if path.startswith("/v"):
+            if "post" in described[path]:  # successful requests of pages are not logged
                 assert {200, 401, 422} <= statuses.keys(), (path, statuses)
