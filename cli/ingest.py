@@ -39,6 +39,7 @@ MOST_FIELDS = 10
     option("--yes", "With --replace, also remove more than half of the documents."),
     option("--delete ID,... ...", "Remove these documents. Repeatable."),
     option("--delete-from FILE", "Remove the documents with the ids in this file."),
+    option("--dry-run", "Read CORPUS and show what would change. Nothing is written."),
     option("--encode/--no-encode", "Compute features.", dest="encode_features", default=True),
     "Connection",
     *cluster.connection,
@@ -46,7 +47,12 @@ MOST_FIELDS = 10
     option("--replicas N", "Replicas of a new index. Default: 1.", type=options.Whole(0)),
 )
 def command(
-    folder: str, corpus: tuple[str, ...], delete: tuple[str, ...], delete_from: str | None, **settings: Any
+    folder: str,
+    corpus: tuple[str, ...],
+    delete: tuple[str, ...],
+    delete_from: str | None,
+    dry_run: bool,
+    **settings: Any,
 ) -> Iterator[Output]:
     """Add or update the documents of CORPUS by their `_id`.
 
@@ -63,6 +69,9 @@ def command(
     for file in corpus:
         if "quer" in Path(file).name.lower():
             output.note(f"{file} looks like a file of queries; pass such a file with --queries")
+    if dry_run:
+        yield from _preview(folder, corpus, settings)
+        return
     report = rerank.ingest(folder, corpus, delete=ids, opensearch=opensearch, **settings)
     yield Output(report)
     unchanged = f", {report.unchanged:,} unchanged" if report.unchanged else ""
@@ -77,6 +86,31 @@ def command(
     for name, count in report.encoded.items():
         if count:
             click.echo(f"{name}: {plural(count, 'document[|s]')} encoded")
+
+
+def _preview(folder: str, corpus: tuple[str, ...], settings: dict[str, Any]) -> Iterator[Output]:
+    from rerank.workflows.ingest import read_documents
+    from rerank.workflows.ingest_preview import preview_ingest
+
+    errors: list[rerank.RerankError] = []
+    on_invalid = errors.append if settings["skip_invalid"] else None
+    documents = read_documents(corpus, settings["format"], settings["body"], on_invalid)
+    changes = {name: settings[name] for name in ("lang", "replace", "progress")}
+    preview = preview_ingest(folder, documents, **changes)
+    preview.invalid = [str(error) for error in errors]
+    yield Output(preview)
+    removed = f", {preview.removed:,} to remove" if preview.removed else ""
+    click.echo(
+        f"dry run: {plural(preview.documents, 'valid document[|s]')} ({preview.lang or 'no one language'}):"
+        f" {preview.new:,} new, {preview.existing:,} in {folder} already{removed}; nothing was written"
+    )
+    for line in preview.invalid[:MOST_INVALID]:
+        output.note(f"would skip {line}")
+    for line in output.counted(
+        (len(preview.invalid), "invalid record[|s] would be skipped"),
+        (preview.without_text, "document[ has|s have] neither title nor text and cannot be found by words"),
+    ):
+        output.note(line)
 
 
 def _check(corpus: tuple[str, ...], ids: list[str], settings: dict[str, Any]) -> None:

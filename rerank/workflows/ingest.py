@@ -108,11 +108,11 @@ def ingest(
     errors: list[InputError] = []
     must_exist = not sources or Workspace.exists(workspace)
     existing = _open(workspace, lang, opensearch) if must_exist else None
-    documents = _documents(sources, format, body, errors.append if skip_invalid else None)
+    documents = read_documents(sources, format, body, errors.append if skip_invalid else None)
     sample = list(progress.over(islice(documents, 1 if existing else SAMPLE), "read", unit="doc"))
     if sources and not sample:
         _report_empty(_describe_empty(sources, errors, format), existing is None, replace, progress)
-    target = existing or _create(workspace, lang or _language(sample), opensearch)
+    target = existing or _create(workspace, lang or main_language(sample), opensearch)
     report = IngestReport(target, lang=target.lang, category_edges=len(edges or ()))
     target.recreate_engine()
     if replace and not yes:
@@ -151,9 +151,10 @@ def _create(folder: WorkspaceOrPath, lang: str | None, opensearch: Settings | No
     return Workspace.create(folder, lang=lang, engine="opensearch", settings=opensearch.table())
 
 
-def _documents(
+def read_documents(
     sources: Sequence[Records], format: Format, body: bool, invalid: Callable[[InputError], object] | None
 ) -> Iterator[Document]:
+    """Yield the documents of files. invalid: called with each error; None: an invalid record raises it."""
     if format == "jsonl":
         for position, source in enumerate(sources):
             if isinstance(source, Document):
@@ -229,7 +230,8 @@ def _report_changes(report: IngestReport, result: WriteResult, errors: Sequence[
     report.invalid = [*map(str, errors), *(f"document {id!r}: {reason}" for id, reason in result.refused)]
 
 
-def _language(sample: Sequence[Document]) -> str | None:
+def main_language(sample: Sequence[Document]) -> str | None:
+    """Return the language of 90 % of the documents that have one, or None."""
     languages = Counter(language_or_none(document.lang) for document in sample)
     del languages[None]
     if not languages:

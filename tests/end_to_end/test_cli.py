@@ -68,6 +68,22 @@ def test_ingest_reads_standard_input_gzip_and_several_files(spawn, run, small, t
     assert "30 added" in done.out, done
 
 
+def test_a_dry_run_counts_changes_and_writes_nothing(write_lines, run, small, plain, tmp_path):
+    before = run("status", "-w", plain, "--json").out
+    stored = small.documents[0]
+    lines = [stored, {"_id": "new", "text": "a new text"}, {"_id": "empty"}]
+    corpus = write_lines(tmp_path / "some.jsonl", lines)
+    preview = run("ingest", corpus, "-w", plain, "--dry-run", "--replace", "--json").json
+    count = json.loads(before)["documents"]
+    counts = {name: preview[name] for name in ("documents", "new", "existing", "removed", "without_text")}
+    assert counts == {"documents": 3, "new": 2, "existing": 1, "removed": count - 1, "without_text": 1}
+    assert run("status", "-w", plain, "--json").out == before
+    assert run("ingest", corpus, "-w", tmp_path / "ws", "--dry-run").ok().out.startswith("dry run: 3 valid")
+    assert not (tmp_path / "ws").exists()
+    twice = write_lines(tmp_path / "twice.jsonl", [stored, stored])
+    run("ingest", twice, "-w", plain, "--dry-run").fails(1, "occurs twice")
+
+
 def test_the_language_of_a_collection_cannot_change(write_lines, run, plain, tmp_path):
     one = write_lines(tmp_path / "one.jsonl", [{"_id": "x", "text": "Sortieren", "lang": "de"}])
     before = run("status", "-w", plain, "--json").out

@@ -1,0 +1,88 @@
+"""Check the files of an ingest without a change."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+
+from rerank.errors import InputError
+from rerank.progress import Progress
+from rerank.records import Document
+from rerank.results import Report
+from rerank.text import language_or_none
+from rerank.workflows.ingest import SAMPLE, main_language
+from rerank.workspace import Workspace, WorkspaceOrPath
+
+_BATCH = 1000  # ids that are looked up together
+
+
+@dataclass
+class IngestPreview(Report):
+    """What an ingest of the same files would do.
+
+    documents:     valid documents.
+    new, existing: documents that the workspace lacks, and documents that it has.
+    removed:       documents that ``replace`` would remove.
+    lang:          language of the collection; None: mixed or unknown.
+    languages:     language -> documents ("": unknown).
+    without_text:  documents without title and text.
+    invalid:       records that would be skipped.
+    """
+
+    documents: int = 0
+    new: int = 0
+    existing: int = 0
+    removed: int = 0
+    lang: str | None = None
+    languages: dict[str, int] = field(default_factory=dict)
+    without_text: int = 0
+    invalid: list[str] = field(default_factory=list)
+
+
+def preview_ingest(
+    workspace: WorkspaceOrPath,
+    documents: Iterable[Document],
+    *,
+    lang: str | None = None,
+    replace: bool = False,
+    progress: Progress | None = None,
+) -> IngestPreview:
+    """Count what :func:`rerank.ingest` would do with the documents. Nothing is written.
+
+    documents: see :func:`rerank.workflows.ingest.read_documents`. lang, replace: as for an ingest.
+    The workspace need not exist.
+
+    Raises InputError for a repeated id.
+    """
+    existing = Workspace.open(workspace) if Workspace.exists(workspace) else None
+    counted = (progress or Progress()).over(documents, "read", unit="doc")
+    preview = IngestPreview()
+    languages: Counter[str] = Counter()
+    ids: set[str] = set()
+    first_documents: list[Document] = []
+    for batch in _batches(counted):
+        if len(first_documents) < SAMPLE:
+            first_documents += batch
+        for document in batch:
+            if document.id in ids:
+                raise InputError(f"{document.id!r} occurs twice; give each document its own `_id`")
+            ids.add(document.id)
+            preview.without_text += not document.content.strip()
+            languages[language_or_none(document.lang) or ""] += 1
+        if existing is not None:
+            preview.existing += len(existing.engine.contains(document.id for document in batch))
+    preview.documents = len(ids)
+    preview.new = preview.documents - preview.existing
+    if existing is not None and replace:
+        preview.removed = len(existing.engine) - preview.existing
+    preview.lang = existing.lang if existing is not None else lang or main_language(first_documents[:SAMPLE])
+    preview.languages = dict(languages)
+    return preview
+
+
+def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    iterator = iter(documents)
+    while batch := list(islice(iterator, _BATCH)):
+        yield batch
