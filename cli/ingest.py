@@ -95,8 +95,13 @@ def _preview(folder: str, corpus: tuple[str, ...], settings: dict[str, Any]) -> 
     errors: list[rerank.RerankError] = []
     on_invalid = errors.append if settings["skip_invalid"] else None
     documents = read_documents(corpus, settings["format"], settings["body"], on_invalid)
-    changes = {name: settings[name] for name in ("lang", "replace", "progress")}
-    preview = preview_ingest(folder, documents, **changes)
+    preview = preview_ingest(
+        folder,
+        documents,
+        lang=settings["lang"],
+        replace=settings["replace"],
+        progress=settings["progress"],
+    )
     preview.invalid = [str(error) for error in errors]
     yield Output(preview)
     removed = f", {preview.removed:,} to remove" if preview.removed else ""
