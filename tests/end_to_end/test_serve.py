@@ -223,6 +223,120 @@ def test_rerank_accepts_documents_as_objects(server, small):
     assert answer["usage"]["total_tokens"] > 100
 
 
+PAIRS = (
+    (
+        "grey wolf",
+        "the wolf is grey",
+        "a fox",
+    ),
+    (
+        "how do bacteria become resistant to antibiotics",
+        "Bacteria acquire resistance genes by horizontal transfer.",
+        "The moon orbits the earth once a month.",
+    ),
+    (
+        "malaria parasites",
+        "Plasmodium falciparum invades red blood cells and causes malaria.",
+        "Zebrafish regenerate their fins.",
+    ),
+    (
+        "memory in sleep",
+        "Sleep consolidates new memories in the hippocampus.",
+        "Yeast cells divide by budding.",
+    ),
+    (
+        "insulin secretion",
+        "Beta cells of the pancreas release insulin.",
+        "Ants follow pheromone trails.",
+    ),
+    (
+        "how do birds learn songs",
+        "Young zebra finches learn songs from a tutor.",
+        "Iron is stored in ferritin.",
+    ),
+    (
+        "heart disease",
+        "Mutations in heart muscle proteins cause cardiomyopathy.",
+        "Corals live with algae.",
+    ),
+    (
+        "plant roots and water",
+        "Roots grow toward water in the soil.",
+        "Neurons fire action potentials.",
+    ),
+    (
+        "cancer cells spread",
+        "Metastasis is the spread of cancer cells to other organs.",
+        "The retina detects light.",
+    ),
+    (
+        "influenza virus mutation",
+        "Influenza viruses mutate in every season.",
+        "Bees dance to show where food is.",
+    ),
+    (
+        "gut microbes and diet",
+        "Diet changes the microbes of the gut.",
+        "Wind turns turbines.",
+    ),
+    (
+        "stem cell",
+        "Stem cells renew tissue after an injury.",
+        "A clock has two hands.",
+    ),
+    (
+        "visual cortex",
+        "Neurons in the visual cortex prefer edges.",
+        "Salt dissolves in water.",
+    ),
+    (
+        "dna repair",
+        "Enzymes repair breaks of DNA.",
+        "Whales sing in the ocean.",
+    ),
+    (
+        "pain",
+        "Nociceptors signal pain.",
+        "Leaves turn red in autumn.",
+    ),
+    (
+        "evolution of flowers",
+        "Flowers evolved together with their pollinators.",
+        "The kidney filters blood.",
+    ),
+    (
+        "vaccine against hiv",
+        "A vaccine trial tested antibodies against HIV.",
+        "Spiders spin silk.",
+    ),
+    (
+        "obesity in mice",
+        "Mice on a fat diet become obese.",
+        "Stars form in clouds of gas.",
+    ),
+    (
+        "smell in flies",
+        "Fruit flies smell with their antennae.",
+        "Bones store calcium.",
+    ),
+    (
+        "protein folding",
+        "Chaperones help proteins fold.",
+        "Rivers carry sand.",
+    ),
+)
+"""A query, the document that answers it, and a document that does not."""
+
+
+def test_the_better_one_of_two_documents_comes_first(server):
+    """With two documents, z-scores are only 1 and -1: the scores need the statistics of the collection."""
+    for query, answer, other in PAIRS:
+        for documents in ([answer, other], [other, answer]):
+            body = {"query": query, "documents": documents, "stack": STACK}
+            results = server.post("/v1/rerank", body).json["results"]
+            assert documents[results[0]["index"]] == answer, query
+
+
 def test_documents_of_a_request_have_the_probabilities_of_the_collection(server, small):
     """A client can compare the scores of documents that it sends with those of a search."""
     documents = {document["_id"]: document for document in small.documents}
