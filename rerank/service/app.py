@@ -260,7 +260,7 @@ class Application:
         if path == "/healthz":
             return Answer(b'{"ok":true}')
         if path == "/":
-            return Answer(msgspec.json.encode(openapi.home([*self._endpoints])))
+            return Answer(msgspec.json.encode(openapi.home([endpoint.path for endpoint in self._served])))
         if path == "/v1/models":
             return Answer(msgspec.json.encode(self.snapshot.models()))
         shown: dict[str, Any] = {"ready": True}
@@ -271,9 +271,12 @@ class Application:
         return Answer(msgspec.json.encode(shown))
 
     @cached_property
+    def _served(self) -> list[Endpoint]:
+        return [endpoint for endpoint in ENDPOINTS if endpoint.name not in self._withheld]
+
+    @cached_property
     def _description(self) -> bytes:
-        served = [endpoint for endpoint in ENDPOINTS if endpoint.name not in self._withheld]
-        return msgspec.json.encode(openapi.describe(served, bool(self.settings.tokens)))
+        return msgspec.json.encode(openapi.describe(self._served, bool(self.settings.tokens)))
 
     def _log(self, scope: Scope, notes: Notes, status: int, seconds: float) -> None:
         endpoint = notes.endpoint
