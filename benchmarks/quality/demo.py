@@ -30,7 +30,7 @@ CASES = ("typed", "short", "headings", "new")
 """Summaries; short queries; summaries with subject headings; about documents that no train query had."""
 WITHOUT_JUDGMENTS = {
     "opensearch-hybrid": "OpenSearch's hybrid query with the same encoder",
-    "bm25+minilm": "BM25 and the same encoder, equal weights",
+    "bm25+encoder": "BM25 and the same encoder, equal weights",
 }
 """Peers that need no judgments."""
 Cells = Mapping[str, Mapping[str, Any]]

@@ -1,8 +1,8 @@
-"""Run the hybrid query of OpenSearch, BM25 and k-NN over MiniLM, on a real node. Needs Java and Maven.
+"""Run the hybrid query of OpenSearch, BM25 and k-NN over an encoder, on a real node. Needs Java and Maven.
 
     python benchmarks/quality/peers/hybrid.py OUT/cf MODEL_FOLDER
 
-Run ``minilm.py`` first. It encodes the documents. Normalization and weights are tuned on dev.
+Run ``encoder.py`` first. It encodes the documents. Normalization and weights are tuned on dev.
 pip install sentence-transformers
 """
 
@@ -71,14 +71,14 @@ def main() -> None:
     from sentence_transformers import SentenceTransformer
 
     options = arguments(__doc__)
-    options.add_argument("model", help="folder of the MiniLM model")
+    options.add_argument("model", help="folder of the encoder")
     args = options.parse_args()
     collection = Collection.load(args.folder)
-    kept = np.load(collection.folder / "minilm.npz")
+    kept = np.load(collection.folder / "encoder.npz")
     model = SentenceTransformer(args.model, device="cpu")
 
     def encode(text: str) -> list[float]:
-        return list(map(float, model.encode(text, normalize_embeddings=True)))
+        return list(map(float, model.encode_query(text, normalize_embeddings=True)))
 
     with running(home=with_ml_commons(), heap="1g") as node:
 

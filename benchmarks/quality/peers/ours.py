@@ -1,6 +1,6 @@
 """Run rerank: its BM25, and the stack of `rerank auto`. Queries are as users type them.
 
-    python benchmarks/quality/peers/ours.py OUT/cf [--minutes 10]
+    python benchmarks/quality/peers/ours.py OUT/cf [--model MODEL_FOLDER] [--minutes 10]
     python benchmarks/quality/peers/ours.py OUT/cf --stack bm25,s2net,text --retrieve bm25,s2net
 
 ``--stack`` measures a manually selected stack in a separate workspace. It trains the missing rankers and
@@ -134,6 +134,7 @@ def main() -> None:
     options.add_argument(
         "--minutes", type=float, default=10.0, help="minutes for auto to use. Default: %(default)s"
     )
+    options.add_argument("--model", help="encoder for auto. Default: the installed one")
     options.add_argument("--stack", help="signals of a manually selected stack, separated by commas")
     options.add_argument(
         "--retrieve", type=lambda text: text.split(","), default=(), help="retrievers for --stack"
@@ -154,7 +155,7 @@ def main() -> None:
     begin, rankers = time.monotonic(), RankerTimes()
     with costs.time("training"):
         # user: rerank-auto
-        report = auto(args.folder, folder, minutes=args.minutes, progress=rankers)
+        report = auto(args.folder, folder, model=args.model, minutes=args.minutes, progress=rankers)
         # end
     elapsed = time.monotonic() - begin
     print(*report.messages, sep="\n")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import wordllama
 from collection import Collection, Costs, arguments, best, time_queries, write
-from minilm import bm25_runs, fuse, time_fused
+from encoder import bm25_runs, fuse, time_fused
 from wordllama import WordLlama
 
 

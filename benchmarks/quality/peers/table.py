@@ -34,13 +34,13 @@ PEERS = {
     "rerank-hand": "rerank, stack by hand",
     "rerank-auto": "`rerank auto`",
     "lightgbm-ours": "LightGBM on the signals of `auto`",
-    "bm25+minilm-tuned": "BM25 and fine-tuned MiniLM (ranx)",
-    "bm25+minilm": "BM25 and MiniLM (ranx)",
+    "bm25+encoder-tuned": "BM25 and the fine-tuned encoder (ranx)",
+    "bm25+encoder": "BM25 and the encoder (ranx)",
     "opensearch-hybrid": "OpenSearch's hybrid query",
-    "minilm-tuned-retrieve": "fine-tuned MiniLM retrieves",
-    "minilm-tuned-rerank": "fine-tuned MiniLM reranks the best 100 of BM25",
-    "minilm-retrieve": "MiniLM retrieves",
-    "minilm-rerank": "MiniLM reranks the best 100 of BM25",
+    "encoder-tuned-retrieve": "the fine-tuned encoder retrieves",
+    "encoder-tuned-rerank": "the fine-tuned encoder reranks the best 100 of BM25",
+    "encoder-retrieve": "the encoder retrieves",
+    "encoder-rerank": "the encoder reranks the best 100 of BM25",
     "lambdamart": "LightGBM, classic features",
     "pyterrier-rm3": "PyTerrier, RM3",
     "bm25+static": "BM25 and wordllama (ranx)",
@@ -50,7 +50,7 @@ PEERS = {
     "bm25": "BM25 (bm25s)",
     "static": "static embeddings (wordllama)",
 }
-VARIANTS = ("rerank-bm25", "pyterrier-bm25", "bm25", "static", "minilm-tuned-rerank", "minilm-rerank")
+VARIANTS = ("rerank-bm25", "pyterrier-bm25", "bm25", "static", "encoder-tuned-rerank", "encoder-rerank")
 """Runs that are only in the tables per collection."""
 Result = dict[str, Any]
 
@@ -93,7 +93,9 @@ def measured(folder: Path) -> Result:
         for row, p in zip(others, holm(tests)):
             row["p"][ours] = round(p, 5)
     sizes = {split: len(collection.qrels[split]) for split in ("train", "dev", "test")}
-    return {"collection": folder.name, "documents": len(collection.ids), "queries": sizes, "rows": rows}
+    encoder = next((row["settings"]["encoder"] for row in rows if "encoder" in row["settings"]), None)
+    size = {"documents": len(collection.ids), "queries": sizes}
+    return {"collection": folder.name, "encoder": encoder, **size, "rows": rows}
 
 
 def by_collection(result: Result) -> str:
@@ -103,7 +105,8 @@ def by_collection(result: Result) -> str:
     costs = [key for key in COSTS if any(row.get(key) for row in rows)]
     sizes = result["queries"]
     head = [
-        f"{result['collection']}: {result['documents']:,} documents, {sizes['test']:,} test queries",
+        f"{result['collection']}: {result['documents']:,} documents, {sizes['test']:,} test queries,"
+        f" encoder {result['encoder']}",
         "nDCG@10",
         *(f"p, {'by hand' if one == 'rerank-hand' else '`auto`'}" for one in ours),
         *MEASURES[1:],
@@ -137,6 +140,7 @@ def summary(results: list[Result]) -> str:
         rows = [of.get((result["collection"], peer)) for result in results]
         if any(rows):
             lines.append([title, *(_marked(row) for row in rows)])
+    lines.insert(2, ["encoder", *(result["encoder"] for result in results)])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

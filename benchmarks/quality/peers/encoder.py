@@ -1,8 +1,10 @@
-"""Run MiniLM of sentence-transformers: rerank BM25, retrieve, and fuse with BM25 by ranx.
+"""Run an encoder with sentence-transformers: rerank BM25, retrieve, and fuse with BM25 by ranx.
 
-With ``--train``, run the same with a fine-tuned MiniLM.
+With ``--train``, run the same with a fine-tuned encoder.
 
-    python benchmarks/quality/peers/minilm.py OUT/cf MODEL_FOLDER [--train [--rows 3200]]
+    python benchmarks/quality/peers/encoder.py OUT/cf MODEL_FOLDER [--train [--rows 3200]]
+
+The prompts for queries and documents are those of the model's ``config_sentence_transformers.json``.
 
 Without train queries, it learns from the dev queries. Two more models, each fine-tuned on one half of them,
 search for the other half. This dev run selects the weights of the fusion.
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -94,7 +97,7 @@ def fine_tuned(folder: str, collection: Collection, negatives: Run, most: int) -
                 negative = wrong[len(rows) % len(wrong)]
                 rows.append((collection.queries[query], texts[document], texts[negative]))
     rows = random.Random(0).sample(rows, min(most, len(rows)))
-    # user: minilm-tuned
+    # user: encoder-tuned
     model = SentenceTransformer(folder, device="cpu")
     length, model.max_seq_length = model.max_seq_length, 128
     data = Dataset.from_dict(
@@ -109,6 +112,11 @@ def fine_tuned(folder: str, collection: Collection, negatives: Run, most: int) -
         report_to=[],
         save_strategy="no",
         use_cpu=True,
+        prompts={
+            "anchor": model.prompts["query"],
+            "positive": model.prompts["document"],
+            "negative": model.prompts["document"],
+        },
         batch_sampler="batch_sampler" if collection.qrels["train"] else "no_duplicates",
     )
     SentenceTransformerTrainer(
@@ -125,25 +133,32 @@ def cross_fitted(folder: str, collection: Collection, negatives: Run, most: int)
     for half in (0, 1):
         learned = {query: negatives[query] for query in queries[half::2]}
         model = fine_tuned(folder, collection, learned, most)
-        vectors = model.encode(collection.texts, normalize_embeddings=True, batch_size=64)
+        vectors = model.encode_document(collection.texts, normalize_embeddings=True, batch_size=64)
         for query in queries[1 - half :: 2]:
-            vector = model.encode(collection.queries[query], normalize_embeddings=True)
+            vector = model.encode_query(collection.queries[query], normalize_embeddings=True)
             run[query] = best(collection.ids, vectors @ vector)
     return run
 
 
 def runs_of(
-    model: Any, collection: Collection, name: str, costs: Costs, answer: bool = False, dev: Run | None = None
+    model: Any,
+    collection: Collection,
+    name: str,
+    costs: Costs,
+    encoder: str,
+    answer: bool = False,
+    dev: Run | None = None,
 ) -> None:
     """Write the reranked, retrieved and fused runs of an encoder, or only their latencies.
 
+    encoder: name of the pretrained model, for the tables.
     dev: the dev run that selects the weights of the fusion. Default: the run of this encoder.
     """
     kept = collection.folder / f"{name}.npz"
     if not kept.exists():
         with costs.time("indexing"):
-            # user: minilm
-            vectors = model.encode(collection.texts, normalize_embeddings=True, batch_size=64)
+            # user: encoder
+            vectors = model.encode_document(collection.texts, normalize_embeddings=True, batch_size=64)
             # end
         np.savez(kept, vectors=vectors, seconds=costs.indexing)
     stored = np.load(kept)
@@ -152,12 +167,12 @@ def runs_of(
     place = {id: i for i, id in enumerate(collection.ids)}
 
     def search(text: str) -> dict[str, float]:
-        # user: minilm
-        return best(collection.ids, vectors @ model.encode(text, normalize_embeddings=True))
+        # user: encoder
+        return best(collection.ids, vectors @ model.encode_query(text, normalize_embeddings=True))
         # end
 
     def rerank(text: str, found: dict[str, float]) -> dict[str, float]:
-        vector = model.encode(text, normalize_embeddings=True)
+        vector = model.encode_query(text, normalize_embeddings=True)
         top = list(found)[:RERANKED]
         near = vectors[[place[d] for d in top]] @ vector if top else np.empty(0)
         rest = {d: -1.0 - i for i, d in enumerate(list(found)[RERANKED:])}
@@ -180,7 +195,7 @@ def runs_of(
     run = reranked.answer(collection.of("test"), lambda text: rerank(text, bm25_test[by_text[text]]))
     write(collection, f"{name}-rerank", run, reranked)
     fused, params = fuse((bm25_dev, dev), (bm25_test, test), collection.qrels["dev"])
-    write(collection, f"bm25+{name}", fused, costs, weights=params["weights"])
+    write(collection, f"bm25+{name}", fused, costs, weights=params["weights"], encoder=encoder)
     print(name, "dev", ndcg(dev, collection.qrels["dev"]))
 
 
@@ -189,18 +204,20 @@ def main() -> None:
     from sentence_transformers import SentenceTransformer
 
     options = arguments(__doc__)
-    options.add_argument("model", help="folder of the MiniLM model")
+    options.add_argument("model", help="folder of the encoder")
     options.add_argument("--train", action="store_true", help="fine-tune the model first")
     options.add_argument(
         "--rows", type=int, default=3200, help="maximum number of training pairs. Default: %(default)s"
     )
     args = options.parse_args()
     collection = Collection.load(args.folder)
-    kept = collection.folder / "minilm-tuned"
+    encoder, kept = Path(args.model).name, collection.folder / "encoder-tuned"
     if args.answer or not args.train:
-        runs_of(SentenceTransformer(args.model, device="cpu"), collection, "minilm", Costs(), args.answer)
+        model = SentenceTransformer(args.model, device="cpu")
+        runs_of(model, collection, "encoder", Costs(), encoder, args.answer)
         if args.answer and kept.exists():
-            runs_of(SentenceTransformer(str(kept), device="cpu"), collection, "minilm-tuned", Costs(), True)
+            tuned = SentenceTransformer(str(kept), device="cpu")
+            runs_of(tuned, collection, "encoder-tuned", Costs(), encoder, True)
         return
     from bm25 import Index
 
@@ -213,7 +230,7 @@ def main() -> None:
         model = fine_tuned(args.model, collection, found, args.rows)
     model.save(str(kept))
     kept.with_suffix(".npz").unlink(missing_ok=True)
-    runs_of(model, collection, "minilm-tuned", costs, dev=dev)
+    runs_of(model, collection, "encoder-tuned", costs, encoder, dev=dev)
 
 
 if __name__ == "__main__":
