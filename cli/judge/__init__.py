@@ -1,0 +1,14 @@
+"""``rerank judge``: make judgments, and compare stacks by clicks."""
+
+from __future__ import annotations
+
+import click
+
+from . import clicks
+
+SUBCOMMANDS = (clicks.command,)
+
+
+@click.group("judge", commands=SUBCOMMANDS)
+def command() -> None:
+    """Make judgments from clicks."""

@@ -1,0 +1,1 @@
+"""Judgments from clicks and from people."""
