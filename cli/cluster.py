@@ -11,6 +11,7 @@ import click
 from .options import option
 
 if TYPE_CHECKING:
+    import rerank
     from rerank.engines.opensearch import Settings
 
 
@@ -44,6 +45,31 @@ def settings(values: dict[str, Any]) -> Settings | None:
         if not table.get(name):
             raise click.UsageError(f"--{name} is missing, for example --{name} {example}")
     return Settings.read(table, where)
+
+
+def ubi_settings(url: str | None, profile: str | None, workspace: rerank.Workspace | None) -> Settings | None:
+    """Return the settings of the cluster of a click log; None without URL.
+
+    The credentials are those of the profile, or of the workspace if its documents are in the same cluster.
+
+    Raises UsageError for a wrong URL or profile.
+    """
+    from rerank.engines.opensearch import OpenSearchEngine, Settings
+    from rerank.engines.opensearch.ubi import EVENTS
+
+    table: dict[str, Any] = {}
+    where = "--ubi"
+    if url is None:
+        if profile is not None:
+            raise click.UsageError("--profile needs --ubi URL")
+        return None
+    if profile is not None:
+        table, where = _profile(profile)
+    elif workspace is not None and isinstance(workspace.engine, OpenSearchEngine):
+        engine = workspace.engine.settings
+        if url.rstrip("/") in {node.rstrip("/") for node in engine.url}:
+            table = engine.table()
+    return Settings.read({**table, "url": url, "index": EVENTS}, where)
 
 
 def _profile(name: str) -> tuple[dict[str, Any], str]:

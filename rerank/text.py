@@ -453,6 +453,15 @@ def without_stop_words(text: str, lang: str | None) -> str:
     return left if _WORD.search(left) else text
 
 
+def query_key(text: str) -> str:
+    """Return the form in which the texts of queries are compared: lower case, single spaces.
+
+    >>> query_key(" Grey  WOLF ")
+    'grey wolf'
+    """
+    return " ".join(compose(text).lower().split())
+
+
 _CHOICE = re.compile(r"\[([^][|]*)\|([^][|]*)\]")
 
 

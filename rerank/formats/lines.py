@@ -130,7 +130,7 @@ def parse_json_lines(
 ) -> Iterator[Value]:
     """Yield the records of numbered lines of the file ``name``, as :func:`read_json_lines`."""
     first, lines = first_line(lines)
-    items = _array_items if first.startswith(b"[") else _line_items
+    items = array_items if first.startswith(b"[") else _line_items
     for location, text in items(name, lines):
         try:
             fields = _parse_object(location, decode(location, text))
@@ -157,7 +157,7 @@ def _line_items(name: str, lines: Iterator[Line]) -> Iterator[tuple[str, bytes]]
             yield f"{name}:{number}", stripped
 
 
-def _array_items(name: str, lines: Iterator[Line]) -> Iterator[tuple[str, bytes]]:
+def array_items(name: str, lines: Iterator[Line]) -> Iterator[tuple[str, bytes]]:
     """Yield the location and the text of each item of a JSON array, which is read at once."""
     number = 1
     content = bytearray()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
 
 from rerank.errors import InputError
-from rerank.files import write_text
+from rerank.files import atomic_write
 from rerank.formats.contents import describe_line
 from rerank.formats.lines import Line, check_columns, decode, first_line, number, read_numbered_lines
 from rerank.formats.opening import Source, name_of
@@ -27,6 +28,7 @@ _COLUMNS = (
     ("score", "grade", "relevance", "rel", "label", "judgment", "rating"),
 )
 """Names of columns in a header: query, document, grade."""
+_BLOCK = 10_000  # judgments that are formatted at once
 
 
 def read_qrels(source: Source) -> Qrels:
@@ -63,10 +65,17 @@ def read_qrels(source: Source) -> Qrels:
 
 def write_qrels(path: str | os.PathLike[str], qrels: Qrels) -> None:
     """Write judgments as BEIR."""
-    rows: list[tuple[str, str, object]] = [("query-id", "corpus-id", "score")]
-    for query in qrels:
-        rows += [(query, document, grade) for document, grade in qrels[query].items()]
-    write_text(path, format_rows(rows))
+    write_judgments(
+        path, ((query, document, grade) for query in qrels for document, grade in qrels[query].items())
+    )
+
+
+def write_judgments(path: str | os.PathLike[str], judgments: Iterable[tuple[str, str, int]]) -> None:
+    """Write query ids, document ids and grades as BEIR."""
+    rows: Iterator[tuple[object, ...]] = chain([("query-id", "corpus-id", "score")], judgments)
+    with atomic_write(path) as file:
+        while block := list(islice(rows, _BLOCK)):
+            file.write(format_rows(block).encode())
 
 
 def _rows(source: Source) -> Iterator[tuple[str, str, str, str]]:

@@ -97,31 +97,39 @@ class Reader:
                     read.add(hit["_id"])
 
     def pages(self, body: Mapping[str, Any]) -> Iterator[list[dict[str, Any]]]:
-        """Return all hits at one point in time, by page. A slice per shard is fastest."""
-        with self.index.asking("reading documents"):
-            pit = self._client.create_pit(
-                index=self._settings.index,
-                params={"keep_alive": _KEEP, "allow_partial_pit_creation": "false"},
-            )
-        keep = pit["pit_id"]
-        try:
-            shards = int(pit["_shards"]["total"])
-            for shard in range(shards):
-                page = {**body, "sort": ["_doc"]}
-                if shards > 1:
-                    page["slice"] = {"id": shard, "max": shards}
-                while True:
-                    page["pit"] = {"id": keep, "keep_alive": _KEEP}
-                    hits = self.index.search("reading documents", page, None)["hits"]["hits"]
-                    if hits:
-                        yield hits
-                    if len(hits) < page["size"]:
-                        break
-                    page["search_after"] = hits[-1]["sort"]
-        finally:
-            with suppress(Exception):
-                params = {"request_timeout": min(1.0, self._settings.timeout)}
-                self._client.delete_pit(body={"pit_id": [keep]}, params=params)
+        """Return all hits at one point in time, by page."""
+        yield from pages(self.index, body)
+
+
+def pages(index: Index, body: Mapping[str, Any]) -> Iterator[list[dict[str, Any]]]:
+    """Yield all hits of an index at one point in time, by page. A slice per shard is fastest.
+
+    body: of the search, with ``size``, the number of hits on a page.
+    """
+    with index.asking("reading documents"):
+        pit = index.client.create_pit(
+            index=index.settings.index,
+            params={"keep_alive": _KEEP, "allow_partial_pit_creation": "false"},
+        )
+    keep = pit["pit_id"]
+    try:
+        shards = int(pit["_shards"]["total"])
+        for shard in range(shards):
+            page = {**body, "sort": ["_doc"]}
+            if shards > 1:
+                page["slice"] = {"id": shard, "max": shards}
+            while True:
+                page["pit"] = {"id": keep, "keep_alive": _KEEP}
+                hits = index.search("reading documents", page, None)["hits"]["hits"]
+                if hits:
+                    yield hits
+                if len(hits) < page["size"]:
+                    break
+                page["search_after"] = hits[-1]["sort"]
+    finally:
+        with suppress(Exception):
+            params = {"request_timeout": min(1.0, index.settings.timeout)}
+            index.client.delete_pit(body={"pit_id": [keep]}, params=params)
 
 
 def primary(shard: int) -> str:

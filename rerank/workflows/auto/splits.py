@@ -11,7 +11,7 @@ import numpy as np
 from rerank.errors import InputError
 from rerank.formats import write_qrels
 from rerank.records import Qrels, Query
-from rerank.text import plural
+from rerank.text import plural, query_key
 from rerank.workflows.auto.files import SPLITS, WHOLE
 
 LEAST_TRAIN = 50
@@ -51,7 +51,7 @@ def split(
 
     Raises InputError if too few queries have a text and a relevant document.
     """
-    texts = {query.id: " ".join(query.text.lower().split()) for query in queries}
+    texts = {query.id: query_key(query.text) for query in queries}
     notes: list[str] = []
     pools = _usable(given, texts, documents, notes)
     measured = given.get("test") if len(given) > 1 else None

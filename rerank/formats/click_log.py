@@ -1,0 +1,322 @@
+"""Click logs: User Behavior Insights (UBI), or a table of impressions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timezone
+from itertools import chain
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from rerank.errors import InputError
+from rerank.formats.contents import describe_line
+from rerank.formats.lines import LONGEST, Line, array_items, decode, first_line, read_numbered_lines
+from rerank.formats.opening import Source, name_of
+from rerank.formats.tables import read_header, skip_separator_hint, split_rows
+
+IMPRESSION = "impression"
+CLICK = "click"
+_WANTED = (
+    "give records of ubi_queries and ubi_events as JSON, or a table with the columns session, query,"
+    " document, rank and clicked"
+)
+_COLUMNS = {
+    "session": ("session", "session-id", "query-id", "visit"),
+    "query": ("query", "user-query", "query-text", "text"),
+    "document": ("document", "document-id", "doc-id", "docid", "object-id"),
+    "rank": ("rank", "position", "ordinal"),
+    "clicked": ("clicked", "click", "clicks"),
+}
+_YES = {"1", "true", "yes", "1.0"}
+_NO = {"0", "false", "no", "0.0", ""}
+_SECONDS = 10**11
+"""Larger numbers are milliseconds since 1970, smaller ones are seconds."""
+_LATEST = 10**15
+"""Larger numbers are not times."""
+
+
+class Search(Struct):
+    """One record of ``ubi_queries``: a query and the documents of its answer.
+
+    location: FILE:LINE. time: milliseconds since 1970, or None.
+    """
+
+    location: str
+    query_id: str
+    text: str
+    application: str = ""
+    client: str = ""
+    time: int | None = None
+    hits: Sequence[str] = ()
+
+
+class Event(Struct):
+    """One record of ``ubi_events``: an action of a user.
+
+    user_query: the text of the query, if the event has it. object: fields of the document, such as
+    ``object_id``. ordinal: as logged, from 0 or from 1; None: missing or not an integer. plain_ordinal:
+    whether it was logged as a number.
+    """
+
+    location: str
+    action: str
+    query_id: str
+    user_query: str | None
+    object: Mapping[str, Any]
+    ordinal: int | None = None
+    plain_ordinal: bool = True
+    application: str = ""
+    client: str = ""
+    time: int | None = None
+
+
+class Malformed(Struct):
+    """A record whose fields have other types, or that is neither a query nor an event."""
+
+    location: str
+
+
+LogRecord = Search | Event | Malformed
+
+_Id = str | int | float | None
+_Ordinal = int | float | str | dict[str, Any] | None
+
+
+class _Position(Struct):
+    ordinal: _Ordinal = None
+
+
+class _Attributes(Struct):
+    object: dict[str, Any] | None = None
+    position: _Position | None = None
+
+
+class _Fields(Struct):
+    """The fields of both indices."""
+
+    action_name: str | None = None
+    query_id: _Id = None
+    user_query: str | None = None
+    application: str | None = None
+    client_id: _Id = None
+    timestamp: _Id = None
+    event_attributes: _Attributes | None = None
+    query_response_id: _Id = None
+    query_response_hit_ids: list[_Id] | None = None
+
+
+class _Hit(Struct):
+    source: msgspec.Raw = msgspec.field(name="_source")
+
+
+class _Hits(Struct):
+    hits: list[_Hit]
+
+
+class _Line(_Fields):
+    """A line: a record, an action of the bulk form, or a hit."""
+
+    index: dict[str, Any] | msgspec.UnsetType | None = msgspec.UNSET
+    create: dict[str, Any] | msgspec.UnsetType | None = msgspec.UNSET
+    source: msgspec.Raw | msgspec.UnsetType = msgspec.field(name="_source", default=msgspec.UNSET)
+    hits: _Hits | msgspec.UnsetType = msgspec.UNSET
+
+
+_decode_line = msgspec.json.Decoder(_Line).decode
+_decode_fields = msgspec.json.Decoder(_Fields).decode
+
+
+def read_click_log(source: Source) -> Iterator[LogRecord]:
+    """Yield the records of a click log, in the order of the file.
+
+    The file has records of ``ubi_queries`` and ``ubi_events`` as JSON lines, in the form of ``_bulk``, as a
+    JSON array, or as hits of ``_search``. Or it is a table with one impression per line, and the columns
+    session, query, document, rank and clicked.
+
+    source: a file, plain or compressed, or ``-`` for standard input.
+
+    Raises InputError (``FILE:LINE: ...``) for a damaged file and for other content.
+
+    >>> path = folder / "log.csv"
+    >>> _ = path.write_text("session,query,document,rank,clicked\\ns1,wolf,d7,1,1\\n")
+    >>> [(record.action, record.object["object_id"]) for record in read_click_log(path)]
+    [('impression', 'd7'), ('click', 'd7')]
+    """
+    name = name_of(source)
+    first, lines = first_line(skip_separator_hint(read_numbered_lines(source)))
+    if not first:
+        raise InputError(f"{name}: empty; {_WANTED}")
+    if first.startswith(b"["):
+        for location, item in array_items(name, lines):
+            yield from _records(location, item)
+    elif first.startswith(b"{"):
+        yield from _read_json_lines(name, lines)
+    else:
+        yield from _read_impressions(name, lines, first)
+
+
+def record_of_source(location: str, fields: Mapping[str, Any]) -> LogRecord:
+    """Return the record of a hit's ``_source``."""
+    try:
+        return _record(location, msgspec.convert(fields, _Fields))
+    except msgspec.ValidationError:
+        return Malformed(location)
+
+
+def _read_json_lines(name: str, lines: Iterator[Line]) -> Iterator[LogRecord]:
+    first_number, first = next(lines)
+    lines = chain([(first_number, first)], lines)
+    if not _is_json(first):  # one object on several lines
+        content = _read_rest(name, first_number, lines)
+        yield from _records(f"{name}:{first_number}", content)
+        return
+    for number, line in lines:
+        if line := line.strip():
+            yield from _records(f"{name}:{number}", line)
+
+
+def _is_json(line: bytes) -> bool:
+    """Return whether a line is not the beginning of a JSON object on several lines."""
+    try:
+        msgspec.json.decode(line, type=msgspec.Raw)
+    except msgspec.DecodeError:
+        return not line.rstrip().endswith((b"{", b"[", b","))
+    return True
+
+
+def _read_rest(name: str, number: int, lines: Iterator[Line]) -> bytes:
+    content = bytearray()
+    for _, line in lines:
+        content += line
+        if len(content) > LONGEST:
+            raise InputError(
+                f"{name}:{number}: a JSON object of more than {LONGEST:,} bytes; write one record per line,"
+                " for example with `jq -c '.hits.hits[]'`"
+            )
+    return bytes(content)
+
+
+def _records(location: str, text: bytes) -> Iterator[LogRecord]:
+    """Yield the records of a JSON object: one record, none of an action, or all hits of an answer."""
+    try:
+        line = _decode_line(text)
+        if line.source is not msgspec.UNSET:
+            yield _record(location, _decode_fields(line.source))
+        elif line.hits is not msgspec.UNSET:
+            for position, hit in enumerate(line.hits.hits, 1):
+                yield _record(f"{location}: hit {position}", _decode_fields(hit.source))
+        elif line.index is msgspec.UNSET and line.create is msgspec.UNSET:
+            yield _record(location, line)
+    except msgspec.ValidationError:
+        yield Malformed(location)
+    except (msgspec.DecodeError, RecursionError) as error:
+        shown = describe_line(decode(location, text))
+        problem = f"not JSON, it looks like {shown}" if shown else f"invalid JSON ({error})"
+        raise InputError(f"{location}: {problem}; keep UBI records and tables in separate files") from error
+
+
+def _record(location: str, fields: _Fields) -> LogRecord:
+    query_id = _text(fields.query_id)
+    application = fields.application or ""
+    client = _text(fields.client_id)
+    time = milliseconds(fields.timestamp)
+    if fields.action_name is not None:
+        attributes = fields.event_attributes or _Attributes()
+        logged = None if attributes.position is None else attributes.position.ordinal
+        return Event(
+            location=location,
+            action=fields.action_name,
+            query_id=query_id,
+            user_query=fields.user_query,
+            object=attributes.object or {},
+            ordinal=_ordinal(logged),
+            plain_ordinal=isinstance(logged, int | float),
+            application=application,
+            client=client,
+            time=time,
+        )
+    if fields.user_query is None and fields.query_response_id is None:
+        return Malformed(location)
+    hits = [_text(hit) for hit in fields.query_response_hit_ids or ()]
+    return Search(location, query_id, fields.user_query or "", application, client, time, hits)
+
+
+def _text(value: _Id) -> str:
+    """Return an id as text, "" without one."""
+    return value if type(value) is str else "" if value is None else str(value)
+
+
+def _ordinal(value: _Ordinal) -> int | None:
+    """Return a position as an integer. Versions of UBI before 1.3 write ``{"index": 3}``."""
+    if type(value) is int:
+        return value
+    if isinstance(value, dict):
+        value = value.get("index")
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return None
+    return int(number) if number.is_integer() else None
+
+
+def milliseconds(value: _Id) -> int | None:
+    """Return a time as milliseconds since 1970, or None if it cannot be read.
+
+    >>> milliseconds("1970-01-01T00:00:01.500Z"), milliseconds("1970-01-01T01:00:02+0100")
+    (1500, 2000)
+    >>> milliseconds(1717527762025), milliseconds("soon")
+    (1717527762025, None)
+    """
+    if isinstance(value, str):
+        if value.isdigit():
+            value = int(value)
+        else:
+            return _milliseconds_of_text(value)
+    if value is None or not abs(value) < _LATEST:
+        return None
+    return int(value if abs(value) >= _SECONDS else value * 1000)
+
+
+def _milliseconds_of_text(text: str) -> int | None:
+    text = text.strip().replace("Z", "+00:00").replace("z", "+00:00")
+    if len(text) > 5 and text[-5] in "+-" and text[-4:].isdigit():
+        text = f"{text[:-2]}:{text[-2:]}"
+    whole, dot, rest = text.partition(".")
+    if dot:  # Python 3.10 reads three or six digits
+        digits = rest[: len(rest) - len(rest.lstrip("0123456789"))]
+        text = f"{whole}.{digits[:6]:0<6}{rest[len(digits) :]}"
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=timezone.utc)
+    return round(moment.timestamp() * 1000)
+
+
+def _read_impressions(name: str, lines: Iterator[Line], first: bytes) -> Iterator[LogRecord]:
+    """Yield an impression of each row, and a click if the row has one."""
+    number, header = next(lines)
+    table = read_header(decode(f"{name}:{number}", first), _COLUMNS)
+    missing = [field for field in _COLUMNS if table is None or field not in table.columns]
+    if table is None or missing:
+        raise InputError(f"{name}:{number}: no column {', '.join(missing)}; {_WANTED}")
+    columns = [table.columns[field] for field in _COLUMNS]
+    rows = split_rows(name, chain([(number, header)], lines), table.separator)
+    next(rows)
+    for location, cells in rows:
+        if cells[0].startswith("{"):
+            raise InputError(
+                f"{location}: a JSON record in a table; keep UBI records and tables in separate files"
+            )
+        table.fields(location, cells)
+        session, query, document, rank, clicked = (cells[column] for column in columns)
+        if clicked.lower() not in _YES | _NO:
+            raise InputError(f"{location}: clicked is {clicked[:40]!r}, not 0 or 1; correct it")
+        fields = {"object_id": document} if document else {}
+        event = Event(location, IMPRESSION, session, query, fields, _ordinal(rank))
+        yield event
+        if clicked.lower() in _YES:
+            yield Event(location, CLICK, session, query, fields, event.ordinal)

@@ -1,0 +1,343 @@
+"""Judgments from a click log."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rerank.errors import InputError, UsageError
+from rerank.files import atomic_write, parse_json, write_text
+from rerank.formats.click_log import Event, LogRecord, read_click_log
+from rerank.formats.opening import Source
+from rerank.formats.qrels import write_judgments
+from rerank.judging.drops import Dropped, Drops
+from rerank.judging.grades import (
+    ClickCounts,
+    click_rates,
+    count_clicks,
+    grades_without_impressions,
+    training_grades,
+    tuning_grades,
+)
+from rerank.judging.log import ClickLog, ClickOptions
+from rerank.judging.page_views import Documents, Ints, PageViews, Shown, page_views, resolve_documents
+from rerank.judging.srw import SrwCounts
+from rerank.progress import Progress
+from rerank.results import Report, plain
+from rerank.text import join_names, plural
+from rerank.workspace import Workspace, WorkspaceOrPath
+
+DEV_SHARE = 5
+"""One of so many queries is for tuning."""
+FEW_PAGE_VIEWS = 5000
+"""With fewer page views, more clicks improve the training much."""
+TRUST = 0.6
+"""A click rate of the first rank above this shows that users trust the first hit."""
+MANY_BOTS = 0.5
+QUERIES, TRAIN, DEV, REPORT = "queries.jsonl", "train.tsv", "dev.tsv", "report.json"
+_STEP = 10_000  # events between two signs of progress
+
+
+@dataclass
+class JudgedPart:
+    """Size of a file of judgments. relevant: judgments with a grade above 0."""
+
+    queries: int
+    judgments: int
+    relevant: int
+
+
+@dataclass
+class ApplicationReport:
+    """Used events of one application. first_rank: None without impressions. click_rates: from rank 1."""
+
+    name: str
+    first_rank: int | None
+    page_views: int
+    impressions: int
+    clicks: int
+    click_rates: list[float]
+
+
+@dataclass
+class ClickReport(Report):
+    """Judgments from a click log.
+
+    folder: has the files. events, searches: records of the log. impressions, clicks: of a document in a page
+    view. source: ``impressions``; without them ``hits`` (of the queries) or ``clicks``. click_rates: from
+    rank 1. dev: None in a log without impressions. warnings: what limits the use of the judgments.
+    """
+
+    folder: Path
+    events: int
+    searches: int
+    page_views: int
+    impressions: int
+    clicks: int
+    source: str
+    click_rates: list[float]
+    train: JudgedPart
+    dev: JudgedPart | None
+    several_ranks: int
+    applications: list[ApplicationReport] = field(default_factory=list)
+    dropped: list[Dropped] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the counts of used and of dropped records."""
+        counts = {
+            "events": self.events,
+            "queries": self.searches,
+            "page views": self.page_views,
+            "impressions": self.impressions,
+            "clicks": self.clicks,
+            "documents of a query at several ranks": self.several_ranks,
+        }
+        rows = [{"part": name, "count": f"{count:,}", "first": ""} for name, count in counts.items()]
+        for part in self.dropped:
+            rows.append({"part": part.reason, "count": f"{part.count:,}", "first": part.example})
+        return rows
+
+
+def judge_clicks(
+    logs: Sequence[Source],
+    out: str | os.PathLike[str],
+    options: ClickOptions | None = None,
+    workspace: WorkspaceOrPath | None = None,
+    progress: Progress | None = None,
+) -> ClickReport:
+    """Make judgments from the impressions and clicks of a search log, and write them to a folder.
+
+    The files are ``queries.jsonl``, ``train.tsv`` to train rankers, ``dev.tsv`` with other queries to tune
+    weights, and ``report.json``. Grades are 0 to 3. A query has the same id in every run. The order of the
+    events and of the files has no effect.
+
+    logs: files with records of User Behavior Insights (UBI), or tables of impressions; see
+        :func:`rerank.formats.read_click_log`.
+    workspace: only its documents are judged.
+
+    Raises InputError for a damaged log, or a log without clicks; EngineError for a cluster that refuses.
+
+    >>> log = folder / "log.csv"
+    >>> lines = ["session,query,document,rank,clicked", "s1,wolf,d7,1,0", "s1,wolf,d2,2,1"]
+    >>> _ = log.write_text("\\n".join(lines))
+    >>> report = judge_clicks([log], folder / "judged")
+    >>> report.impressions, report.clicks, report.click_rates
+    (2, 1, [0.0, 1.0])
+    """
+    options = options or ClickOptions()
+    progress = progress or Progress()
+    folder = Path(out)
+    _check_folder(folder)
+    opened = None if workspace is None else Workspace.open(workspace)
+    drops = Drops()
+    log = ClickLog(options, drops)
+    srw = SrwCounts(options.max_rank) if options.srw else None
+    with progress.step("click log", unit="record") as advance:
+        for number, record in enumerate(_records(logs, options), 1):
+            log.add(record)
+            if srw is not None and isinstance(record, Event):
+                srw.add(record)
+            if not number % _STEP:
+                advance(_STEP)
+    _check_log(log)
+    documents = resolve_documents(log, None if opened is None else opened.engine)
+    views = page_views(log, documents, drops)
+    if not views.shown.clicked.any():
+        raise InputError(f"no click can be used; {_most_frequent(drops)}")
+    report = _write(folder, log, documents, views)
+    if srw is not None and options.srw:
+        write_text(options.srw, json.dumps(srw.to_json(), ensure_ascii=False, indent=1) + "\n")
+    return report
+
+
+def _records(logs: Sequence[Source], options: ClickOptions) -> Iterator[LogRecord]:
+    for source in logs:
+        yield from read_click_log(source)
+    if options.ubi is not None:
+        from rerank.engines.opensearch.ubi import read_ubi
+
+        yield from read_ubi(options.ubi, options.id_fields)
+
+
+def _check_folder(folder: Path) -> None:
+    """Raise UsageError if the folder has such files that are not of this command."""
+    existing = [name for name in (QUERIES, TRAIN, DEV, REPORT) if (folder / name).exists()]
+    if not existing:
+        return
+    try:
+        report = parse_json((folder / REPORT).read_bytes())
+    except (OSError, ValueError):
+        report = None
+    if not isinstance(report, dict) or "click_rates" not in report:
+        raise UsageError(
+            f"{folder}: {join_names(existing)} {'exists' if len(existing) == 1 else 'exist'} and"
+            " would be replaced; choose another folder with --out"
+        )
+
+
+def _check_log(log: ClickLog) -> None:
+    """Raise InputError for a log without a usable click."""
+    if any(log.is_click):
+        return
+    if log.future_clicks:
+        example = log.drops.example("events in the future")
+        raise InputError(
+            f"all {plural(log.future_clicks, 'click[|s]')} are in the future, {example} first; correct the"
+            " timestamps"
+        )
+    if not log.events:
+        raise InputError("the log has no events; give the records of ubi_events")
+    raise InputError(
+        f"none of {plural(log.events, 'event[|s]')} is a click that can be used; {_most_frequent(log.drops)};"
+        f" the clicks are {', '.join(log.options.clicks)} (--clicks)"
+    )
+
+
+def _most_frequent(drops: Drops) -> str:
+    table = drops.table()
+    if not table:
+        return "no event was selected"
+    return f"most frequent: {table[0].reason} ({table[0].count:,}), for example {table[0].example}"
+
+
+def _write(folder: Path, log: ClickLog, documents: Documents, views: PageViews) -> ClickReport:
+    """Write the files. After an interruption, each file is the old or the new one."""
+    counts = count_clicks(views.shown)
+    texts = log.texts.values()
+    ids = query_ids([texts[number] for number in np.unique(counts.text).tolist()])
+    is_dev = np.array([is_for_tuning(text) for text in texts], bool)[counts.text]
+    names = {number: ids[texts[number]] for number in np.unique(counts.text).tolist()}
+
+    def rows(grades: Ints, mask: Any) -> list[tuple[str, str, int]]:
+        columns = (counts.text[mask].tolist(), counts.document[mask].tolist(), grades[mask].tolist())
+        judgments = [(names[text], documents.ids[document], grade) for text, document, grade in zip(*columns)]
+        return sorted(judgments)
+
+    folder.mkdir(parents=True, exist_ok=True)
+    if views.source == "clicks":
+        grades = grades_without_impressions(counts)
+        train = rows(grades, grades > 0)
+        dev = None
+    else:
+        train = rows(training_grades(counts), ~is_dev)
+        dev = rows(tuning_grades(counts), is_dev)
+    judged = {query for query, _, _ in (*train, *(dev or ()))}
+    with atomic_write(folder / QUERIES) as file:
+        for text in sorted(ids):
+            if ids[text] in judged:
+                line = json.dumps({"_id": ids[text], "text": text}, ensure_ascii=False)
+                file.write(f"{line}\n".encode())
+    write_judgments(folder / TRAIN, train)
+    if dev is None:
+        (folder / DEV).unlink(missing_ok=True)
+    else:
+        write_judgments(folder / DEV, dev)
+    report = _report(folder, log, views, counts, _part(train), None if dev is None else _part(dev))
+    write_text(folder / REPORT, json.dumps(plain(report), ensure_ascii=False, indent=1) + "\n")
+    return report
+
+
+def query_ids(texts: Iterable[str]) -> dict[str, str]:
+    """Return text -> id, which depends only on the text. Equal hashes get more digits.
+
+    >>> query_ids(["grey wolf"])
+    {'grey wolf': 'c29ffd3b2a7'}
+    """
+    ids: dict[str, str] = {}
+    taken: set[str] = set()
+    for text in sorted(texts):
+        digest = _digest(text)
+        length = 10
+        while f"c{digest[:length]}" in taken:
+            length += 10
+        ids[text] = f"c{digest[:length]}"
+        taken.add(ids[text])
+    return ids
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+
+
+def is_for_tuning(text: str) -> bool:
+    """Return whether a query is for tuning. It depends on other digits than the id."""
+    return int(_digest(text)[-8:], 16) % DEV_SHARE == 0
+
+
+def _part(judgments: Sequence[tuple[str, str, int]]) -> JudgedPart:
+    queries = {query for query, _, _ in judgments}
+    return JudgedPart(len(queries), len(judgments), sum(grade > 0 for _, _, grade in judgments))
+
+
+def _report(
+    folder: Path,
+    log: ClickLog,
+    views: PageViews,
+    counts: ClickCounts,
+    *parts: Any,
+) -> ClickReport:
+    shown = views.shown
+    rates = _rates(shown)
+    train, dev = parts
+    applications = []
+    names = log.applications.values()
+    for name in sorted(views.first_ranks):
+        own = shown.select(shown.application == names.index(name))
+        applications.append(
+            ApplicationReport(
+                name=name,
+                first_rank=views.first_ranks[name],
+                page_views=own.page_views,
+                impressions=int(np.count_nonzero(own.rank)),
+                clicks=int(np.count_nonzero(own.clicked)),
+                click_rates=_rates(own),
+            )
+        )
+    return ClickReport(
+        folder=folder,
+        events=log.events,
+        searches=log.searches,
+        page_views=shown.page_views,
+        impressions=int(np.count_nonzero(shown.rank)),
+        clicks=int(np.count_nonzero(shown.clicked)),
+        source=views.source,
+        click_rates=rates,
+        train=train,
+        dev=dev,
+        several_ranks=int(np.count_nonzero(counts.ranks > 1)),
+        applications=applications,
+        dropped=log.drops.table(),
+        warnings=list(_warnings(log, views, rates, dev)),
+    )
+
+
+def _rates(shown: Shown) -> list[float]:
+    """Return the click rate of each rank, from rank 1."""
+    if not shown.rank.any():
+        return []
+    return [round(rate, 6) for rate in click_rates(shown)[1:].tolist()]
+
+
+def _warnings(log: ClickLog, views: PageViews, rates: list[float], dev: JudgedPart | None) -> Iterator[str]:
+    page_views = views.shown.page_views
+    if views.reason:
+        missing = "" if dev is not None else "; grades count clicks, and there is no dev.tsv"
+        yield f"{views.reason}{missing}"
+    if page_views < FEW_PAGE_VIEWS:
+        yield f"{plural(page_views, 'page view[|s]')}: {FEW_PAGE_VIEWS:,} or more train better rankers"
+    if rates and rates[0] > TRUST:
+        yield (
+            f"{rates[0]:.0%} of the first hits are clicked, so users may trust the first hit: tune on queries"
+            " judged by hand"
+        )
+    bots = sum(part.count for part in log.drops.table() if part.reason.startswith("page views"))
+    if bots > MANY_BOTS * (bots + page_views):
+        yield f"{bots:,} of {bots + page_views:,} page views are not used because they look like bots"

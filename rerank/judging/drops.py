@@ -1,0 +1,50 @@
+"""Count the parts of a click log that are not used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass
+class Dropped:
+    """Number of records, events or page views of one kind, and the first of them."""
+
+    reason: str
+    count: int
+    example: str
+
+
+class Drops:
+    """Counts by reason.
+
+    >>> drops = Drops()
+    >>> drops.add("no text", "log.ndjson:3")
+    >>> drops.add("no text", "log.ndjson:7")
+    >>> drops.table()
+    [Dropped(reason='no text', count=2, example='log.ndjson:3')]
+    """
+
+    def __init__(self) -> None:
+        self._by_reason: dict[str, Dropped] = {}
+
+    def add(self, reason: str, example: str, count: int = 1) -> None:
+        """Count something. The first example of a reason stays."""
+        dropped = self._by_reason.get(reason)
+        if dropped is None:
+            self._by_reason[reason] = Dropped(reason, count, example)
+        else:
+            dropped.count += count
+
+    def count(self, reason: str) -> int:
+        """Return the count of a reason."""
+        dropped = self._by_reason.get(reason)
+        return 0 if dropped is None else dropped.count
+
+    def example(self, reason: str) -> str:
+        """Return the first example of a reason, "" without one."""
+        dropped = self._by_reason.get(reason)
+        return "" if dropped is None else dropped.example
+
+    def table(self) -> list[Dropped]:
+        """Return all reasons, the most frequent first."""
+        return sorted(self._by_reason.values(), key=lambda dropped: (-dropped.count, dropped.reason))

@@ -1,0 +1,222 @@
+"""The events of a click log as columns, about 40 bytes per event."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rerank.errors import UsageError
+from rerank.formats.click_log import Event, LogRecord, Search
+from rerank.judging.drops import Drops
+from rerank.text import query_key
+
+if TYPE_CHECKING:
+    from rerank.engines.opensearch import Settings
+
+OTHER_ACTION = "other actions"
+NO_QUERY_ID = "events without a query id"
+NO_DOCUMENT = "events without a document"
+FUTURE = "events in the future"
+MALFORMED = "records that are not of UBI"
+
+_ID_FIELDS = ("object_id", "internal_id")
+_TOLERANCE = 86_400_000
+"""Milliseconds by which the clock of a client may be wrong: one day."""
+_MISSING = -(2**31)
+"""The ordinal of an event without a position."""
+
+
+@dataclass(frozen=True)
+class ClickOptions:
+    """How a click log is read.
+
+    ubi: the cluster with the indices ``ubi_queries`` and ``ubi_events``.
+    first_rank: 0 or 1, the position of the first hit. Default: found for each application.
+    impressions, clicks: names of actions, in any case.
+    application: read only the records of this application.
+    start, end: milliseconds since 1970; events before the start, or at the end or later, are not read.
+    id_field: field of the event's object that has the document id. Default: ``object_id`` or
+        ``internal_id``, depending on which of them the workspace has.
+    max_rank: events at larger ranks are not used.
+    srw: also write the ratings of Search Relevance Workbench to this file.
+    """
+
+    ubi: Settings | None = None
+    first_rank: int | None = None
+    impressions: Sequence[str] = ("impression", "view")
+    clicks: Sequence[str] = ("click", "click_through")
+    application: str | None = None
+    start: int | None = None
+    end: int | None = None
+    id_field: str | None = None
+    max_rank: int = 20
+    srw: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.first_rank not in (None, 0, 1):
+            raise UsageError(f"--first-rank {self.first_rank}: give 0 or 1")
+        if not 1 <= self.max_rank <= 1000:
+            raise UsageError(f"--max-rank {self.max_rank}: give 1 to 1000")
+        shared = {name.lower() for name in self.impressions} & {name.lower() for name in self.clicks}
+        if shared:
+            raise UsageError(f"--impressions and --clicks both name {min(shared)}; remove it from one")
+
+    @property
+    def id_fields(self) -> tuple[str, ...]:
+        """The fields that may contain the id of a document."""
+        return _ID_FIELDS if self.id_field is None else (self.id_field,)
+
+
+class Names:
+    """Numbers values in the order of their first use.
+
+    >>> names = Names()
+    >>> names["a"], names["b"], names["a"], names.values()
+    (0, 1, 0, ['a', 'b'])
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[Any, int] = {}
+
+    def __getitem__(self, value: Hashable) -> int:
+        numbers = self._numbers
+        number = numbers.get(value)
+        if number is None:
+            number = numbers[value] = len(numbers)
+        return number
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def values(self) -> list[Any]:
+        """Return the values by their numbers."""
+        return list(self._numbers)
+
+
+class ClickLog:
+    """Impressions and clicks as columns of numbers, and the texts of the queries.
+
+    Each row is an event: query id, application, text (-1: the text of the query id), document, ordinal,
+    client, time, and whether it is a click. The order of the events has no effect.
+    """
+
+    def __init__(self, options: ClickOptions, drops: Drops) -> None:
+        self.options = options
+        self.drops = drops
+        self.events = 0
+        self.searches = 0
+        self.future_clicks = 0
+        self.ids = Names()
+        self.applications = Names()
+        self.texts = Names()
+        self.documents = Names()
+        """Document id, or several possible ids."""
+        self.clients = Names()
+        self.columns = {name: array("i") for name in ("id", "application", "text", "document", "client")}
+        self.ordinals = array("i")
+        self.times = array("q")
+        self.is_click = array("b")
+        self.searched_ids = array("i")
+        self.searched_texts = array("i")
+        self.searched_applications = array("i")
+        self.hit_searches = array("i")
+        self.hit_documents = array("i")
+        self.hit_positions = array("i")
+        self._now = round(time.time() * 1000) + _TOLERANCE
+        self._kinds = dict.fromkeys((name.lower() for name in options.impressions), False)
+        self._kinds |= dict.fromkeys((name.lower() for name in options.clicks), True)
+        self._raw_texts: dict[str, int] = {"": -1}
+
+    def add(self, record: LogRecord) -> None:
+        """Add a record, or count why it is not used."""
+        if isinstance(record, Event):
+            self.events += 1
+            if self._is_selected(record.application, record.time):
+                self._add_event(record)
+        elif isinstance(record, Search):
+            self.searches += 1
+            if self._is_selected(record.application, record.time):
+                self._add_search(record)
+        else:
+            self.drops.add(MALFORMED, record.location)
+
+    def _is_selected(self, application: str, moment: int | None) -> bool:
+        options = self.options
+        if options.application is not None and application != options.application:
+            return False
+        if options.start is None and options.end is None:
+            return True
+        if moment is None or (options.start is not None and moment < options.start):
+            return False
+        return options.end is None or moment < options.end
+
+    def _add_event(self, event: Event) -> None:
+        application = self.applications[event.application]
+        is_click = self._kinds.get(event.action)
+        if is_click is None:
+            is_click = self._kinds.get(event.action.lower())
+        if is_click is None:
+            self.drops.add(OTHER_ACTION, f"{event.location}: {event.action}")
+            return
+        document = self._document(event.object)
+        if not event.query_id:
+            self.drops.add(NO_QUERY_ID, event.location)
+        elif document is None:
+            self.drops.add(NO_DOCUMENT, event.location)
+        elif event.time is not None and event.time > self._now:
+            self.drops.add(FUTURE, event.location)
+            self.future_clicks += is_click
+        else:
+            columns = self.columns
+            columns["id"].append(self.ids[event.query_id])
+            columns["application"].append(application)
+            columns["text"].append(self._text(event.user_query or ""))
+            columns["document"].append(self.documents[document])
+            columns["client"].append(self.clients[event.client])
+            ordinal = event.ordinal
+            self.ordinals.append(_MISSING if ordinal is None else max(-1, min(ordinal, 2**30)))
+            self.times.append(-1 if event.time is None else event.time)
+            self.is_click.append(is_click)
+
+    def _document(self, fields: Mapping[str, Any]) -> Hashable:
+        """Return the id of a document, several possible ids, or None."""
+        ids = [_id_text(fields.get(field)) for field in self.options.id_fields]
+        if len(ids) == 1 or not ids[1] or ids[0] == ids[1]:
+            return ids[0] or None
+        return tuple(ids)
+
+    def _text(self, text: str) -> int:
+        """Return the number of a text, -1 for an empty one."""
+        number = self._raw_texts.get(text)
+        if number is None:
+            key = query_key(text)
+            number = self._raw_texts[text] = self.texts[key] if key else -1
+        return number
+
+    def _add_search(self, search: Search) -> None:
+        text = self._text(search.text)
+        if not search.query_id or text < 0:
+            return
+        number = len(self.searched_ids)
+        self.searched_ids.append(self.ids[search.query_id])
+        self.searched_texts.append(text)
+        self.searched_applications.append(self.applications[search.application])
+        for position, hit in enumerate(search.hits[: self.options.max_rank], 1):
+            if hit:
+                self.hit_searches.append(number)
+                self.hit_documents.append(self.documents[hit])
+                self.hit_positions.append(position)
+
+
+def is_missing(ordinals: Any) -> Any:
+    """Return which ordinals are missing in the log."""
+    return ordinals == _MISSING
+
+
+def _id_text(value: object) -> str:
+    if isinstance(value, str):
+        return value.strip()
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else ""
