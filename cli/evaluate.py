@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import rerank
-from rerank.results import table
+from rerank.results import cell, table
 from rerank.text import plural
 
 from . import options, output
@@ -100,11 +100,14 @@ def command(
 
 
 def show_remarks(report: EvaluationReport) -> None:
-    """Print the remarks of each scoring once."""
+    """Print the remarks of each scoring once, and whether most of the best hits are not judged."""
     scorings = list(report.scoring.values())
     for place, scoring in enumerate(scorings):
         if scoring not in scorings[:place]:
             output.remarks(scoring)
+    # With the protocol `judged`, every hit is judged, so these rows are never the worst ones.
+    hits = {f"{row.stack} ({row.protocol})": row.judged_at_10 for row in report.results}
+    output.warn_of_unjudged(hits, report.irrelevant_judged)
 
 
 def in_use(workspace: rerank.Workspace) -> str:
@@ -146,6 +149,8 @@ def show(report: EvaluationReport) -> None:
 
 
 def _table(report: EvaluationReport, protocol: str, *, marked: bool = True) -> str:
+    from rerank.evaluation.judged import TOP
+
     comparisons = {(one.stack, one.measure): one for one in report.comparisons if one.protocol == protocol}
     body = []
     for row in report.results:
@@ -153,6 +158,7 @@ def _table(report: EvaluationReport, protocol: str, *, marked: bool = True) -> s
             continue
         cells = [f"{row.stack} {LEAK}" if marked and row.leaks else row.stack]
         cells += [f"{value:.4f}" for value in row.measures.values()]
+        cells.append(cell(row.judged_at_10.share))
         for name in report.compared:
             one = comparisons.get((row.stack, name))
             cells += ["", ""] if one is None else [f"{one.delta:+.4f}", output.p_value(one.p_holm)]
@@ -160,7 +166,7 @@ def _table(report: EvaluationReport, protocol: str, *, marked: bool = True) -> s
     compared = [
         f"{sign} {name}{of}" for name in report.compared for sign, of in (("Δ", ""), ("p", " (Holm)"))
     ]
-    return table(["", *report.results[0].measures, *compared], body)
+    return table(["", *report.results[0].measures, f"judged@{TOP}", *compared], body)
 
 
 def _show_intervals(report: EvaluationReport) -> None:

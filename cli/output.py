@@ -20,6 +20,7 @@ from rerank.text import join_names, plural
 
 if TYPE_CHECKING:
     from rerank import Stack
+    from rerank.evaluation.judged import JudgedHits
     from rerank.evaluation.significance import Gain
     from rerank.scoring.build_table import ScoringReport
     from rerank.stack.linear import Linear
@@ -228,6 +229,22 @@ def counted(*counts: tuple[int, str] | tuple[int, str, str]) -> Iterator[str]:
 def recall_line(recall: Mapping[str, float]) -> str:
     """Describe the share of relevant documents per retriever."""
     return "candidate recall: " + ", ".join(f"{name} {share:.4f}" for name, share in recall.items())
+
+
+def warn_of_unjudged(hits: Mapping[str, JudgedHits], irrelevant_judged: bool) -> None:
+    """Print how many of the best hits of the worst signal or stack are not judged, if more than half.
+
+    irrelevant_judged: whether a judgment has grade 0, so that the protocol ``judged`` is useful.
+    """
+    if not hits:
+        return
+    worst = max(hits, key=lambda label: hits[label].unjudged_share)
+    if hits[worst].unjudged_share <= 0.5:
+        return
+    advice = "--protocol judged leaves them out"
+    if not irrelevant_judged:
+        advice = "the judgments list only relevant documents; judge these hits if some may be relevant"
+    note(f"{hits[worst].describe_unjudged(worst)} and count as irrelevant; {advice}")
 
 
 INFERRED = "quer[y|ies] without categories got them from [its|their] first candidates"

@@ -30,6 +30,13 @@ if TYPE_CHECKING:
         "min-max, z-score, rank, none or fitted. Repeatable. Default: all that fit.",
         dest="normalizations",
     ),
+    option(
+        "--least SHARE",
+        "Smallest share of the weight for the first stage, from 0 to below 1. Use 0.3 if the judgments come"
+        " from clicks.",
+        type=float,
+        default=0.0,
+    ),
     "Input",
     *options.judged,
     options.ignore_categories,
@@ -52,6 +59,7 @@ def command(workspace: rerank.Workspace, stack: str, **settings: Any) -> Iterato
     yield Output(report)
     show(report)
     output.remarks(report.scoring)
+    output.warn_of_unjudged(report.judged_at_10, report.irrelevant_judged)
     _show_place(workspace, report)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from rerank.evaluation.judged import TOP, JudgedHits, count_judged, has_irrelevant
 from rerank.evaluation.leakage import Leak
 from rerank.evaluation.measures import Evaluation, evaluate_runs
 from rerank.evaluation.significance import Comparison, compare, holm
@@ -24,7 +25,8 @@ PAGE_MARK = 'name="generator" content="rerank"'
 class Row:
     """Means of a stack under one protocol.
 
-    stack: name; text: weights. leaks: rankers and weights fitted on these queries.
+    stack: name; text: weights. leaks: rankers and weights fitted on these queries. judged_at_10: how many of
+    its hits at ranks 1 to 10 are judged.
     """
 
     stack: str
@@ -36,6 +38,7 @@ class Row:
     first_stage: str = ""
     retrieve: tuple[str, ...] = ()
     leaks: list[Leak] = field(default_factory=list)
+    judged_at_10: JudgedHits = field(default_factory=JudgedHits)
 
 
 @dataclass
@@ -55,7 +58,7 @@ class EvaluationReport(Report):
     training queries, or None. pairs: number of relevant documents. seen_pairs: also relevant in training.
     runs: written files. per_query: protocol -> values. kept: protocol -> stack -> query -> first hits, then
     other relevant documents. relevant: query -> document -> grade. top: number of first hits. stacks, leaks:
-    label -> stack, and its training on these queries.
+    label -> stack, and its training on these queries. irrelevant_judged: whether a judgment has grade 0.
     """
 
     baseline: str
@@ -68,6 +71,7 @@ class EvaluationReport(Report):
     candidate_recall: list[Recall] = field(default_factory=list)
     pairs: int = 0
     seen_pairs: int = 0
+    irrelevant_judged: bool = False
     new_documents: EvaluationReport | None = None
     runs: list[Path] = field(default_factory=list)
     per_query: dict[str, Evaluation] = field(default_factory=dict, repr=False)
@@ -89,8 +93,10 @@ class EvaluationReport(Report):
         evaluation = evaluate_runs(runs, qrels, measures)
         self.queries, self.none_relevant = len(evaluation.query_ids), len(evaluation.none_relevant)
         self.per_query[protocol] = evaluation
-        for label in runs:
+        self.irrelevant_judged = has_irrelevant(qrels)
+        for label, run in runs.items():
             row = Row(label, protocol, evaluation.means(label), label, leaks=self.leaks.get(label, []))
+            row.judged_at_10 = count_judged(run, qrels)
             if stack := self.stacks.get(label):
                 row.text, row.weights = str(stack), stack.combiner.weights_by_signal()
                 row.normalization = stack.combiner.normalization
@@ -124,6 +130,7 @@ class EvaluationReport(Report):
         rows = []
         for row in self.results:
             cells: dict[str, Any] = {"protocol": row.protocol, "stack": row.stack, **row.measures}
+            cells[f"judged@{TOP}"] = row.judged_at_10.share
             for place, name in enumerate(self.compared):
                 one, of = found.get((row.protocol, row.stack, name)), f" {name}" if place else ""
                 cells[f"delta{of}"] = one.delta if one else None

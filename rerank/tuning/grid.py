@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +26,31 @@ RAW_LEVELS = (0, 1, 3, 10, 30, 100, 300, 1000)
 SAME = 1e-12
 """Means this close are equal: only the order of additions differs."""
 
+SHARE_TOLERANCE = 1e-9
+"""A share of the weight may be lower by this much, because sums of floats are rounded."""
+
 MAX_SETTINGS = 250_000
 """Most settings of a complete grid."""
+
+
+@dataclass(frozen=True)
+class GridLimits:
+    """Which weights may be chosen.
+
+    parts:  weights are multiples of 1 / parts.
+    column: of the first stage, or None if it has no weight.
+    least:  smallest share of the weight for the first stage.
+    """
+
+    parts: int = PARTS
+    column: int | None = None
+    least: float = 0.0
+
+    def allows(self, shares: Array) -> NDArray[np.bool_]:
+        """Return which settings may be chosen, (G,), from the shares of their weights, (G, S)."""
+        if self.column is None:
+            return np.ones(len(shares), np.bool_)
+        return np.asarray(shares[:, self.column] >= self.least - SHARE_TOLERANCE)
 
 
 def compositions(n_signals: int, parts: int = PARTS) -> Integers:
@@ -118,6 +142,10 @@ class Grid:
         lead = np.zeros(len(tied)) if first is None else shares[:, first]
         preferences = np.column_stack([lead, -uneven, shares]).round(DECIMALS).tolist()
         return int(tied[preferences.index(max(preferences))])
+
+    def select(self, settings: Integers) -> Grid:
+        """Return the grid with only the settings at these positions."""
+        return Grid(self.normalization, self.weights[settings], self.spread, self.moments)
 
     def linear(self, setting: int, signals: Sequence[str]) -> Linear:
         """Return the setting at this position as a combiner of these signals."""

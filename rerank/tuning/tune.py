@@ -16,13 +16,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.errors import UsageError
 from rerank.evaluation.ranks import RankMeasure
 from rerank.evaluation.significance import Gain, gain_of
 from rerank.records import Qrels
 from rerank.results import plain
 from rerank.stack.linear import Linear
 from rerank.stack.normalize import FITTED, TRIED, Moments, normalize
-from rerank.tuning.grid import MAX_SETTINGS, PARTS, RAW_PARTS, SAME, Grid, weight_grid
+from rerank.tuning.grid import MAX_SETTINGS, PARTS, RAW_PARTS, SAME, Grid, GridLimits, weight_grid
 from rerank.tuning.measure import (
     TuningQuery,
     estimated_means,
@@ -36,6 +37,8 @@ from rerank.tuning.shortlist import shortlist
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
+Measured = tuple[Grid, Array]
+"""Settings of a normalization, and their means over the queries."""
 
 MAX_FULL_GRID = 250
 """Grids up to this size are always measured completely: three signals in twentieths."""
@@ -128,6 +131,7 @@ def tune(
     measure: str = "nDCG",
     cut: int | None = None,
     normalizations: Sequence[str] = TRIED,
+    least: float = 0.0,
     parts: int = PARTS,
     progress: Callable[[int], object] | None = None,
 ) -> TuningResult:
@@ -141,8 +145,10 @@ def tune(
     first_stage: a signal of the table. signals: these get weights; default: all.
     measure: nDCG, RR or AP, optionally with a cutoff. cut: measured documents per ranking; None: all.
     normalizations: methods to try. parts: weight steps are 1 / parts. progress: called with 1 per query.
+    least: smallest share of the weight for the first stage. Raw scores are compared by weight times spread.
 
-    Raises UsageError for an unscored ``first_stage``, InputError without scored or relevant documents.
+    Raises UsageError for an unscored ``first_stage`` or a share that it cannot get, InputError without scored
+    or relevant documents.
 
     >>> rows = [("q1", ["a", "b", "c"], np.array([[0.9, 0.1], [0.5, 0.9], [0.1, 0.0]]))]
     >>> tuned = tune(ScoreTable.build(["bm25", "text"], rows), Qrels([("q1", "b", 1)]), first_stage="bm25")
@@ -153,19 +159,16 @@ def tune(
     tuned_table = table.select_signals(signals or table.signals)
     judged, none_relevant = judge(tuned_table, qrels, rank_measure)
     baseline = _values_of_signal(table.select_signals([first_stage]), qrels, rank_measure)
+    limits = grid_limits(tuned_table.signals, first_stage, least, parts)
+    tuning = _Tuning(tuned_table, judged, rank_measure, limits)
+    single, candidates, fitted = tuning.measure_settings(normalizations, progress)
     first_stage_value = fmean(baseline.values())
-    grids = _candidate_grids(tuned_table, judged, normalizations, rank_measure, parts)
-    measured = list(zip(grids, grid_means(judged, grids, rank_measure, progress)))
-    single = dict(zip(tuned_table.signals, _single_signals(*measured[0])))
-    candidates = [(grid, means) for grid, means in measured if grid.normalization in normalizations]
-    average = partial(_average_setting, judged, rank_measure)
-    choose = partial(_choose, signals=tuned_table.signals, first_stage=first_stage, average=average)
-    best, combiner, value = choose(candidates, lowest=max(first_stage_value, *single.values()))
-    _, fitted, _ = choose([pair for pair in measured if pair[0].normalization == FITTED], lowest=-math.inf)
+    lowest = max(first_stage_value, *single.values()) if not least else first_stage_value
+    best, combiner, value = tuning.choose(candidates, lowest)
     per_query = values_by_query(judged, combiner, rank_measure)
     return TuningResult(
         combiner=combiner,
-        fitted=fitted,
+        fitted=tuning.choose(fitted, lowest=-math.inf)[1],
         measure=str(rank_measure),
         value=value,
         first_stage_value=single.get(first_stage, first_stage_value),
@@ -181,25 +184,75 @@ def tune(
     )
 
 
-def _candidate_grids(
-    table: ScoreTable,
-    judged: Sequence[TuningQuery],
-    normalizations: Sequence[str],
-    measure: RankMeasure,
-    parts: int,
-) -> list[Grid]:
-    """Return the settings of each normalization, and of ``fitted``."""
-    methods = dict.fromkeys((*normalizations, FITTED))
-    return [candidate_grid(table, judged, method, measure, parts) for method in methods]
+@dataclass(frozen=True)
+class _Tuning:
+    """Scored and judged queries, and which weights may be chosen."""
+
+    table: ScoreTable
+    judged: Sequence[TuningQuery]
+    measure: RankMeasure
+    limits: GridLimits
+
+    def measure_settings(
+        self, normalizations: Sequence[str], progress: Callable[[int], object] | None
+    ) -> tuple[dict[str, float], list[Measured], list[Measured]]:
+        """Return signal -> its value without others, and the settings that may be chosen with their means.
+
+        The settings are those of the given normalizations, and those of ``fitted``.
+        """
+        methods = dict.fromkeys((*normalizations, FITTED))
+        grids = [
+            candidate_grid(self.table, self.judged, method, self.measure, self.limits) for method in methods
+        ]
+        measured = list(zip(grids, grid_means(self.judged, grids, self.measure, progress)))
+        single = dict(zip(self.table.signals, _single_signals(*measured[0])))
+        allowed = [_restrict(grid, means, self.limits) for grid, means in measured]
+        candidates = [pair for pair in allowed if pair[0].normalization in normalizations]
+        return single, candidates, [pair for pair in allowed if pair[0].normalization == FITTED]
+
+    def choose(
+        self, measured: Sequence[Measured], lowest: float
+    ) -> tuple[dict[str, BestSetting], Linear, float]:
+        """Return the best setting of each normalization, and the chosen one with its value."""
+        average = partial(_average_setting, self.judged, self.measure)
+        return _choose(measured, self.table.signals, self.limits.column, lowest, average)
 
 
-def _ablation(measured: Sequence[tuple[Grid, Array]], signals: Sequence[str]) -> dict[str, float]:
-    """Return signal -> best mean without it; empty for one signal."""
+def grid_limits(signals: Sequence[str], first_stage: str, least: float, parts: int = PARTS) -> GridLimits:
+    """Return the limits of weights. Raises UsageError for a share that the first stage cannot get."""
+    if not 0 <= least < 1:
+        raise UsageError(
+            f"least is {least:g}; give a share from 0 to below 1, for example 0.3: the smallest part of the"
+            f" weight for {first_stage}"
+        )
+    if first_stage in signals:
+        return GridLimits(parts, signals.index(first_stage), least)
+    if least:
+        raise UsageError(
+            f"least is {least:g}, but the first stage {first_stage} is not among the signals; add it, for"
+            f" example --stack {','.join((first_stage, *signals))}"
+        )
+    return GridLimits(parts)
+
+
+def _restrict(grid: Grid, means: Array, limits: GridLimits) -> Measured:
+    """Return the settings that may be chosen, and their means."""
+    if not limits.least:
+        return grid, means
+    settings = np.flatnonzero(limits.allows(grid.effects()))
+    return grid.select(settings), means[settings]
+
+
+def _ablation(measured: Sequence[Measured], signals: Sequence[str]) -> dict[str, float]:
+    """Return signal -> best mean without it, if a setting without it may be chosen; empty for one signal."""
     if len(signals) == 1:
         return {}
     values = {}
     for column, name in enumerate(signals):
-        values[name] = max(float(means[grid.weights[:, column] == 0].max()) for grid, means in measured)
+        without = [means[grid.weights[:, column] == 0] for grid, means in measured]
+        best_means = [float(means.max()) for means in without if len(means)]
+        if best_means:
+            values[name] = max(best_means)
     return values
 
 
@@ -216,18 +269,17 @@ def _single_signals(grid: Grid, means: Array) -> Iterator[float]:
 
 
 def _choose(
-    measured: Sequence[tuple[Grid, Array]],
+    measured: Sequence[Measured],
     signals: tuple[str, ...],
-    first_stage: str,
+    column: int | None,
     lowest: float,
     average: Callable[[Grid, Array, int | None], int | None],
 ) -> tuple[dict[str, BestSetting], Linear, float]:
     """Return the best setting of each normalization, and the chosen one with its value.
 
-    Ties: the first normalization. average: returns the average setting for few queries, else None. It
-    replaces the best setting if it is not below ``lowest``.
+    column: of the first stage. Ties: the first normalization. average: returns the average setting for few
+    queries, else None. It replaces the best setting if it is not below ``lowest``.
     """
-    column = signals.index(first_stage) if first_stage in signals else None
     best: dict[str, BestSetting] = {}
     best_grid = 0
     best_setting = 0
@@ -271,10 +323,15 @@ def candidate_grid(
     judged: Sequence[TuningQuery],
     normalization: str,
     measure: RankMeasure,
-    parts: int = PARTS,
+    limits: GridLimits | None = None,
 ) -> Grid:
-    """Return the settings to measure for a normalization: all, or a shortlist if the grid is too large."""
+    """Return the settings to measure for a normalization: all, or a shortlist if the grid is too large.
+
+    A shortlist has only settings that the limits allow, except for those without a signal and with only one.
+    """
     count = len(table.signals)
+    limits = limits or GridLimits()
+    parts = limits.parts
     with_relevant = [query for query in judged if len(query.positions)]
     queries = _sample(with_relevant)
     moments: list[Moments] = []
@@ -292,7 +349,9 @@ def candidate_grid(
     columns = [np.ascontiguousarray((scores / spread).T, np.float32) for scores in normalized]
 
     def measure_settings(settings: Integers) -> Array:
-        return estimated_means(queries, columns, settings / parts, measure)
+        means = estimated_means(queries, columns, settings / parts, measure)
+        # Measures are at most 1, so each setting that may not be chosen comes after all others.
+        return means - ~limits.allows(settings / parts)
 
     size = SHORTLIST_SIZE if len(queries) == len(with_relevant) else SAMPLE_SHORTLIST_SIZE
     weights = shortlist(count, parts, measure_settings, size) / spread

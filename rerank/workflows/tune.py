@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from rerank.errors import InputError, UsageError
+from rerank.evaluation.judged import TOP, JudgedHits, count_judged, has_irrelevant
 from rerank.evaluation.leakage import Leak, TrainingRecord, leakage
 from rerank.evaluation.protocols import Protocol, parse_protocol
 from rerank.evaluation.ranks import RankMeasure
 from rerank.files import check_output
 from rerank.inputs import Judgments, Queries
+from rerank.order import rank
 from rerank.progress import Progress
 from rerank.records import Qrels, SearchTemplate
 from rerank.results import Report, plain
@@ -30,7 +32,7 @@ from rerank.stack.signals import DEFAULT_FIRST_STAGE, SEARCH, first_stages, rank
 from rerank.stack.stack import Stack
 from rerank.text import plural
 from rerank.tuning.score_table import ScoreTable
-from rerank.tuning.tune import TuningResult
+from rerank.tuning.tune import TuningResult, grid_limits
 from rerank.tuning.tune import tune as tune_table
 from rerank.workflows.calibrate import relevance_model
 from rerank.workflows.experiment import Experiment, JudgedQueries
@@ -49,6 +51,8 @@ class TuneReport(Report):
 
     cases: case -> result, the main weights first; "" for all queries. dropped: signal without weight -> its
     value. protocol: candidates. leaks: rankers trained on these queries. second_phase: its weights, if any.
+    judged_at_10: signal -> how many of the ten best candidates by its score alone are judged; empty if only
+    judged documents are ranked. irrelevant_judged: whether a judgment has grade 0.
     """
 
     stack: Stack
@@ -59,6 +63,8 @@ class TuneReport(Report):
     scoring: ScoringReport
     protocol: str
     second_phase: TuningResult | None = None
+    judged_at_10: Mapping[str, JudgedHits] = field(default_factory=dict)
+    irrelevant_judged: bool = False
 
     @property
     def tuned(self) -> TuningResult:
@@ -67,7 +73,12 @@ class TuneReport(Report):
 
     def to_json(self) -> dict[str, Any]:
         """Return the stack file with details of the tuning."""
-        more = {"file": self.path, "leaks": self.leaks, "scoring": self.scoring}
+        more = {
+            "file": self.path,
+            "leaks": self.leaks,
+            "scoring": self.scoring,
+            "judged_at_10": self.judged_at_10,
+        }
         return {**self.stack.to_json(), **plain(more)}
 
     def rows(self) -> list[dict[str, Any]]:
@@ -83,6 +94,9 @@ class TuneReport(Report):
         ]
         for name, value in self.dropped.items():
             rows.append({"signal": name, "weight": 0.0, "single_signal": value, "ablation": self.tuned.value})
+        if self.judged_at_10:
+            for row in rows:
+                row[f"judged@{TOP}"] = self.judged_at_10[str(row["signal"])].share
         return rows
 
 
@@ -99,6 +113,7 @@ def tune(
     depth: int = 1000,
     protocol: str | None = None,
     normalizations: Sequence[str] = (),
+    least: float = 0.0,
     out: str | os.PathLike[str] | None = None,
     ignore_categories: bool = False,
     infer: bool = True,
@@ -118,6 +133,7 @@ def tune(
     normalizations: the normalizations to try. By default these are min-max, z-score, fitted and raw scores
         (``none``). If other clients also search the index, raw scores are not comparable between queries:
         then ``rank`` replaces the last two.
+    least: smallest share of the weight for the first stage, for example 0.3 with judgments from clicks.
 
     Raises UsageError for a stack that cannot be tuned or an unknown measure, InputError if no judged query
     has a text and a relevant document, or if few queries give no useful weights.
@@ -130,22 +146,28 @@ def tune(
     """
     workspace = Workspace.open(workspace)
     signals = _signals(stack, alone=then is not None)
-    if out is not None:
-        check_output(out, '"rerank_stack"')
-    RankMeasure.parse(measure)  # these raise before the long work
-    equal = Linear(signals, (1.0,) * len(signals))
-    for normalization in normalizations:
-        check_normalization(normalization)
+    _check_options(measure, normalizations, out)
     phase = None if then is None else read_second_phase(then, top)
     parsed_protocol = Protocol(depth) if protocol is None else parse_protocol(protocol)
     judged = JudgedQueries.of(
         queries, qrels, filter, ignore_categories=ignore_categories, infer=infer, seed=seed, progress=progress
     )
     first, search = _first_stage(workspace, signals, retrieve, first_stage)
+    grid_limits(signals, first, least)
+    equal = Linear(signals, (1.0,) * len(signals))
     start = Stack(equal, first, parsed_protocol.cut or depth, tuple(retrieve), search=search)
     tuner = _StackTuner(workspace, start, judged, parsed_protocol)
-    tuner.tune(measure, tuple(normalizations))
+    tuner.tune(measure, tuple(normalizations), least)
     return tuner.report(phase, out)
+
+
+def _check_options(measure: str, normalizations: Sequence[str], out: str | os.PathLike[str] | None) -> None:
+    """Raise an error before the long work."""
+    if out is not None:
+        check_output(out, '"rerank_stack"')
+    RankMeasure.parse(measure)
+    for normalization in normalizations:
+        check_normalization(normalization)
 
 
 def _signals(stack: str, *, alone: bool) -> tuple[str, ...]:
@@ -191,7 +213,7 @@ class _StackTuner:
         self.start = replace(start, search=next(iter(self.experiment.searches), None))
         self.ids = [query.id for query in self.experiment.queries]
 
-    def tune(self, measure: str, normalizations: tuple[str, ...]) -> None:
+    def tune(self, measure: str, normalizations: tuple[str, ...], least: float) -> None:
         start = self.start
         signals = start.signals
         scales_vary = start.search is not None or self.workspace.engine.shared
@@ -200,6 +222,7 @@ class _StackTuner:
             "measure": measure,
             "cut": self.protocol.cut,
             "normalizations": normalizations or (PER_QUERY if scales_vary else TRIED),
+            "least": least,
         }
         scorer = self.experiment.pipeline.scorer(signals, start.first_stage)
         reading = {signal.name for signal in scorer.signals if signal.uses_categories}
@@ -262,7 +285,24 @@ class _StackTuner:
             scoring=self.scoring,
             protocol=str(self.protocol),
             second_phase=second,
+            judged_at_10=self._count_judged(),
+            irrelevant_judged=has_irrelevant(self.experiment.qrels),
         )
+
+    def _count_judged(self) -> dict[str, JudgedHits]:
+        """Return signal -> the judged ones of the ten best candidates by its score alone."""
+        if self.protocol.cut is None:
+            return {}
+        table, qrels = next(iter(self.tables.values()))
+        counts: dict[str, JudgedHits] = {}
+        for signal in self.start.signals:
+            column = table.signals.index(signal)
+            run: dict[str, list[str]] = {}
+            for row in table.rows:
+                best = rank(row.ids, row.scores[:, column])[:TOP]
+                run[row.query] = [row.ids[position] for position in best.tolist()]
+            counts[signal] = count_judged(run, qrels)
+        return counts
 
     def stack(self) -> Stack:
         """Return the tuned stack."""
@@ -289,7 +329,7 @@ class _StackTuner:
             rescored = rescore(ranking, queries[row.query], second_phase, get_documents).then
             raw = () if rescored is None else rescored.raw
             rows.append((row.query, ranking.ids[: second_phase.top], raw))
-        options = {**self.options, "first_stage": STACK}
+        options = {**self.options, "first_stage": STACK, "least": 0.0}
         tuned = tune_table(ScoreTable.build((STACK, MODEL), rows), qrels, **options)
         if not tuned.combiner.weights_by_signal()[MODEL]:
             return stack, tuned
@@ -315,6 +355,8 @@ class _StackTuner:
             record["cases"] = {}
             for case, case_record in records.items():
                 record["cases"][case] = {name: case_record[name] for name in names}
+        if self.options["least"]:
+            record["least"] = self.options["least"]
         if self.dropped:
             record["dropped"] = {name: round(value, 6) for name, value in self.dropped.items()}
         if self.experiment.filters:

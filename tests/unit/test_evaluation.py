@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rerank.errors import InputError, UsageError
+from rerank.evaluation.judged import JudgedHits, count_judged
 from rerank.evaluation.measures import Evaluation, check_measures, evaluate_runs, split_measures
 from rerank.evaluation.protocols import parse_protocol
 from rerank.evaluation.significance import compare, holm, randomization_test
@@ -50,6 +51,30 @@ def test_queries_without_results_count_without_relevant_they_do_not():
     assert evaluation.values["poor"]["RR"].tolist() == [1, 0, 0]
     assert dict(evaluation.empty) == {"full": 0, "poor": 2, "void": 3}
     assert [evaluation.mean(run, "RR") for run in runs] == [1, pytest.approx(1 / 3), 0]
+
+
+def test_judged_hits_agree_with_ir_measures():
+    """Their mean over queries is our share if each query has ten hits or more."""
+    random = np.random.default_rng(1)
+    qrels = Qrels(
+        (f"q{q}", f"d{d}", int(random.integers(0, 2) if n else 1))
+        for q in range(9)
+        for n, d in enumerate(random.choice(30, 12, False))
+    )
+    run = {query: [f"d{d}" for d in random.permutation(30)[:15]] for query in qrels}
+    counted = count_judged(run, qrels)
+    assert counted.hits == 90
+    assert counted.share == pytest.approx(
+        evaluate_runs({"run": run}, qrels, ["Judged@10"]).mean("run", "Judged@10")
+    )
+
+
+def test_hits_of_queries_without_relevant_documents_are_not_counted():
+    """q1: a and b of three hits are judged. q2 has only an irrelevant document, q3 no hits."""
+    qrels = Qrels([("q1", "a", 1), ("q1", "b", 0), ("q2", "a", 0), ("q3", "a", 1)])
+    counted = count_judged({"q1": ["b", "x", "a"], "q2": ["a"], "unjudged": ["a"]}, qrels)
+    assert counted == JudgedHits(2, 3)
+    assert count_judged({}, qrels).share is None
 
 
 def test_long_runs_keep_their_order():

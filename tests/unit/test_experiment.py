@@ -11,6 +11,7 @@ from rerank import Document, Qrels, Query, Workspace, evaluate, train, tune
 from rerank.errors import InputError
 from rerank.evaluation.measures import MEASURES
 from rerank.report_page.page import evaluation_page
+from rerank.stack.stack import Stack
 from tests.pages import check_page
 
 TEXTS = {"wolf": "a wolf hunts at night", "fox": "a fox hunts mice", "owl": "owls hunt at night, too"}
@@ -53,7 +54,7 @@ def test_evaluate_reports_rows_and_json(workspace, tmp_path):
     assert [(row["protocol"], row["stack"]) for row in rows] == [
         (protocol, label) for protocol in ("retrieved:10", "judged", "retrieved:1") for label in labels
     ]
-    assert {tuple(row) for row in rows} == {("protocol", "stack", *MEASURES, "delta", "p_holm")}
+    assert {tuple(row) for row in rows} == {("protocol", "stack", *MEASURES, "judged@10", "delta", "p_holm")}
     assert [row["delta"] is None for row in rows] == [True, False, False] * 3
     # The counts: q4 has no relevant document, `lost` has no text, and q3 has no results.
     assert (report.queries, report.none_relevant) == (3, 1)
@@ -86,6 +87,47 @@ def test_the_judged_protocol_ranks_only_judged_documents(workspace, tmp_path):
     assert [line.split()[:3:2] for line in run.splitlines()] == [["q1", "owl"], ["q1", "fox"], ["q2", "fox"]]
     assert json.loads(json.dumps(report.to_json()))["comparisons"][0]["measure"] == "RR"
     assert tune(workspace, "tfidf,bm25", queries=QUERIES, qrels=qrels, protocol="judged").tuned.value == 1.0
+
+
+def test_the_judged_hits_of_a_stack_are_counted(workspace, run):
+    """q1 finds all three documents, of which the fox is not judged; q2 finds the fox; q3 finds nothing."""
+    judged = {"queries": QUERIES, "qrels": QRELS}
+    report = evaluate(workspace, ["tfidf", "bm25"], protocols=["retrieved:10", "judged"], **judged)
+    assert [row["judged@10"] for row in report.rows()] == [0.75, 0.75, 1.0, 1.0]
+    expected = {"judged": 3, "hits": 4, "share": 0.75}
+    assert report.to_json()["results"][0]["judged_at_10"] == expected
+    tuned = tune(workspace, "tfidf,bm25", **judged)
+    assert tuned.to_json()["judged_at_10"] == {"tfidf": expected, "bm25": expected}
+    assert [row["judged@10"] for row in tuned.rows()] == [0.75, 0.75]
+    assert not tune(workspace, "tfidf,bm25", protocol="judged", **judged).judged_at_10
+
+
+@pytest.mark.parametrize("irrelevant", [True, False])
+@pytest.mark.parametrize("command", ["tune", "evaluate"])
+def test_mostly_unjudged_hits_are_reported(workspace, run, write_lines, tmp_path, command, irrelevant):
+    """q1 finds three documents, of which only the owl is judged."""
+    queries = write_lines(tmp_path / "queries.jsonl", [{"_id": "q1", "text": QUERIES[0].text}])
+    rows = ["query-id\tcorpus-id\tscore", "q1\towl\t1", *["q1\tgone\t0"] * irrelevant]
+    (tmp_path / "qrels.tsv").write_text("\n".join(rows) + "\n", "utf-8")
+    options = ("--queries", queries, "--qrels", tmp_path / "qrels.tsv", "-w", workspace.folder)
+    result = run(command, "--stack", "tfidf,bm25", *options).ok()
+    assert "2 of 3 hits at ranks 1 to 10" in result.err
+    assert ("--protocol judged" in result.err) == irrelevant
+    judged = run(command, "--stack", "tfidf,bm25", *options, "--protocol", "judged").ok()
+    assert "not judged" not in judged.err
+
+
+def test_the_smallest_share_is_an_option(workspace, run, write_lines, tmp_path):
+    queries = write_lines(tmp_path / "queries.jsonl", [{"_id": "q1", "text": QUERIES[0].text}])
+    (tmp_path / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\nq1\towl\t1\n", "utf-8")
+    tuning = ("tune", "--stack", "tfidf,bm25", "-w", workspace.folder, "--out", tmp_path / "stack.json")
+    judged = ("--queries", queries, "--qrels", tmp_path / "qrels.tsv")
+    run(*tuning, *judged, "--least", 0.35).ok()
+    stack = Stack.load(tmp_path / "stack.json")
+    assert stack.combiner.weights_by_signal()[stack.first_stage] >= 0.35
+    assert stack.tuned["least"] == 0.35
+    assert "least" not in run(*tuning, *judged, "--json").json["tuned"]
+    run(*tuning, *judged, "--least", 1).fails(2, "from 0 to below 1")
 
 
 @pytest.mark.parametrize("measure", ["nDCG", "nDCG@1", "RR"])

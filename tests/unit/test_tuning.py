@@ -309,6 +309,58 @@ def test_raw_scores_of_different_scales_need_the_fine_grid():
     assert tuned.value == 1.0
 
 
+@pytest.mark.parametrize(("least", "weight", "value"), [(0, 0.05, 1.0), (0.3, 0.45, 0.75), (0.5, 1.0, 0.5)])
+def test_the_first_stage_keeps_a_share_of_the_weight(monkeypatch, least, weight, value):
+    """With the weight w of bm25, relevant b of q1 is first if 1 - w > w + 0.9 (1 - w), so below 1/11.
+
+    For q2, it is first if 1 - w > w. Otherwise it is second. Ties prefer more weight for bm25.
+    """
+    monkeypatch.setattr(tuning, "FEW_QUERIES", 0)
+    ids = ["a", "b", "c"]
+    scores = {"q1": [[1, 0.9], [0, 1], [0, 0]], "q2": [[1, 0], [0, 1], [0, 0]]}
+    table = ScoreTable.build(["bm25", "text"], [(query, ids, rows) for query, rows in scores.items()])
+    qrels = Qrels([("q1", "b", 1), ("q2", "b", 1)])
+    tuned = tune(table, qrels, first_stage="bm25", measure="RR", normalizations=["min-max"], least=least)
+    assert tuned.combiner.weights_by_signal()["bm25"] == weight
+    assert tuned.value == value
+    assert (tuned.single_signal, tuned.first_stage_value) == ({"bm25": 0.5, "text": 1.0}, 0.5)
+    assert tuned.ablation == ({"bm25": 1.0, "text": 0.5} if not least else {"text": 0.5})
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 999), st.sampled_from(["min-max", "z-score", "none", "fitted"]), st.integers(2, 4))
+def test_the_smallest_share_holds_for_each_normalization(seed, normalization, n_signals):
+    """Shares of raw scores are weights times the mean deviation of the scores within a query."""
+    signals = ("bm25", "text", "meta", "more")[:n_signals]
+    table, qrels, _ = random_case(seed, queries=8, signals=signals)
+    options = {"first_stage": "bm25", "measure": "nDCG@10", "normalizations": [normalization]}
+    tuned = tune(table, qrels, least=0.3, **options)
+    spread = np.ones(n_signals)
+    if normalization == "none":
+        by_query = {row.query: row for row in table.rows}
+        rows = [by_query[query] for query in qrels if query in by_query and qrels.relevant(query)]
+        spread = np.mean(
+            [row.scores.std(axis=0) for row in rows if set(row.ids) & set(qrels.relevant(row.query))], axis=0
+        )
+    effects = np.array(tuned.combiner.weights) * spread
+    assert effects[0] / effects.sum() >= 0.3 - 1e-6
+    assert tuned.first_stage_value <= tuned.value + 1e-12
+    assert tuned.value <= tune(table, qrels, **options).best_value + 1e-12
+
+
+def test_the_search_of_a_large_grid_keeps_the_smallest_share(monkeypatch):
+    table, qrels, _ = random_case(5, queries=20, signals=[f"s{n}" for n in range(5)])
+    options = {"first_stage": "s0", "measure": "nDCG@10", "normalizations": ["z-score"], "least": 0.4}
+    monkeypatch.setattr(tuning, "FEW_QUERIES", 0)
+    full = tune(table, qrels, **options)
+    monkeypatch.setattr(tuning, "MAX_WORK", 0)
+    searched = tune(table, qrels, **options)
+    assert 1 < searched.settings < full.settings / 10
+    for tuned in (full, searched):
+        assert tuned.combiner.weights_by_signal()["s0"] >= 0.4
+    assert searched.value >= full.value - 0.002
+
+
 def test_tuning_is_reproducible_and_its_result_is_saved(tmp_path):
     table, qrels, _ = random_case(4, queries=70)
     seen: list[int] = []
@@ -343,6 +395,11 @@ def test_impossible_tunings_are_refused():
             tune(table, qrels, first_stage="bm25", measure=measure)
     with pytest.raises(InputError, match="none of the judged queries has a relevant"):
         tune(table, Qrels([("q1", "d1", 0)]), first_stage="bm25")
+    for least in (-0.1, 1.0, math.nan):
+        with pytest.raises(UsageError, match="give a share from 0 to below 1"):
+            tune(table, qrels, first_stage="bm25", least=least)
+    with pytest.raises(UsageError, match="first stage bm25 is not among the signals; add it"):
+        tune(table, qrels, signals=["text", "meta"], first_stage="bm25", least=0.3)
     with pytest.raises(InputError, match="no judged query was scored"):
         tune(table, Qrels([("other", "d1", 1)]), first_stage="bm25")
 
