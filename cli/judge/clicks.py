@@ -65,9 +65,6 @@ def command(
     progress: output.Bar,
     logs: tuple[str, ...],
     out: str,
-    ubi: str | None,
-    profile: str | None,
-    first_rank: str | None,
     **settings: Any,
 ) -> Iterator[Output]:
     """Make judgments from the impressions and clicks of a search log.
@@ -78,7 +75,9 @@ def command(
     from rerank.judging.clicks import judge_clicks
     from rerank.judging.log import ClickOptions
 
-    if not logs and ubi is None:
+    url = settings.pop("ubi")
+    profile = settings.pop("profile")
+    if not logs and url is None:
         raise click.UsageError("the click log is missing: give files, or --ubi URL")
     workspace = None
     if rerank.Workspace.exists(folder):
@@ -87,11 +86,9 @@ def command(
         raise click.UsageError(f"{folder}: not a workspace; `rerank ingest` or `rerank attach` makes one")
     else:
         output.note(f"{folder} is not a workspace, so all documents of the log are judged")
-    click_options = ClickOptions(
-        ubi=cluster.ubi_settings(ubi, profile, workspace),
-        first_rank=None if first_rank is None else int(first_rank),
-        **settings,
-    )
+    if settings["first_rank"] is not None:
+        settings["first_rank"] = int(settings["first_rank"])
+    click_options = ClickOptions(ubi=cluster.ubi_settings(url, profile, workspace), **settings)
     report = judge_clicks(logs, out, click_options, workspace, progress)
     yield Output(report)
     show(report)

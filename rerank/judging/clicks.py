@@ -240,7 +240,8 @@ def _write(folder: Path, log: ClickLog, documents: Documents, views: PageViews) 
         (folder / DEV).unlink(missing_ok=True)
     else:
         write_judgments(folder / DEV, dev)
-    report = _report(folder, log, views, counts, _part(train), None if dev is None else _part(dev))
+    files = (_part(train), None if dev is None else _part(dev))
+    report = _report(folder, log, views, counts, files)
     write_text(folder / REPORT, json.dumps(plain(report), ensure_ascii=False, indent=1) + "\n")
     return report
 
@@ -282,11 +283,11 @@ def _report(
     log: ClickLog,
     views: PageViews,
     counts: ClickCounts,
-    *parts: Any,
+    files: tuple[JudgedPart, JudgedPart | None],
 ) -> ClickReport:
     shown = views.shown
     rates = _rates(shown)
-    train, dev = parts
+    train, dev = files
     applications = []
     names = log.applications.values()
     for name in sorted(views.first_ranks):

@@ -1,7 +1,4 @@
-"""Grades of clicked documents. Both formulas are smoothed click rates, and were chosen by measurements.
-
-``benchmarks/quality/clicks.py`` repeats them.
-"""
+"""Grades of clicked documents. Both formulas are smoothed click rates, and were chosen by measurements."""
 
 from __future__ import annotations
 
