@@ -181,9 +181,11 @@ class Workspace:
 
     def _open_engine(self, *, new: bool = False) -> Engine:
         kind, settings = self._engine_settings()
-        return kind.in_workspace(
+        engine = kind.in_workspace(
             self.folder / "engine", self.lang, settings, new=new, settings_file=self._settings_file
         )
+        engine.word_fields = self.words
+        return engine
 
     @property
     def _settings_file(self) -> str:

@@ -336,6 +336,7 @@ class Engine(ABC):
     first_stages: the lexical signals.
     shared: whether searches of other clients can be reranked.
     lang: language of the documents; None: unknown or mixed.
+    word_fields: fields that other clients search for the words of users; empty: all.
 
     >>> import tempfile
     >>> from rerank import Workspace
@@ -349,6 +350,7 @@ class Engine(ABC):
     first_stages: tuple[str, ...] = FIRST_STAGES
     shared: bool = False
     lang: str | None = None
+    word_fields: tuple[str, ...] = ()
 
     @classmethod
     def in_workspace(

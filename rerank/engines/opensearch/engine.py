@@ -35,6 +35,9 @@ from rerank.engines.opensearch.writing import Writer
 from rerank.errors import EngineError
 from rerank.records import Candidates, Query, SearchTemplate
 
+_OWN_WORDS = ("content", "title", "text", "normalized")
+"""Fields with words in an index that rerank made."""
+
 
 class OpenSearchEngine(Writer, Engine):
     """Documents, text index and features in a cluster. Opening sends no request.
@@ -110,6 +113,11 @@ class OpenSearchEngine(Writer, Engine):
         connection, _ = _read(settings, settings_file)
         return f"index {connection.index} at {connection.where}"
 
+    @property
+    def condition_words(self) -> tuple[str, ...]:
+        """The fields in which a required match is no condition for documents of other retrievers."""
+        return self.word_fields or _OWN_WORDS
+
     def hook_source(self) -> ClusterHits:
         """Return what reads the documents of hits by their location."""
         return self._hits
@@ -151,7 +159,7 @@ class OpenSearchEngine(Writer, Engine):
         if search.kind == "run":
             (retrieved,) = self.searcher.search([plain_request])
             return union_with_search(request, hits, retrieved)
-        conditions = self.templates.filters(search, query)
+        conditions = self.templates.filters(search, query, self.condition_words)
         (retrieved,) = self.searcher.search([plain_request], conditions)
         new_ids = set(retrieved.ids).difference(hits.ids)
         rescored = self.templates.score(request, sorted(new_ids))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -98,12 +98,15 @@ class Templates:
         body: dict[str, Any] = _put_back(*self._rendered(search, query))
         return body
 
-    def filters(self, search: SearchTemplate, query: Query) -> list[dict[str, Any]]:
-        """Return the conditions of a search that do not depend on the query's words, as clauses.
+    def filters(
+        self, search: SearchTemplate, query: Query, word_fields: Collection[str]
+    ) -> list[dict[str, Any]]:
+        """Return the conditions of a search, as clauses; see :func:`restrictions`.
 
-        Includes the filters of its search pipeline. Raises InputError for a condition in an unknown query.
+        Includes the filters of its search pipeline. Raises InputError for conditions that cannot be separated
+        from the words of the query.
         """
-        body, texts = self._rendered(search, query)
+        body = self.body(search, query)
         pipeline = self.ids_only(body, 0)["search_pipeline"]
         conditions: list[dict[str, Any]] = []
         for processor in self._processors(pipeline, "request_processors"):
@@ -112,10 +115,10 @@ class Templates:
         if "post_filter" in body:
             conditions.append(body["post_filter"])
         try:
-            conditions += restrictions(body["query"], _WORDS if _WORDS in texts else SLOT)
+            conditions += restrictions(body["query"], word_fields)
         except InputError as error:
             raise InputError(f"{search}: {error}") from None
-        return [_put_back(condition, texts) for condition in conditions]
+        return conditions
 
     def score(self, request: SearchRequest, ids: Sequence[str]) -> Candidates:
         """Return the given documents that the request's search finds, with scores.
