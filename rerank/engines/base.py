@@ -306,6 +306,33 @@ def cannot_retrieve(name: str) -> UsageError:
     )
 
 
+class NearestOf(NamedTuple):
+    """How a search finds the documents nearest to the vector of a ranker.
+
+    name:   of the ranker.
+    ids:    of these documents, best first; or
+    field:  the k-NN field with the vectors, its nested field ``path`` or "", the vector, and the number k.
+    """
+
+    name: str
+    ids: Sequence[str] | None = None
+    field: str = ""
+    path: str = ""
+    vector: Sequence[float] = ()
+    k: int = 0
+
+
+class Nearest(NamedTuple):
+    """The nearest documents of several rankers.
+
+    uuids: of the indices that contain them. size: the largest number of documents that a search finds.
+    """
+
+    retrievers: Sequence[NearestOf]
+    uuids: Sequence[str]
+    size: int
+
+
 class HookSource(ABC):
     """Reads the documents and features of hits that a cluster sends to the hook."""
 
@@ -317,6 +344,18 @@ class HookSource(ABC):
     @abstractmethod
     def owned(self, uuids: Sequence[str]) -> list[bool]:
         """Return (n,) whether each index, given by its uuid, belongs to the workspace now."""
+
+    def nearest(self, queries: Sequence[VectorQuery], *, over_fetch: bool) -> Nearest:
+        """Return where the nearest documents of vectors are, for a search with the rights of a user.
+
+        queries: with depths. over_fetch: name more, because conditions will leave out some.
+
+        Raises UsageError for a ranker that cannot retrieve.
+        """
+        raise cannot_retrieve(queries[0].name)
+
+    def refresh(self) -> None:  # noqa: B027 (a source may keep nothing)
+        """Read documents again that :meth:`nearest` keeps in memory, if they changed."""
 
     @abstractmethod
     def documents_at(self, locations: Sequence[tuple[str, int, int]]) -> list[Document | None]:

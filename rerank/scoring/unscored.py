@@ -72,9 +72,13 @@ def select_scorable(
 
 
 def _select(inputs: ScoringInput, scorable: NDArray[np.bool_]) -> ScoringInput:
-    if scorable.all():
+    return select_rows(inputs, np.flatnonzero(scorable))
+
+
+def select_rows(inputs: ScoringInput, rows: NDArray[np.int64]) -> ScoringInput:
+    """Return the input of some of n candidates. rows: their positions, ascending."""
+    if len(rows) == len(inputs.ids):
         return inputs
-    rows = np.flatnonzero(scorable)
 
     def select(columns: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         return {name: values[rows] for name, values in columns.items()}

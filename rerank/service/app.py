@@ -38,11 +38,13 @@ from rerank.service.context import DeadlineError, EncodingCosts, RequestContext
 from rerank.service.hook import hook
 from rerank.service.openapi import OPEN, PAGES, Endpoint
 from rerank.service.pool import DisconnectedError, Pool, end_soon
+from rerank.service.retrieve import retrieve
 from rerank.service.settings import Settings, withheld
 from rerank.service.snapshot import Snapshot, signature
 
 _DOCUMENTS = "Documents, best first: index in the request and relevance_score; the stack used is the model"
 _SEARCH = "The JSON of `rerank query --json`"
+_RETRIEVE = "Ids of documents, or k-NN fields and vectors: docs/reference/hook-protocol.md"
 _HOOK = "Length, JSON, order and scores: docs/reference/hook-protocol.md"
 ENDPOINTS = (
     Endpoint("/v1/rerank", endpoints.rerank, schemas.RerankBody, _DOCUMENTS),
@@ -51,6 +53,7 @@ ENDPOINTS = (
     Endpoint("/v1/search", endpoints.search, schemas.SearchBody, _SEARCH),
     Endpoint("/v1/rerank_ids", endpoints.rerank_ids, schemas.IdsBody, _DOCUMENTS),
     Endpoint("/v1/hook", hook, schemas.HookCall, _HOOK),
+    Endpoint("/v1/retrieve", retrieve, schemas.RetrieveBody, _RETRIEVE, "hook"),
 )
 
 _INTERVAL = 1.0  # seconds between two checks of the workspace's files
@@ -167,6 +170,9 @@ class Application:
         settings = self.settings
         newer = self._newer
         try:
+            source = self.snapshot.pipeline.engine.hook_source()
+            if source is not None:
+                source.refresh()
             if signature(settings) == self.snapshot.signature:
                 return
             if newer is None or signature(settings) != newer.signature:
@@ -208,8 +214,8 @@ class Application:
             raise RefusedError(405, "Method Not Allowed", "request", ("Allow", ", ".join(allowed)))
         if endpoint is None:
             return self._page(path, trusted)
-        if endpoint.name in self._withheld:
-            raise RefusedError(404, f"this service was started without {endpoint.name}", "request")
+        if endpoint.permitted_as in self._withheld:
+            raise RefusedError(404, f"this service was started without {endpoint.permitted_as}", "request")
         notes.endpoint = endpoint.name
         if not has_kind(scope["headers"], endpoint.kind):
             message = f"another kind of body: send Content-Type: {endpoint.kind}"
@@ -248,7 +254,7 @@ class Application:
         if token is None:
             raise RefusedError(401, "a valid bearer token is needed", "token", _TOKEN_HEADER)
         endpoint = self._endpoints.get(path)
-        if not token.opens(path.strip("/") if endpoint is None else endpoint.name):
+        if not token.opens(path.strip("/") if endpoint is None else endpoint.permitted_as):
             raise RefusedError(403, f"this token is not valid for {path}", "token")
         return True
 
@@ -272,7 +278,7 @@ class Application:
 
     @cached_property
     def _served(self) -> list[Endpoint]:
-        return [endpoint for endpoint in ENDPOINTS if endpoint.name not in self._withheld]
+        return [endpoint for endpoint in ENDPOINTS if endpoint.permitted_as not in self._withheld]
 
     @cached_property
     def _description(self) -> bytes:

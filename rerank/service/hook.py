@@ -15,17 +15,18 @@ from rerank.errors import NotTrainedError, RerankError, TrainingError, UsageErro
 from rerank.records import Document, Query
 from rerank.scoring.scorer import Scorer, ScoringInput, ScoringResult
 from rerank.scoring.second_phase import rank_scored
-from rerank.scoring.unscored import ScorableInput, select_scorable
+from rerank.scoring.unscored import ScorableInput, select_rows, select_scorable
 from rerank.service import logs
 from rerank.service.context import DeadlineError, RequestContext
 from rerank.service.endpoints import make_query
 from rerank.service.hook_hits import HookHits
 from rerank.service.query_text import query_text
+from rerank.service.retrieve import Added, Features, check_first, cut_to_depth, is_free, vector_queries
 from rerank.service.schemas import FRAME, HookCall, SearchOptions, Values
 from rerank.service.snapshot import Snapshot
-from rerank.stack.parse import parse_stack
+from rerank.stack.parse import retriever_depths
 from rerank.stack.ranking import Hit, Ranking
-from rerank.stack.signals import is_field, lexical_names
+from rerank.stack.signals import is_field, lexical_names, ranker_names
 from rerank.stack.stack import Stack
 from rerank.text import language_or_none
 
@@ -40,7 +41,10 @@ class NotRerankedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """A call and its scorer. by_id: scoring needs ids. unknown: unknown categories."""
+    """A call and its scorer.
+
+    by_id: scoring needs ids. unknown: unknown categories. first: number of hits of the query.
+    """
 
     context: RequestContext
     call: HookCall
@@ -51,6 +55,7 @@ class _Search:
     scorer: Scorer
     by_id: bool
     unknown: Sequence[str]
+    first: int
 
 
 def hook(snapshot: Snapshot, call: HookCall, context: RequestContext) -> bytes:
@@ -75,9 +80,10 @@ def hook(snapshot: Snapshot, call: HookCall, context: RequestContext) -> bytes:
 def _rerank(snapshot: Snapshot, call: HookCall, context: RequestContext) -> bytes:
     search = _parse(snapshot, call, context)
     inputs = _stored(snapshot, search)
-    selected = _select(search, inputs)
+    added = _added(snapshot, search, inputs)
+    selected = _select(search, select_rows(inputs, added.kept), added.kept)
     scored = _score(search, selected.inputs)
-    return _answer(search, selected, scored)
+    return _answer(search, added, selected, scored)
 
 
 def _parse(snapshot: Snapshot, call: HookCall, context: RequestContext) -> _Search:
@@ -97,17 +103,11 @@ def _parse(snapshot: Snapshot, call: HookCall, context: RequestContext) -> _Sear
     others = set(lexical_names(stack.signals)) - {stack.first_stage}
     by_id = bool(others) or any(is_field(name) for name in stack.signals)
     must_be_free = options.stack is not None and not call.body.stack_allowed
-    if must_be_free and (by_id or not _is_free(snapshot, options.stack or "", stack)):
+    if must_be_free and (by_id or not is_free(snapshot, options.stack or "", stack)):
         raise NotRerankedError("the pipeline does not allow this stack")
     hits = HookHits(snapshot.pipeline.engine, call)
-    return _Search(context, call, hits, options, query, stack, scorer, by_id, unknown)
-
-
-def _is_free(snapshot: Snapshot, text: str, stack: Stack) -> bool:
-    """Whether any search may name a stack that reads no fields: it is tuned, or the first stage."""
-    names, weights = parse_stack(text)
-    is_tuned = weights is None and frozenset(names) in snapshot.tuned
-    return is_tuned or stack.signals == (stack.first_stage,)
+    first = check_first(call.body.first, len(ids))
+    return _Search(context, call, hits, options, query, stack, scorer, by_id, unknown, first)
 
 
 def _stored(snapshot: Snapshot, search: _Search) -> ScoringInput:
@@ -120,7 +120,7 @@ def _stored(snapshot: Snapshot, search: _Search) -> ScoringInput:
                 stored[name] = hits.features(name, version)
             elif key in call.stored:
                 stored[name] = _decode(snapshot.columns[key], call.stored[key])
-        if search.by_id or len(stored) < len(scorer.features):
+        if search.by_id or len(stored) < len(scorer.features) or search.first < len(hits.ids):
             hits.find_ids()
         if hits.repeated:  # of two indices behind an alias, or two shards: a score could belong to either
             raise NotRerankedError("two hits have the same id")
@@ -142,8 +142,26 @@ def _stored(snapshot: Snapshot, search: _Search) -> ScoringInput:
     return replace(inputs, candidates=None)
 
 
-def _select(search: _Search, inputs: ScoringInput) -> ScorableInput:
-    context, owned = search.context, search.hits.ours
+def _added(snapshot: Snapshot, search: _Search, inputs: ScoringInput) -> Added:
+    """Cut the documents that the stack retrieves to the depth of each retriever."""
+    count = len(inputs.ids)
+    if search.first == count:
+        return Added(np.arange(count), {})
+    with search.context.stage("decode"):
+        queries = vector_queries(snapshot, search.stack, search.query)
+        features: Features = {}
+        for query in queries:
+            if query.name in inputs.features and search.scorer.features.get(query.name) == query.version:
+                features[query.name] = (inputs.features[query.name], inputs.missing[query.name])
+            elif search.hits.attached:
+                features[query.name] = search.hits.features(query.name, query.version)
+            elif (key := feature_key(query.name, query.version)) in search.call.stored:
+                features[query.name] = _decode(snapshot.columns[key], search.call.stored[key])
+        return cut_to_depth(queries, inputs.ids, search.first, features)
+
+
+def _select(search: _Search, inputs: ScoringInput, kept: NDArray[np.int64]) -> ScorableInput:
+    context, owned = search.context, search.hits.ours[kept]
     selected = select_scorable(search.scorer, inputs, context, owned)
     foreign = np.count_nonzero(~owned)
     missing = np.count_nonzero(owned & ~selected.scorable)
@@ -163,14 +181,17 @@ def _score(search: _Search, inputs: ScoringInput) -> ScoringResult:
     return scored
 
 
-def _answer(search: _Search, selected: ScorableInput, scored: ScoringResult) -> bytes:
+def _answer(search: _Search, added: Added, selected: ScorableInput, scored: ScoringResult) -> bytes:
     context, read = search.context, selected.inputs.documents
     assert read is not None
     stack = search.stack.for_case(scored.case)
     ranking = rank_scored(stack, scored, context, read)
-    ranking = ranking.with_unscored(search.hits.ids, selected.scorable, {})
+    ids = [search.hits.ids[position] for position in added.kept.tolist()]
+    ranking = ranking.with_unscored(ids, selected.scorable, added.found_by)
     context.late = ranking.late
     answer: dict[str, Any] = {"requested_fields": _requested_fields(search)}
+    if search.call.body.first is not None:
+        answer["dropped"] = len(search.hits.ids) - len(added.kept)
     if search.call.body.min_score is not None:
         ranking = _above(ranking, search.call.body.min_score)
         answer["removed"] = ranking.removed
@@ -184,12 +205,15 @@ def _answer(search: _Search, selected: ScorableInput, scored: ScoringResult) -> 
     if search.options.explain:
         hits = list(ranking)
         answer["signals"] = [_explanation(hit, shows_values) for hit in hits]
+        if added.found_by:
+            answer["found_by"] = [list(hit.found_by) for hit in hits]
         if ranking.relevance is not None:
             answer["relevance"] = [hit.relevance for hit in hits]
         # Without the inferred categories: the user may not be allowed to read them.
         shown = {"stack": str(stack), "normalization": stack.combiner.normalization}
         answer["weights"] = {**shown, "case": scored.case}
-    return _framed(answer, ranking.order.astype(">i4").tobytes(), ranking.scores.astype(">f4").tobytes())
+    positions = added.kept[ranking.order]
+    return _framed(answer, positions.astype(">i4").tobytes(), ranking.scores.astype(">f4").tobytes())
 
 
 def _above(ranking: Ranking, min_score: float) -> Ranking:
@@ -221,10 +245,18 @@ def _requested_fields(search: _Search) -> dict[str, Any]:
     """The fields that the next call must send."""
     hits = search.hits
     keys = [feature_key(name, version) for name, version in search.scorer.features.items()]
+    if search.call.body.first is not None:  # to cut added hits
+        keys += [feature_key(name, search.stack.versions[name]) for name in _retrieving(search)]
     return {
         "features": [] if hits.sidecar else [DOCUMENT, *keys] if hits.locatable else keys,
         "ids": not hits.locatable,
     }
+
+
+def _retrieving(search: _Search) -> list[str]:
+    """Return the rankers that retrieve and are no signals."""
+    names = ranker_names(retriever_depths(search.stack.retrieve))
+    return [name for name in names if name not in search.scorer.features and name in search.stack.versions]
 
 
 def _decode(column: Column, stored: Values) -> tuple[NDArray[Any], NDArray[np.bool_]]:

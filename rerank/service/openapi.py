@@ -31,16 +31,23 @@ class Endpoint(NamedTuple):
     """A path that accepts a body.
 
     function: answers a request. body: the type of its body. answer: description of its answer.
+    permission: name of the endpoint whose tokens and settings are valid for it; empty: its own.
     """
 
     path: str
     function: Callable[..., dict[str, Any] | bytes]
     body: type[msgspec.Struct] | type[HookCall]
     answer: str
+    permission: str = ""
+
+    @property
+    def permitted_as(self) -> str:
+        """The name that tokens and settings have for it."""
+        return self.permission or self.name
 
     @property
     def name(self) -> str:
-        """Its name in tokens and settings."""
+        """Its name in counters."""
         return self.function.__name__
 
     @property

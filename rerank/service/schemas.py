@@ -129,6 +129,22 @@ class SearchOptions(Struct):
     lang: Lang | None = None
 
 
+class RetrieveBody(Struct, kw_only=True):
+    """A search whose added documents are named while it finds its own hits.
+
+    conditions: whether the query has conditions, so that more documents are named.
+    first:      number of hits of the query that will be scored.
+    """
+
+    stack: StackText | None = None
+    stack_allowed: bool = False
+    query: dict[str, Any] | None = None
+    rerank: SearchOptions | None = None
+    conditions: bool = False
+    first: Annotated[int, Meta(ge=0, le=MOST)] = 0
+    timeout: Annotated[float, Meta(gt=0)] | None = None
+
+
 class Places(Struct, frozen=True):
     """Indices of hits. index: positions in ``uuids``; empty: the first."""
 
@@ -140,6 +156,8 @@ class HookBody(Struct, kw_only=True):
     """The JSON of a call of the search-pipeline processor. Without ``ids``, hits have numbers."""
 
     hits: Annotated[int, Meta(ge=0, le=MOST)]
+    first: Annotated[int, Meta(ge=0, le=MOST)] | None = None
+    """Number of hits of the query; the hits that the stack retrieves follow. Default: all."""
     ids: Annotated[list[str], Meta(max_length=MOST)] = []
     stack: StackText | None = None
     index: list[str] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rerank.engines.local.nearest import nearest
+from rerank.engines.nearest import SingleSearch, nearest
 
 NONE = np.empty(0, np.int64)
 
@@ -88,3 +88,21 @@ def ranked_of_three(matrix, query, dead):
 @pytest.mark.parametrize("together", [1, 20])
 def test_the_largest_of_several_cosines_is_used(dtype, together):
     check_top(3, random_passages(500, 3, 24, dtype), together, ranked_of_three)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 40, 2500])
+def test_the_rows_nearest_to_one_query_are_the_same(rows):
+    """With equal rows, rows of zeros, rows of no document, and fewer rows than the depth."""
+    rng = np.random.default_rng(3)
+    matrix = (rng.normal(size=(rows, 24)) * rng.gamma(2, size=(rows, 1))).astype(np.float16)
+    matrix[::9] = 0
+    matrix[10:30] = matrix[10:11]
+    dead = np.arange(5, rows, 7)
+    search = SingleSearch(matrix)
+    queries = rng.normal(size=(30, 24)).astype(np.float32)
+    queries[3] = 0
+    if rows > 10:
+        queries[4] = matrix[10]
+    for depth in (1, 5, 100, 5000):
+        for query, together in zip(queries, nearest(matrix, queries, depth, 0, dead, names)):
+            assert search.nearest(query, depth, dead, names).tolist() == together.tolist()

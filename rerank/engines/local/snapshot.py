@@ -14,9 +14,9 @@ from rerank.arrays import feature_width
 from rerank.engines.base import VectorQuery, cannot_retrieve
 from rerank.engines.file_features import FeatureFiles
 from rerank.engines.local.documents import Documents, Version
-from rerank.engines.local.nearest import best, nearest
 from rerank.engines.local.text_index import TextIndex
 from rerank.engines.local.tfidf import TfIdf
+from rerank.engines.nearest import best, nearest
 from rerank.errors import WorkspaceError
 from rerank.filters import Filter
 from rerank.order import rank

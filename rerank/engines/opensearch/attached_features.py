@@ -7,20 +7,33 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.engines.base import Encoder, Encoding, FeatureStore
+from rerank.arrays import feature_width
+from rerank.engines.base import Encoder, Encoding, FeatureStore, VectorQuery, cannot_retrieve
+from rerank.engines.nearest import SingleSearch, nearest, products
+from rerank.engines.opensearch.columns import Column, feature_key
 from rerank.engines.opensearch.doc_value_features import DocValueFeatures
+from rerank.engines.opensearch.index import FRESH
 from rerank.engines.opensearch.reading import Hits, primary
-from rerank.engines.opensearch.text_rows import TextRows
+from rerank.engines.opensearch.text_rows import LocatedDocuments, TextRows
+from rerank.errors import UsageError, WorkspaceError
 from rerank.records import Document
 
 _BATCH = 256  # documents per call of an encoder
 _KEPT = 2  # versions of a ranker: the service still uses the one before
+
+MOST_IN_FILES = 300_000
+"""Documents in which a ranker retrieves by reading all vectors in the files, in about 20 ms on one core."""
+
+OVER_FETCH = 4
+"""With conditions, so many times the depth is retrieved: the files do not know which documents meet them."""
 
 
 class Shard(NamedTuple):
@@ -35,11 +48,13 @@ class Shard(NamedTuple):
 class AttachedFeatures(FeatureStore):
     """Writes and reads the features of one attached index.
 
-    doc_values: writes the vectors of rankers that retrieve, which must be in the index.
+    doc_values: writes the vectors of rankers that retrieve from the index.
     """
 
     def __init__(self, doc_values: DocValueFeatures) -> None:
         self._doc_values = doc_values
+        self._mapping_read = -math.inf
+        self._searches: dict[tuple[str, str], tuple[LocatedDocuments, SingleSearch]] = {}
         self._reader = doc_values.reader
         self._index = self._reader.index
         fields = json.dumps(self._index.layout.fields, sort_keys=True)
@@ -79,8 +94,75 @@ class AttachedFeatures(FeatureStore):
         return count
 
     def count_missing_vectors(self, name: str, version: str) -> int | None:
-        """Vectors are in the index, not in the files."""
-        return self._doc_values.count_missing_vectors(name, version)
+        """Count the documents without a vector: in the index if it has vectors, else in the files."""
+        missing = self._doc_values.count_missing_vectors(name, version)
+        if missing is None and self._index.count() <= MOST_IN_FILES:
+            missing = self.missing(name, version)
+        return missing
+
+    def column(self, name: str, version: str) -> Column | None:
+        """Return the column of a ranker's vectors in the index, or None: the files are searched.
+
+        The mapping is read at most every two seconds.
+        """
+        column = self._doc_values.columns.get(feature_key(name, version))
+        now = time.monotonic()
+        if (column is None or not column.vectors) and now > self._mapping_read + FRESH:
+            self._mapping_read = now
+            column = self._doc_values.searchable(name, version)
+        return column if column is not None and column.vectors else None
+
+    def nearest(self, query: VectorQuery, depth: int, *, fresh: bool = True) -> list[str]:
+        """Return the ids of the ``depth`` documents whose features are nearest to a vector, best first.
+
+        The files are searched, exactly. Equal products: ascending ids. fresh: see :meth:`TextRows.located`.
+
+        Raises UsageError without features or for too many documents, WorkspaceError for another width.
+        """
+        text_rows = self.rows
+        located = text_rows.located(list(self._index.shape().uuids.values()), fresh=fresh)
+        name = query.name
+        if len(located.ids) > MOST_IN_FILES:
+            raise UsageError(
+                f"{name} cannot retrieve from {len(located.ids):,} documents in files; run `rerank encode"
+                f" --retrieve {name}` (it writes vectors into the index)"
+            )
+        if not located.ids:
+            return []
+        count = int(located.rows[-1]) + 1
+        matrix = text_rows.features.matrix(name, query.version, count)[:count]
+        if not len(matrix):
+            raise cannot_retrieve(name)
+        width = feature_width(query.passages, len(query.vector))
+        if matrix.shape[1] != width:
+            raise WorkspaceError(
+                f"the {name} features have {matrix.shape[1]} numbers, not {width}; train {name} again"
+            )
+        unused = located.unused[located.unused < len(matrix)]
+
+        def first_ids(rows: NDArray[np.int64]) -> list[str]:
+            return [located.of_row(row)[0] for row in rows.tolist()]
+
+        if matrix.dtype == np.float16 and not query.passages:
+            single = self._single_search(query, matrix, located)
+            rows = single.nearest(query.vector, depth, unused, first_ids)
+        else:
+            (rows,) = nearest(matrix, query.vector[None, :], depth, query.passages, unused, first_ids)
+        scored: list[tuple[float, str]] = []
+        for row, product in zip(rows.tolist(), products(matrix[rows], query.vector, query.passages).tolist()):
+            scored += ((-product, id) for id in located.of_row(row))
+        return list(dict.fromkeys(id for _, id in sorted(scored)))[:depth]
+
+    def _single_search(
+        self, query: VectorQuery, matrix: NDArray[Any], located: LocatedDocuments
+    ) -> SingleSearch:
+        """Return the search of a matrix, made once per state of the files."""
+        key = (query.name, query.version)
+        documents, search = self._searches.get(key, (None, None))
+        if search is None or documents is not located or len(search.matrix) != len(matrix):
+            search = SingleSearch(matrix)
+            self._searches[key] = (located, search)
+        return search
 
     @property
     def locates(self) -> bool:

@@ -62,7 +62,7 @@ class OpenSearchEngine(Writer, Engine):
         self.attached_features = AttachedFeatures(self.doc_values) if index.layout.attached else None
         self.searcher = Searcher(self.doc_values, self.attached_features)
         self.templates = Templates(index, self.attached_features)
-        self._hits = ClusterHits(Reader(index), self.attached_features)
+        self._hits = ClusterHits(Reader(index), self.attached_features, self.doc_values)
 
     @classmethod
     def create(cls, settings: Settings, folder: Path, lang: str | None = None) -> OpenSearchEngine:

@@ -6,9 +6,11 @@ import math
 import time
 from collections.abc import Sequence
 
-from rerank.engines.base import HookSource
-from rerank.engines.opensearch.attached_features import AttachedFeatures
-from rerank.engines.opensearch.index import FRESH
+from rerank.engines.base import HookSource, Nearest, NearestOf, VectorQuery, cannot_retrieve
+from rerank.engines.opensearch.attached_features import OVER_FETCH, AttachedFeatures
+from rerank.engines.opensearch.columns import Column, feature_key, vector_field
+from rerank.engines.opensearch.doc_value_features import DocValueFeatures
+from rerank.engines.opensearch.index import FRESH, neighbors_per_shard
 from rerank.engines.opensearch.reading import Reader
 from rerank.engines.opensearch.text_rows import TextRows
 from rerank.errors import EngineError
@@ -18,17 +20,55 @@ from rerank.records import Document
 class ClusterHits(HookSource):
     """Knows which indices belong to the alias, and reads documents by shard and sequence number."""
 
-    def __init__(self, reader: Reader, attached: AttachedFeatures | None) -> None:
+    def __init__(
+        self, reader: Reader, attached: AttachedFeatures | None, doc_values: DocValueFeatures
+    ) -> None:
         self._reader = reader
         self._attached = attached
+        self._doc_values = doc_values
         self._own: frozenset[str] = frozenset()
         self._foreign: frozenset[str] = frozenset()
         self._read_at = -math.inf
+        self._retrieving: list[str] = []  # uuids of the last retrieval
 
     @property
     def files(self) -> TextRows | None:
         """Rows and features of an attached index; None if the hits contain the features."""
         return None if self._attached is None else self._attached.rows
+
+    def nearest(self, queries: Sequence[VectorQuery], *, over_fetch: bool) -> Nearest:
+        """Return the ids of the nearest documents in files, or the k-NN field of an index with vectors."""
+        shape = self._reader.index.shape()
+        self._retrieving = list(shape.uuids.values())
+        retrievers: list[NearestOf] = []
+        size = 0
+        for query in queries:
+            depth = query.depth or 1
+            column = self._column(query)
+            if column is None and self._attached is not None:
+                ids = self._attached.nearest(query, OVER_FETCH * depth if over_fetch else depth, fresh=False)
+                retrievers.append(NearestOf(query.name, ids))
+                size += len(ids) * len(shape.uuids)
+                continue
+            if column is None or column.vectors == "exact":
+                raise cannot_retrieve(query.name)
+            key = feature_key(query.name, query.version)
+            name, path = vector_field(key, column.passages)
+            count = neighbors_per_shard(depth, shape)
+            vector = query.vector.tolist()
+            retrievers.append(NearestOf(query.name, None, name, path, vector, count))
+            size += shape.shards * count
+        return Nearest(retrievers, list(shape.uuids.values()), min(size, shape.window))
+
+    def refresh(self) -> None:
+        """Read the documents of the feature files again if they changed."""
+        if self._attached is not None and self._retrieving:
+            self._attached.rows.located(self._retrieving)
+
+    def _column(self, query: VectorQuery) -> Column | None:
+        if self._attached is not None:
+            return self._attached.column(query.name, query.version)
+        return self._doc_values.searchable(query.name, query.version)
 
     def owned(self, uuids: Sequence[str]) -> list[bool]:
         """Return (n,) whether each index belongs to the alias.

@@ -45,6 +45,11 @@ class Shape(NamedTuple):
     shards: int
 
 
+def neighbors_per_shard(depth: int, shape: Shape) -> int:
+    """Return how many nearest vectors each shard finds: a shard has about its share of the nearest."""
+    return min(depth, 2 * depth // shape.shards + 100, shape.window)
+
+
 class Index:
     """An index in a cluster. folder: of the engine."""
 

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from rerank.arrays import feature_width, passage_cosines
 from rerank.engines.base import SearchRequest, VectorQuery, cannot_retrieve, check_signal
-from rerank.engines.opensearch.attached_features import AttachedFeatures
+from rerank.engines.opensearch.attached_features import OVER_FETCH, AttachedFeatures
 from rerank.engines.opensearch.columns import FEATURES, Column, feature_key, vector_field
 from rerank.engines.opensearch.connection import Settings
 from rerank.engines.opensearch.doc_value_features import DocValueFeatures
 from rerank.engines.opensearch.filtering import Fields
-from rerank.engines.opensearch.index import DEFAULTS
+from rerank.engines.opensearch.index import DEFAULTS, neighbors_per_shard
 from rerank.engines.opensearch.reading import usable
 from rerank.errors import WorkspaceError
 from rerank.order import rank
@@ -51,18 +51,23 @@ class Hit(NamedTuple):
 
 
 class Search(NamedTuple):
-    """A query with its text and its maximum number of hits."""
+    """A query with its text and its maximum number of hits.
+
+    nearest: ids of documents with the nearest features in files, best first; the query selects among them.
+    """
 
     query: Mapping[str, Any]
     text: str
     size: int
+    nearest: tuple[str, ...] = ()
 
 
 class Answer(NamedTuple):
-    """Hits, and seconds in the cluster."""
+    """Hits, seconds in the cluster, and the ids of :class:`Search`."""
 
     hits: list[Hit]
     took: float
+    nearest: tuple[str, ...] = ()
 
 
 def search_options(settings: Settings, text: str) -> dict[str, str]:
@@ -99,8 +104,12 @@ class Searcher:
         """
         options = requests[0]
         options.check(self._layout.first_stages)
-        columns = {query.name: self._searchable_column(query) for query in options.vector_queries}
-        feature_keys = self._feature_keys(options)
+        columns: dict[str, Column] = {}
+        for query in options.vector_queries:
+            column = self._searchable_column(query)
+            if column is not None:
+                columns[query.name] = column
+        feature_keys = self._feature_keys(options, columns)
         clauses = [*(conditions or ()), *self.fields.clauses(options.filters)]
         depths = [options.depth] * len(options.signals)
         depths += [query.depth or options.depth for query in options.vector_queries]
@@ -119,17 +128,17 @@ class Searcher:
     def select(self, request: SearchRequest) -> Candidates:
         """Score and order the requested documents."""
         request.check(self._layout.first_stages)
-        feature_keys = self._feature_keys(request)
+        feature_keys = self._feature_keys(request, {})
         ids = [id for id in dict.fromkeys(request.ids or ()) if usable(id)]
         text = _encodable(request.text)
-        hits, took = self._among(ids, text, request.first_stage, list(feature_keys.values()))
-        return self._candidates(_ordered(hits), took, request, feature_keys)
+        answer = self._among(ids, text, request.first_stage, list(feature_keys.values()))
+        return self._candidates(_ordered(answer.hits), answer.took, request, feature_keys)
 
     def score(self, text: str, signal: str, ids: Sequence[str]) -> NDArray[np.float64]:
         """Score documents; see :meth:`Engine.score`."""
         check_signal(signal, self._layout.first_stages)
-        hits, _ = self._among(ids, _encodable(text), signal, matching=True)
-        scores = {hit.id: hit.score for hit in reversed(_ordered(hits))}
+        answer = self._among(ids, _encodable(text), signal, matching=True)
+        scores = {hit.id: hit.score for hit in reversed(_ordered(answer.hits))}
         return np.array([scores.get(id, 0.0) for id in ids], np.float64)
 
     def _among(
@@ -152,9 +161,15 @@ class Searcher:
             hits += answer.hits
         return Answer(hits, answer.took if ids else 0.0)
 
-    def _searchable_column(self, query: VectorQuery) -> Column:
+    def _searchable_column(self, query: VectorQuery) -> Column | None:
+        """Return the column of a ranker's vectors in the index; None: in the files of an attached index."""
         name = query.name
-        column = self._features.searchable(name, query.version)
+        if self._attached is not None:
+            column = self._attached.column(name, query.version)
+            if column is None:
+                return None
+        else:
+            column = self._features.searchable(name, query.version)
         if column is None:
             raise cannot_retrieve(name)
         expected = feature_width(query.passages, len(query.vector))
@@ -164,10 +179,13 @@ class Searcher:
             )
         return column
 
-    def _feature_keys(self, request: SearchRequest) -> dict[str, str]:
-        """Return the key of each ranker's features in the requested version, if the index has them."""
+    def _feature_keys(self, request: SearchRequest, columns: Mapping[str, Column]) -> dict[str, str]:
+        """Return the key of each ranker's features in the requested version, if the index has them.
+
+        columns: the rankers whose vectors are searched in the index.
+        """
         versions = {} if self._attached else dict(request.features)
-        versions |= {query.name: query.version for query in request.vector_queries}
+        versions |= {query.name: query.version for query in request.vector_queries if query.name in columns}
         keys = {name: feature_key(name, version) for name, version in versions.items()}
         if any(key not in self._features.columns for key in keys.values()):
             self._features.stored()
@@ -181,7 +199,27 @@ class Searcher:
             query = {"bool": {"must": [self._layout.query(request.text, signal)], "filter": conditions}}
             yield Search(query, request.text, request.depth)
         for vector_query in request.vector_queries:
-            yield self._nearest(vector_query, columns[vector_query.name], request, conditions)
+            column = columns.get(vector_query.name)
+            if column is None:
+                yield self._nearest_in_files(vector_query, request, conditions)
+            else:
+                yield self._nearest(vector_query, column, request, conditions)
+
+    def _nearest_in_files(
+        self, vector_query: VectorQuery, request: SearchRequest, conditions: Clauses
+    ) -> Search:
+        """Return the search for the documents with the nearest stored features, with first-stage scores.
+
+        It looks for more documents if there are conditions, which the files do not know.
+        """
+        assert self._attached is not None
+        depth = vector_query.depth or request.depth
+        ids = self._attached.nearest(vector_query, OVER_FETCH * depth if conditions else depth)
+        shape = self._index.shape()
+        scoring = self._layout.query(request.text, request.first_stage)
+        filters = [{"ids": {"values": ids}}, *conditions]
+        query = {"bool": {"filter": filters, "should": scoring}}
+        return Search(query, request.text, min(max(shape.shards * len(ids), 1), shape.window), tuple(ids))
 
     def _nearest(
         self, vector_query: VectorQuery, column: Column, request: SearchRequest, conditions: Clauses
@@ -206,8 +244,7 @@ class Searcher:
             scored = inside({"script_score": {"query": with_vector, "script": script}})
             query: dict[str, Any] = {"bool": {"must": [scored], "filter": conditions}}
             return Search(query, request.text, min(depth, shape.window))
-        # A shard has about its share of the nearest.
-        count = min(depth, 2 * depth // shape.shards + 100, shape.window)
+        count = neighbors_per_shard(depth, shape)
         # The filter is applied in the search of the graph, and again to its result.
         filters = {"filter": {"bool": {"filter": list(conditions)}}} if conditions else {}
         near = inside({"knn": {name: {"vector": vector, "k": count, **filters}}})
@@ -223,15 +260,16 @@ class Searcher:
         feature_keys: Mapping[str, str],
     ) -> Candidates:
         """Return the hits of all retrievers, with first-stage scores."""
-        hits_by_retriever = self._hits_by_retriever(request, answers, feature_keys)
+        hits_by_retriever = self._hits_by_retriever(request, answers, columns, feature_keys)
         took = max(answer.took for answer in answers)
         if not request.retrievers:
             return self._candidates(hits_by_retriever[request.first_stage], took, request, feature_keys)
         hits_by_id: dict[str, Hit] = {}
         scores: dict[str, float] = {}
         for name, hits in hits_by_retriever.items():
-            # A search in a graph also scores its hits by the first stage.
-            has_scores = name == request.first_stage or (name in columns and columns[name].vectors != "exact")
+            # A search in a graph or in files also scores its hits by the first stage.
+            is_scored = name not in columns or columns[name].vectors != "exact"
+            has_scores = name == request.first_stage or (name not in request.signals and is_scored)
             for hit in hits:
                 hits_by_id[hit.id] = hit
                 if has_scores:
@@ -247,14 +285,22 @@ class Searcher:
         return replace(self._candidates(union, took, request, feature_keys), retrieved_by=retrieved_by)
 
     def _hits_by_retriever(
-        self, request: SearchRequest, answers: Sequence[Answer], feature_keys: Mapping[str, str]
+        self,
+        request: SearchRequest,
+        answers: Sequence[Answer],
+        columns: Mapping[str, Column],
+        feature_keys: Mapping[str, str],
     ) -> dict[str, list[Hit]]:
         """Return the best hits of each retriever."""
         best_hits: dict[str, list[Hit]] = {}
         for signal, answer in zip(request.signals, answers):
             best_hits[signal] = _ordered(answer.hits)[: request.depth]
         for query, answer in zip(request.vector_queries, answers[len(request.signals) :], strict=True):
-            hits = self._by_product(answer.hits, query, feature_keys[query.name])
+            if query.name in columns:
+                hits = self._by_product(answer.hits, query, feature_keys[query.name])
+            else:
+                order = {id: position for position, id in enumerate(answer.nearest)}
+                hits = _each_once(sorted(answer.hits, key=lambda hit: order[hit.id]))
             best_hits[query.name] = hits[: query.depth or request.depth]
         return best_hits
 
@@ -310,7 +356,7 @@ class Searcher:
                 (response,) = self._send([search], [self._body(search, keys, True)])
                 ids = _ids(response["hits"]["hits"])
             hits = list(map(_hit, response["hits"]["hits"], ids))
-            answers.append(Answer(hits, response["took"] / 1000))
+            answers.append(Answer(hits, response["took"] / 1000, search.nearest))
         return answers
 
     def _body(self, search: Search, keys: Sequence[str], stored: bool) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import numpy as np
@@ -45,6 +45,35 @@ CREATE TABLE encoded (
 # place: hash of an index and the fields of its documents. last: sequence number.
 
 
+class LocatedDocuments(NamedTuple):
+    """The documents of some indices that have a row.
+
+    rows:   (m,) different rows, ascending.
+    ids:    ids of the n documents, by row, then ascending.
+    ends:   (m,) for each row, the number of documents up to its last one.
+    unused: the other rows below the last one of ``rows``, ascending.
+    """
+
+    rows: Numbers
+    ids: list[str]
+    ends: Numbers
+    unused: Numbers
+
+    def of_row(self, row: int) -> list[str]:
+        """Return the ids of the documents of one of the ``rows``."""
+        index = int(np.searchsorted(self.rows, row))
+        begin = int(self.ends[index - 1]) if index else 0
+        return self.ids[begin : int(self.ends[index])]
+
+
+class _Loaded(NamedTuple):
+    """Documents in memory. state: of the files when they were read."""
+
+    places: list[int]
+    state: tuple[object, ...]
+    documents: LocatedDocuments
+
+
 class TextRows:
     """The rows of one attached index, and their ``features``.
 
@@ -71,6 +100,8 @@ class TextRows:
         self._opened = 0
         self._immutable = False  # SQLite does not see changes of the file, so each use opens it again
         self._features = FeatureFiles(folder / "rankers")
+        self._loading = threading.Lock()
+        self._loaded: _Loaded | None = None
 
     def current(self) -> TextRows:
         """Return the rows of the files in use, which another process may replace."""
@@ -116,6 +147,43 @@ class TextRows:
         keys = zip(seq_nos.tolist(), terms.tolist(), which)
         pairs = [known.get(key, (-1, "")) for key in keys]
         return np.array([row for row, _ in pairs], np.int64), [id for _, id in pairs]
+
+    def located(self, uuids: Sequence[str], *, fresh: bool = True) -> LocatedDocuments:
+        """Return the documents of indices.
+
+        They are kept in memory. ``fresh=False`` also accepts documents from before the last encoding, so that
+        a search does not wait while they are read again.
+        """
+        places = sorted(map(self._place, uuids))
+        with self._database() as db:
+            (version,) = db.execute("PRAGMA data_version").fetchone()
+            state = (version, db.total_changes, self._path.stat().st_mtime_ns if self._immutable else 0)
+        loaded = self._loaded
+        if loaded is not None and loaded.places == places and (loaded.state == state or not fresh):
+            return loaded.documents
+        with self._loading, self._errors():  # another connection, so that searches can use this one
+            loaded = self._loaded
+            if loaded is None or loaded[:2] != (places, state):
+                loaded = self._loaded = _Loaded(places, state, self._read_located(places))
+            return loaded.documents
+
+    def _read_located(self, places: Sequence[int]) -> LocatedDocuments:
+        """Read the documents of indices. places: hashes of the indices."""
+        pairs: list[tuple[int, str]] = []
+        if self._inode():
+            db = self._connect_to_read()
+            try:
+                pairs = db.execute(
+                    "SELECT row, id FROM locations WHERE place IN (SELECT value FROM json_each(?))"
+                    " ORDER BY row, id",
+                    (json.dumps(list(places)),),
+                ).fetchall()
+            finally:
+                db.close()
+        rows_of_documents = np.fromiter((row for row, _ in pairs), np.int64, len(pairs))
+        rows, counts = np.unique(rows_of_documents, return_counts=True)
+        unused = np.setdiff1d(np.arange(rows.max(initial=-1) + 1), rows)
+        return LocatedDocuments(rows, [id for _, id in pairs], np.cumsum(counts), unused)
 
     def of_texts(self, documents: Sequence[Document]) -> Numbers:
         """Return (n,) rows of these texts; -1: no row."""

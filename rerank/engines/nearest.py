@@ -38,31 +38,77 @@ def nearest(
         have length 1. 0 if a feature is one vector.
     dead:     rows that are left out.
     """
+    task = _Task(matrix, depth, passages, ids)
     batch_size = max(1, _CELLS // max(len(matrix), 1))
     for begin in range(0, len(queries), batch_size):
         batch = queries[begin : begin + batch_size]
         approximate = _passage_cosines(matrix, batch, passages) if passages else _dot_products(matrix, batch)
         for query, scores, coding_error in zip(batch, approximate.scores, approximate.coding_errors):
             scores[dead] = -np.inf
-            error = coding_error + approximate.rounding_error
-            selected: list[Rows] = []
-            rows = np.arange(len(matrix))
-            remaining = depth
-            # Only scores near the cut need more digits.
-            for vector in (query, query.astype(np.float64)):
-                cut = max(
-                    np.partition(scores, -remaining)[-remaining] if len(scores) > remaining else 0.0, 0.0
-                )
-                certain = rows[scores > cut + 2 * error]
-                selected.append(certain)
-                remaining -= len(certain)
-                rows = rows[np.abs(scores - cut) <= 2 * error]
-                scores = _scores_of(matrix[rows], vector, passages)
-                error = approximate.rounding_error
-            scores = scores.astype(np.float32)  # equal documents get equal scores
-            positive = scores > 0
-            last_rows, _ = best(rows[positive], scores[positive], remaining, ids)
-            yield np.sort(np.concatenate([*selected, last_rows]))
+            errors = (coding_error + approximate.rounding_error, approximate.rounding_error)
+            yield _select(task, query, scores, errors)
+
+
+class SingleSearch:
+    """Searches one matrix of float16 vectors for single queries, in half the time of :func:`nearest`."""
+
+    def __init__(self, matrix: NDArray[Any]) -> None:
+        self.matrix = matrix
+        self._longest = 1.0
+        for begin in range(0, len(matrix), _BLOCK):
+            rows = matrix[begin : begin + _BLOCK]
+            squares = np.asarray(simsimd.dot(rows, rows))
+            self._longest = max(self._longest, float(squares.max()) ** 0.5)
+
+    def nearest(self, query: Float32, depth: int, dead: Rows, ids: Ids) -> Rows:
+        """Return the same rows as :func:`nearest` for one query."""
+        if not len(self.matrix):
+            return np.empty(0, np.int64)
+        queries = query[None, :]
+        coded = _code(queries, np.float16, 1)
+        scores = np.asarray(simsimd.cdist(coded.codes, self.matrix, "dot"), np.float32)[0] * coded.steps[0]
+        scores[dead] = -np.inf
+        rounding_error = _rounding_error(queries) * self._longest
+        coding_error = float(coded.errors[0]) * self._longest
+        task = _Task(self.matrix, depth, 0, ids)
+        return _select(task, query, scores, (coding_error + rounding_error, rounding_error))
+
+
+def products(features: NDArray[Any], query: Float32, passages: int) -> Float32:
+    """Return (n,) inner products of rows with a query, or largest cosines, rounded to single precision."""
+    return _scores_of(features, query.astype(np.float64), passages).astype(np.float32)
+
+
+class _Task(NamedTuple):
+    """The rows and options of :func:`nearest`."""
+
+    matrix: NDArray[Any]
+    depth: int
+    passages: int
+    ids: Ids
+
+
+def _select(task: _Task, query: Float32, scores: Float32, errors: tuple[float, float]) -> Rows:
+    """Return the ascending rows of the ``depth`` largest products, from approximate scores.
+
+    scores: (n,). errors: how far these scores, and products in single precision, can be from the exact ones.
+    """
+    selected: list[Rows] = []
+    rows = np.arange(len(task.matrix))
+    remaining = task.depth
+    vectors: tuple[Scores, Scores] = (query, query.astype(np.float64))
+    # Only scores near the cut need more digits.
+    for vector, error in zip(vectors, errors):
+        cut = max(np.partition(scores, -remaining)[-remaining] if len(scores) > remaining else 0.0, 0.0)
+        certain = rows[scores > cut + 2 * error]
+        selected.append(certain)
+        remaining -= len(certain)
+        rows = rows[np.abs(scores - cut) <= 2 * error]
+        scores = _scores_of(task.matrix[rows], vector, task.passages)
+    scores = scores.astype(np.float32)  # equal documents get equal scores
+    positive = scores > 0
+    last_rows, _ = best(rows[positive], scores[positive], remaining, task.ids)
+    return np.sort(np.concatenate([*selected, last_rows]))
 
 
 def best(rows: Rows, scores: NDArray[Any], depth: int, ids: Ids) -> tuple[Rows, NDArray[Any]]:
@@ -99,7 +145,7 @@ def _dot_products(matrix: NDArray[Any], queries: Float32) -> _Approximate:
     A few queries are rounded to the type of float16 rows, which is four times as fast as converting the rows.
     """
     scores = np.zeros((len(queries), len(matrix)), np.float32)
-    longest_row = 1.0
+    longest = 1.0
     is_coded = len(queries) < _FEW and matrix.dtype == np.float16
     coded = _code(queries, np.float16, 1) if is_coded else None
     for begin in range(0, len(matrix), _BLOCK):
@@ -112,9 +158,9 @@ def _dot_products(matrix: NDArray[Any], queries: Float32) -> _Approximate:
             products = queries @ rows.T
             squares = np.einsum("ij,ij->i", rows, rows)
         scores[:, begin : begin + _BLOCK] = products
-        longest_row = max(longest_row, float(squares.max()) ** 0.5)
-    coding_errors = np.zeros(len(queries)) if coded is None else coded.errors * longest_row
-    return _Approximate(scores, coding_errors, _rounding_error(queries) * longest_row)
+        longest = max(longest, float(squares.max()) ** 0.5)
+    coding_errors = np.zeros(len(queries)) if coded is None else coded.errors * longest
+    return _Approximate(scores, coding_errors, _rounding_error(queries) * longest)
 
 
 def _passage_cosines(matrix: NDArray[Any], queries: Float32, passages: int) -> _Approximate:
