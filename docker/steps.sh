@@ -28,12 +28,12 @@ plugin() {
 keystore() {
     local keystore=$OPENSEARCH_HOME/bin/opensearch-keystore
     [ -e "${OPENSEARCH_PATH_CONF:-$OPENSEARCH_HOME/config}/opensearch.keystore" ] || "$keystore" create
-    "$keystore" add --stdin --force rerank.token < "$TOKEN_FILE"
+    "$keystore" add --stdin --force plugins.rerank_stack.token < "$TOKEN_FILE"
 }
 
 opensearch() {
     keystore
-    exec "$OPENSEARCH_HOME/bin/opensearch" "-Ererank.allowed_urls=$SERVICE_URL" "$@"
+    exec "$OPENSEARCH_HOME/bin/opensearch" "-Eplugins.rerank_stack.allowed_urls=$SERVICE_URL" "$@"
 }
 
 demo() {

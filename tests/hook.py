@@ -252,7 +252,7 @@ class Hook:
         return answers[0], counters
 
     def stats(self) -> dict[str, Any]:
-        return self.node.request("GET", "/_rerank/stats")
+        return self.node.request("GET", "/_plugins/_rerank_stack/stats")
 
     def searched(self, act: Callable[[], object], index: str = "cells") -> int:
         """Return the number of shard searches of an index that an action causes."""

@@ -14,7 +14,7 @@ from tests.programs import output, run_program
 
 SETTINGS = {
     "discovery.type": "single-node",
-    "rerank.allowed_urls": "http://127.0.0.1:*,http://host.invalid:1",
+    "plugins.rerank_stack.allowed_urls": "http://127.0.0.1:*,http://host.invalid:1",
 }
 """Settings of a separate node that calls services on this machine."""
 
@@ -102,7 +102,7 @@ def tool_environment(node: Node) -> dict[str, str]:
     }
 
 
-def set_token(node: Node, token: str, name: str = "rerank.token") -> None:
+def set_token(node: Node, token: str, name: str = "plugins.rerank_stack.token") -> None:
     """Write the token into the node's keystore with the distribution's tool."""
     add = (node.home / "bin" / "opensearch-keystore", "add", "--stdin", "--force", name)
     output(*add, env=tool_environment(node), input=f"{token}\n")

@@ -361,12 +361,12 @@ def soak(given: argparse.Namespace, node: Node, service: str, workers: dict[str,
         )
     rate = given.rate or given.share * max(rates.values())
     print(f"{given.minutes:g} minutes at {rate:.0f} a second, {given.workers} workers", flush=True)
-    before = node.request("GET", "/_rerank/stats")
+    before = node.request("GET", "/_plugins/_rerank_stack/stats")
     load = Load(asks)
     assert node.process is not None
     with Watch({**workers, "node": node.process.pid}) as watch:
         load.steady(rate, 60 * given.minutes)
-    after = node.request("GET", "/_rerank/stats")
+    after = node.request("GET", "/_plugins/_rerank_stack/stats")
     for kind, seconds in load.seconds.items():
         low, high, last = 1000 * np.percentile(seconds, (50, 99, 100))
         print(f"{kind}: {len(seconds)} requests, p50 {low:.1f} ms, p99 {high:.1f} ms, longest {last:.0f} ms")

@@ -268,10 +268,10 @@ def ratios(plain: Mapping[int, Case], hooked: Mapping[int, Case], theirs: Sequen
 
 def calls(node: Node, service: str, case: Case, queries: Sequence[str]) -> None:
     """Print the mean time of fifty searches, of their calls, and of the stages of the service."""
-    before, earlier = stages(service), node.request("GET", "/_rerank/stats")["calls"]
+    before, earlier = stages(service), node.request("GET", "/_plugins/_rerank_stack/stats")["calls"]
     begin = len(case.times)
     alone([case], queries, 50, 0)
-    done = node.request("GET", "/_rerank/stats")["calls"]
+    done = node.request("GET", "/_plugins/_rerank_stack/stats")["calls"]
     call = (done["total_ms"] - earlier["total_ms"]) / (done["count"] - earlier["count"])
     print(f"{case.name}, mean ms: {np.mean(case.times[begin:]):.2f}, of it the call {call:.2f}")
     print(f"{case.name}, service, mean ms: {spent(before, stages(service))}")
@@ -365,7 +365,7 @@ def main() -> None:
             pairs += [(theirs[0], theirs[-1])] if theirs else []
             alike = (plain[10], plain[100], hooked[100], hooked[1000], *stock, *theirs)
             throughput(alike, pairs, queries, given.clients, given.rounds // 2)
-        stats = node.request("GET", "/_rerank/stats")
+        stats = node.request("GET", "/_plugins/_rerank_stack/stats")
         print({name: stats[name] for name in ("reranked", "passed", "failed")}, "load", os.getloadavg()[0])
         # A search without hits has nothing to rerank, and the service of *nothing* scores nothing.
         if stats["failed"] or not stats["passed"].keys() <= {"no_hits", "nothing"}:

@@ -26,6 +26,9 @@ from rerank.stack.stack import Stack
 from rerank.text import join_names, plural
 from rerank.workspace import Workspace
 
+STATISTICS = "/_plugins/_rerank_stack/stats"
+"""The counters of the plugin on one node."""
+
 _NO_TOKEN = "shows its stack only with its token; give it in RERANK_SERVICE_TOKEN"
 
 
@@ -297,7 +300,9 @@ class Hook(ABC):
         settings = replace(self.settings, url=(url,), timeout=min(self.settings.timeout, PATIENCE))
         with translate_client_errors(settings, "looking for the node"), closing(connect(settings)) as client:
             try:
-                answer: dict[str, Any] = client.transport.perform_request("GET", "/_rerank/stats")
+                answer: dict[str, Any] = client.transport.perform_request(
+                    "GET", "/_plugins/_rerank_stack/stats"
+                )
             except client_errors.ConnectionError:
                 return None
             except client_errors.TransportError:

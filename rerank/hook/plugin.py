@@ -17,7 +17,7 @@ PLUGIN = "rerank"
 KEPT = ("stacks", "raw_values", "fetch", "max_connections", "breaker_failures", "breaker_pause")
 """Settings of a pipeline that have no option: an installation keeps them."""
 
-ALLOWED = "rerank.allowed_urls"
+ALLOWED = "plugins.rerank_stack.allowed_urls"
 """Setting of the nodes: the URLs that pipelines may call."""
 
 

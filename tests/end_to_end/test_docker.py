@@ -221,7 +221,7 @@ def test_the_steps_build_and_serve_a_demo(opensearch, collection, small, token, 
     finally:
         serving.terminate()
         assert serving.wait(30) == 0, (tmp_path / "serve.log").read_text()[-3000:]
-    stats = opensearch.request("GET", "/_rerank/stats")
+    stats = opensearch.request("GET", "/_plugins/_rerank_stack/stats")
     assert (stats["failed"], stats["reranked"] > 5) == ({}, True)
 
 

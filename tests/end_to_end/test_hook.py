@@ -109,7 +109,7 @@ def plain_search(node: Node, text: str, more: str = "") -> Hits:
 
 
 def test_a_plain_search_returns_the_hits_of_rerank_query(installed, plugged, cluster, small, run):
-    before = plugged.request("GET", "/_rerank/stats")["failed"]
+    before = plugged.request("GET", "/_plugins/_rerank_stack/stats")["failed"]
     moved = 0
     for text in texts(small, 12):
         found = plain_search(plugged, text)
@@ -117,7 +117,7 @@ def test_a_plain_search_returns_the_hits_of_rerank_query(installed, plugged, clu
         without = plain_search(plugged, text, "?search_pipeline=_none")
         moved += [id for id, _ in without] != [id for id, _ in found]
     assert moved > 5
-    assert plugged.request("GET", "/_rerank/stats")["failed"] == before
+    assert plugged.request("GET", "/_plugins/_rerank_stack/stats")["failed"] == before
 
 
 @pytest.mark.parametrize("stack", [STACK, "bm25*0.5 + tfidf*0.5"])
@@ -268,7 +268,9 @@ def test_hits_below_a_probability_are_left_out_as_by_rerank_query(
 def test_a_service_url_that_the_nodes_do_not_allow_is_refused(cluster, service, run, plugged):
     url = service.url.replace("127.0.0.1", "localhost")
     refused = run("hook", "install", "-w", cluster, "--service", url)
-    refused.fails(1, f"node node-0 may not call {url}: write rerank.allowed_urls", f'"{url}"]', "restart")
+    refused.fails(
+        1, f"node node-0 may not call {url}: write plugins.rerank_stack.allowed_urls", f'"{url}"]', "restart"
+    )
     assert pipelines(plugged) == {}
 
 
@@ -397,7 +399,7 @@ def test_our_searches_do_not_use_the_default_pipeline(
     """Otherwise the service would search the node, which would call the service again."""
     adopted = tmp_path / "adopted"
     run("attach", "title=title", "text=text", "--url", plugged.url, "--index", INDEX, "-w", adopted).ok()
-    before = flat(plugged.request("GET", "/_rerank/stats"))
+    before = flat(plugged.request("GET", "/_plugins/_rerank_stack/stats"))
     words = texts(small, 4)
     for folder in (cluster, adopted):
         engine = Workspace.open(folder).engine
@@ -410,7 +412,7 @@ def test_our_searches_do_not_use_the_default_pipeline(
         assert engine.score(words[0], "bm25", found).all()
         assert len(engine.find(SearchRequest(words[0], ids=found.ids, first_stage="bm25"))) == 20
         assert len(engine.ids()) == len(list(engine.documents())) == len(small.documents)
-    after = flat(plugged.request("GET", "/_rerank/stats"))
+    after = flat(plugged.request("GET", "/_plugins/_rerank_stack/stats"))
     # OpenSearch always uses the default pipeline at a point in time. These searches are not reranked.
     for counters in (before, after):
         counters.pop("passed.no_text_query", None)

@@ -108,12 +108,12 @@ def expected(run: Any, folder: Path, text: str) -> Hits:
 
 def assert_same_as_query(node: Node, run: Any, folder: Path, texts: list[str]) -> None:
     """Assert that searches have the order of ``rerank query``, only with stored features."""
-    before = flat(node.request("GET", "/_rerank/stats"))
+    before = flat(node.request("GET", "/_plugins/_rerank_stack/stats"))
     for text in texts:
         answer = search(node, text)
         assert_equal_hits(scored(answer), expected(run, folder, text))
         assert all(set(hit["_source"]) <= set(MAPPING["properties"]) for hit in answer["hits"]["hits"])
-    assert flat(node.request("GET", "/_rerank/stats")) - before == {"reranked": len(texts)}
+    assert flat(node.request("GET", "/_plugins/_rerank_stack/stats")) - before == {"reranked": len(texts)}
 
 
 def missing_features(server: Server) -> float:

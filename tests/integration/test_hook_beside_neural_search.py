@@ -56,3 +56,10 @@ def test_the_rerank_processor_of_neural_search_still_works(hook: Hook) -> None:
     hook.node.request("PUT", "/_search/pipeline/theirs", {"response_processors": [{"rerank": rerank}]})
     found = hook.node.request("POST", "/cells/_search?search_pipeline=theirs", {**WORDS, "size": 3})
     assert ids(found) == ["2", "1", "0"]
+
+
+def test_both_plugins_read_the_words_of_the_query_context(hook: Hook, dummy: Dummy) -> None:
+    body = {"query": {"match_all": {}}, "ext": {"rerank": {"query_context": {"query_text": "my words"}}}}
+    answer, counters = hook.counted(body, "spread")
+    assert (len(ids(answer)), counters) == (10, {"reranked": 1})
+    assert dummy.last["rerank"] == {"query": "my words"}

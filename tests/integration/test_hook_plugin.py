@@ -69,6 +69,19 @@ def test_the_call_contains_query_candidates_and_options(hook: Hook, dummy: Dummy
     assert (dummy.last["stack_allowed"], dummy.last["raw_values"]) == (True, True)
 
 
+def test_words_are_also_read_from_the_context_of_a_rerank_processor(hook: Hook, dummy: Dummy) -> None:
+    body = {"query": {"match_all": {}}, "ext": {"rerank": {"query_context": {"query_text": "my words"}}}}
+    answer, counters = hook.counted(body)
+    assert (ids(answer), counters) == (NUMBERS[::-1][:10], {"reranked": 1})
+    assert dummy.last["rerank"] == {"query": "my words"}
+    body["ext"]["rerank_stack"] = {"query": "other words", "lang": "de"}
+    hook.search(body)
+    assert dummy.last["rerank"] == {"query": "other words", "lang": "de"}
+    body["ext"] = {"rerank": {"query_context": {"query_text": "x" * 100_001}}}
+    assert hook.counted(body)[1] == {"passed.query_too_long": 1}
+    assert len(ids(hook.plain(body))) == 10
+
+
 def test_features_are_fetched_when_the_service_requests_them(hook: Hook, dummy: Dummy) -> None:
     dummy.reverse(requested_fields=requested("text@v", "meta@w", "no@x"))
     hook.search(WORDS)
@@ -577,9 +590,9 @@ def test_the_plugin_is_installed_upgraded_downgraded_and_removed(dummy: Dummy, t
         node.request("PUT", "/cells/_settings", {"index.search.default_pipeline": None})
         node.request("DELETE", "/_search/pipeline/hook")
         node.kill()
-        run_tool(node, "opensearch-keystore", "remove", "rerank.token")
+        run_tool(node, "opensearch-keystore", "remove", "plugins.rerank_stack.token")
         run_tool(node, "opensearch-plugin", "remove", "rerank")
-        del node._settings["rerank.allowed_urls"]
+        del node._settings["plugins.rerank_stack.allowed_urls"]
         node.start().wait()
         assert ids(node.request("POST", "/cells/_search", WORDS)) == NUMBERS[:10]
     finally:

@@ -5,7 +5,7 @@ final class Protocol {
     static final String PATH = "/v1/hook";
     /** Name of the processor, and of the options in {@code ext}. Neural-search uses {@code rerank}. */
     static final String PROCESSOR = "rerank_stack";
-    static final String ALLOWED_URLS = "rerank.allowed_urls";
+    static final String ALLOWED_URLS = "plugins.rerank_stack.allowed_urls";
     /** The object field of stored features. */
     static final String FEATURES = "rerank_features.";
     /** Bytes of the length of the JSON that begins a call, or an answer. */

@@ -1,6 +1,7 @@
 package rerank.opensearch;
 
 import java.io.IOException;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import org.opensearch.core.common.io.stream.StreamOutput;
@@ -44,15 +45,19 @@ final class RerankExt extends SearchExtBuilder {
         return value instanceof String text && text.length() <= longest;
     }
 
-    /** Remove it from a request: a data node without the plugin could not read it. */
+    /** Remove the options from a request: a data node without the plugin could not read them. */
     static RerankExt take(SearchSourceBuilder source) {
-        for (SearchExtBuilder ext : source == null ? List.<SearchExtBuilder>of() : source.ext()) {
-            if (ext instanceof RerankExt ours) {
-                source.ext(source.ext().stream().filter(other -> other != ours).toList());
-                return ours;
-            }
+        if (source == null || source.ext().isEmpty()) {
+            return new RerankExt(Map.of());
         }
-        return new RerankExt(Map.of());
+        Map<String, Object> values = new HashMap<>();
+        String text = QueryContext.text(source);
+        if (text != null) {
+            values.put("query", text);
+        }
+        source.ext().forEach(ext -> values.putAll(ext instanceof RerankExt ours ? ours.values : Map.of()));
+        source.ext(source.ext().stream().filter(ext -> (ext instanceof RerankExt || ext instanceof QueryContext) == false).toList());
+        return new RerankExt(values);
     }
 
     String text(String name) {

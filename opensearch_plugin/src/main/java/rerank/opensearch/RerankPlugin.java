@@ -1,9 +1,12 @@
 package rerank.opensearch;
 
+import java.io.IOException;
 import java.util.*;
 import java.util.concurrent.Executor;
 import java.util.function.Function;
 import java.util.function.Supplier;
+import org.apache.logging.log4j.LogManager;
+import org.apache.logging.log4j.Logger;
 import org.opensearch.action.support.ActionFilter;
 import org.opensearch.cluster.metadata.IndexNameExpressionResolver;
 import org.opensearch.cluster.node.DiscoveryNodes;
@@ -41,8 +44,10 @@ public final class RerankPlugin extends Plugin implements SearchPipelinePlugin, 
     /** The URLs that pipelines may call. Otherwise anyone who can edit pipelines could send the token to any URL. */
     static final Setting<List<String>> ALLOWED =
         Setting.listSetting(Protocol.ALLOWED_URLS, List.of(), Function.identity(), Setting.Property.NodeScope);
-    private static final Setting<SecureString> TOKEN = SecureSetting.secureString("rerank.token", null);
+    private static final Setting<SecureString> TOKEN = SecureSetting.secureString("plugins.rerank_stack.token", null);
+    private static final Logger logger = LogManager.getLogger(RerankPlugin.class);
     private final List<String> allowed;
+    private final boolean readsQueryContext;
 
     final Stats stats = new Stats();
     ClusterService clusterService;
@@ -56,9 +61,20 @@ public final class RerankPlugin extends Plugin implements SearchPipelinePlugin, 
 
     public RerankPlugin(Settings settings) {
         allowed = ALLOWED.get(settings);
+        readsQueryContext = readsQueryContext(settings);
         // The JDK keeps five idle connections to a service, and would open a new one for each further concurrent call.
         System.getProperties().putIfAbsent("http.maxConnections", "1000");
         reload(settings);
+    }
+
+    /** Whether no other plugin reads {@code ext.rerank}. */
+    private static boolean readsQueryContext(Settings settings) {
+        try {
+            return Environment.PATH_HOME_SETTING.exists(settings) && QueryContext.isReadByNeuralSearch(settings) == false;
+        } catch (IOException e) {
+            logger.warn("the plugins of this node cannot be listed, so ext.rerank is not read", e);
+            return false;
+        }
     }
 
     /** Called on POST /_nodes/reload_secure_settings. */
@@ -141,6 +157,8 @@ public final class RerankPlugin extends Plugin implements SearchPipelinePlugin, 
 
     @Override
     public List<SearchExtSpec<?>> getSearchExts() {
-        return List.of(new SearchExtSpec<>(Protocol.PROCESSOR, in -> new RerankExt(in.readMap()), RerankExt::parse));
+        SearchExtSpec<?> own = new SearchExtSpec<>(Protocol.PROCESSOR, in -> new RerankExt(in.readMap()), RerankExt::parse);
+        SearchExtSpec<?> context = new SearchExtSpec<>(QueryContext.NAME, in -> new QueryContext(in.readMap()), QueryContext::parse);
+        return readsQueryContext ? List.of(own, context) : List.of(own);
     }
 }

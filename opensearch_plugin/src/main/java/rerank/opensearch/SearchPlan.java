@@ -104,6 +104,7 @@ final class SearchPlan implements ToXContentObject {
         boolean wordless = user == null || ext.text("query") == null
             && (user.query() == null || WORDLESS.contains(user.query().getName()));
         return ext.is("off") ? "off"
+            : ext.text("query") != null && ext.text("query").length() > RerankExt.LONGEST_QUERY ? "query_too_long" // in ext.rerank
             : request.scroll() != null ? "scroll"
             : user != null && size == 0 ? "size_0"
             : wordless ? "no_text_query"
@@ -159,7 +160,7 @@ final class SearchPlan implements ToXContentObject {
         boolean ofShards = request.preference() != null && request.preference().startsWith("_shards:");
         AtomicBoolean plain = new AtomicBoolean(
             user.getDerivedFields() == null && user.getDerivedFieldsObject() == null && user.pointInTimeBuilder() == null
-                && user.ext().isEmpty() && Boolean.TRUE.equals(user.explain()) == false && user.profile() == false && ofShards == false);
+                && user.ext().stream().allMatch(ext -> ext.getWriteableName().equals(QueryContext.NAME)) && Boolean.TRUE.equals(user.explain()) == false && user.profile() == false && ofShards == false);
         if (user.query() != null) {
             user.query().visit(new QueryBuilderVisitor() {
                 @Override

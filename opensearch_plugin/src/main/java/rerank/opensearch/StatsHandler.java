@@ -6,7 +6,7 @@ import org.opensearch.core.rest.RestStatus;
 import org.opensearch.rest.*;
 import org.opensearch.transport.client.node.NodeClient;
 
-/** {@code GET /_rerank/stats}. */
+/** {@code GET /_plugins/_rerank_stack/stats}. */
 final class StatsHandler extends BaseRestHandler {
     private final Stats counters;
 
@@ -16,12 +16,12 @@ final class StatsHandler extends BaseRestHandler {
 
     @Override
     public String getName() {
-        return "rerank_stats";
+        return "rerank_stack_stats";
     }
 
     @Override
     public List<Route> routes() {
-        return List.of(new Route(RestRequest.Method.GET, "/_rerank/stats"));
+        return List.of(new Route(RestRequest.Method.GET, "/_plugins/_rerank_stack/stats"));
     }
 
     @Override

@@ -3,12 +3,16 @@ package rerank.opensearch;
 import static org.junit.jupiter.api.Assertions.*;
 
 import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.util.List;
 import java.util.Map;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 import org.opensearch.common.io.stream.BytesStreamOutput;
+import org.opensearch.common.settings.Settings;
 import org.opensearch.common.xcontent.json.JsonXContent;
 import org.opensearch.core.xcontent.DeprecationHandler;
 import org.opensearch.core.xcontent.NamedXContentRegistry;
@@ -59,10 +63,44 @@ class RerankExtTest {
     void optionsAreRemovedFromTheRequest() throws IOException {
         RerankExt ours = parse("{\"off\": true}");
         SearchSourceBuilder source = new SearchSourceBuilder().ext(List.of(ours));
-        assertSame(ours, RerankExt.take(source));
+        assertEquals(ours, RerankExt.take(source));
         assertEquals(List.of(), source.ext());
         assertEquals(Map.of(), RerankExt.take(source).values);
         assertEquals(Map.of(), RerankExt.take(null).values);
+    }
+
+    static QueryContext context(String json) throws IOException {
+        try (XContentParser parser = JsonXContent.jsonXContent.createParser(
+                NamedXContentRegistry.EMPTY, DeprecationHandler.THROW_UNSUPPORTED_OPERATION, json)) {
+            return QueryContext.parse(parser);
+        }
+    }
+
+    @Test
+    void wordsAreAlsoReadWhereNeuralSearchReadsThem() throws IOException {
+        QueryContext context = context("{\"query_context\": {\"query_text\": \"words\"}}");
+        SearchSourceBuilder source = new SearchSourceBuilder().ext(List.of(context, parse("{\"lang\": \"de\"}")));
+        assertEquals(Map.of("query", "words", "lang", "de"), RerankExt.take(source).values);
+        assertEquals(List.of(), source.ext());
+        source.ext(List.of(parse("{\"query\": \"other\"}"), context));
+        assertEquals("other", RerankExt.take(source).text("query"));
+        for (String json : List.of("{}", "{\"query_context\": 3}", "{\"query_context\": {\"query_text_path\": \"query.match\"}}")) {
+            source.ext(List.of(context(json)));
+            assertEquals(Map.of(), RerankExt.take(source).values);
+        }
+    }
+
+    @Test
+    void aNodeWithNeuralSearchReadsTheContextItself(@TempDir Path home) throws IOException {
+        Settings settings = Settings.builder().put("path.home", home).build();
+        assertFalse(QueryContext.isReadByNeuralSearch(settings));
+        Path other = Files.createDirectories(home.resolve("plugins/opensearch-neural-search"));
+        assertFalse(QueryContext.isReadByNeuralSearch(settings));
+        Files.writeString(other.resolve("plugin-descriptor.properties"), "name=rerank\n");
+        assertFalse(QueryContext.isReadByNeuralSearch(settings));
+        Path theirs = Files.createDirectories(home.resolve("plugins/any"));
+        Files.writeString(theirs.resolve("plugin-descriptor.properties"), "version=3\nname=opensearch-neural-search\n");
+        assertTrue(QueryContext.isReadByNeuralSearch(settings));
     }
 
     @Test
