@@ -12,6 +12,7 @@ from rerank.engines.opensearch.templates import PROCESSOR
 from rerank.hook.plugin import ALLOWED
 from rerank.service import schemas
 from rerank.service.app import ENDPOINTS
+from rerank.service.settings import ServeOptions
 
 FILE = Path(__file__).parent / "src/main/java/rerank/opensearch/Protocol.java"
 
@@ -31,6 +32,8 @@ final class Protocol {{
     static final int LONGEST_STACK = {schemas.LONGEST_STACK:_};
     static final int LONGEST_CATEGORY = {schemas.LONGEST_CATEGORY};
     static final int MOST_CATEGORIES = {schemas.MOST_CATEGORIES};
+    /** Documents of a call, by the default of the service. */
+    static final int MOST_CANDIDATES = {most_candidates:_};
     /** Bytes of the JSON of a call, and of the query in it. */
     static final int LONGEST_JSON = {schemas.LONGEST_HOOK:_};
     static final int LONGEST_QUERY = {longest_query:_};
@@ -50,6 +53,7 @@ def java() -> str:
         features=FEATURES,
         schemas=schemas,
         longest_query=schemas.LONGEST_HOOK // 4,
+        most_candidates=ServeOptions().max_candidates,
     )
 
 

@@ -14,7 +14,15 @@ from rerank.hook.base import Hook, HookOptions, Request, differs
 PLUGIN = "rerank"
 """Name of the plugin on a node."""
 
-KEPT = ("stacks", "raw_values", "fetch", "max_connections", "breaker_failures", "breaker_pause")
+KEPT = (
+    "stacks",
+    "raw_values",
+    "fetch",
+    "collapse_factor",
+    "max_connections",
+    "breaker_failures",
+    "breaker_pause",
+)
 """Settings of a pipeline that have no option: an installation keeps them."""
 
 ALLOWED = "plugins.rerank_stack.allowed_urls"

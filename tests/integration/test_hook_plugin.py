@@ -214,7 +214,7 @@ def test_documents_that_change_during_scoring_are_searched_again(
         ("sort", {**WORDS, "sort": ["n"]}),
         ("size_0", {**WORDS, "size": 0, "aggs": {"kinds": {"terms": {"field": "kind"}}}}),
         ("window", {**WORDS, "from": 20, "size": 10}),
-        ("collapse", {**WORDS, "collapse": {"field": "kind"}}),
+        ("collapse_inner_hits", {**WORDS, "collapse": {"field": "kind", "inner_hits": {"name": "more"}}}),
         ("no_text_query", {}),
         ("no_text_query", {"suggest": {"s": {"text": "cel", "term": {"field": "text"}}}}),
         ("no_ids", {**WORDS, "stored_fields": "_none_"}),

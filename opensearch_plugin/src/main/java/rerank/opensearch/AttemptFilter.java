@@ -124,6 +124,7 @@ final class AttemptFilter implements ActionFilter {
     private <Response extends ActionResponse> void again(Attempt attempt, String reason, SearchRequest request,
             Supplier<ThreadContext.StoredContext> inside, ActionListener<Response> listener) {
         attempt.plan().end("failed", reason);
+        attempt.plan().restore();
         try (ThreadContext.StoredContext again = inside.get()) {
             plugin.node.search(attempt.child(request, plugin), ActionListener.wrap((SearchResponse response) -> {
                 plugin.stats.count("failed", reason);

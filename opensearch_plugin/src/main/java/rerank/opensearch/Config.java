@@ -12,18 +12,23 @@ import java.util.Map;
  * keep their order. stacks: those that searches may name. rawValues: whether explanations show the values of signals, which can
  * be values of fields that the user may not see. minScore: hits with a smaller probability of relevance are removed; null: none.
  */
-record Config(URI url, String stack, List<String> stacks, boolean rawValues, int depth, Double minScore, int timeout, boolean failuresAreErrors, boolean fetchesPage,
+record Config(URI url, String stack, List<String> stacks, boolean rawValues, int depth, int collapseFactor, Double minScore, int timeout, boolean failuresAreErrors, boolean fetchesPage,
               boolean shadow, int maxConnections, int breakerFailures, int breakerPause) {
     static Config read(String tag, Map<String, Object> config) {
         return new Config(
             endpoint(tag, readStringProperty(Protocol.PROCESSOR, tag, config, "url")),
             readOptionalStringProperty(Protocol.PROCESSOR, tag, config, "stack"), stacks(tag, config),
             readBooleanProperty(Protocol.PROCESSOR, tag, config, "raw_values", false),
-            number(tag, config, "depth", 100, 10_000), probability(tag, config, "min_score"), number(tag, config, "timeout", 1_000, 60_000),
+            number(tag, config, "depth", 100, 10_000), number(tag, config, "collapse_factor", 3, 100), probability(tag, config, "min_score"), number(tag, config, "timeout", 1_000, 60_000),
             choice(tag, config, "on_failure", "first_stage", "error") == false, choice(tag, config, "fetch", "page", "candidates"),
             readBooleanProperty(Protocol.PROCESSOR, tag, config, "shadow", false),
             number(tag, config, "max_connections", 128, 10_000),
             number(tag, config, "breaker_failures", 5, 1_000_000), number(tag, config, "breaker_pause", 5_000, 3_600_000));
+    }
+
+    /** Candidates of a search with {@code collapse}; more than {@code depth} only up to the default limit of the service. */
+    int groupedDepth() {
+        return Math.min(depth * collapseFactor, Math.max(depth, Protocol.MOST_CANDIDATES));
     }
 
     private static List<String> stacks(String tag, Map<String, Object> config) {

@@ -14,6 +14,8 @@ final class Protocol {
     static final int LONGEST_STACK = 1_000;
     static final int LONGEST_CATEGORY = 300;
     static final int MOST_CATEGORIES = 100;
+    /** Documents of a call, by the default of the service. */
+    static final int MOST_CANDIDATES = 1_000;
     /** Bytes of the JSON of a call, and of the query in it. */
     static final int LONGEST_JSON = 1_048_576;
     static final int LONGEST_QUERY = 262_144;

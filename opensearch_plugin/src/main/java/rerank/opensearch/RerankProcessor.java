@@ -9,6 +9,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.function.Consumer;
 import java.util.stream.Collectors;
 import java.util.stream.IntStream;
+import java.util.stream.Stream;
 import org.apache.logging.log4j.LogManager;
 import org.apache.logging.log4j.Logger;
 import org.apache.lucene.search.TotalHits;
@@ -18,9 +19,9 @@ import org.opensearch.OpenSearchStatusException;
 import org.opensearch.action.search.*;
 import org.opensearch.action.support.GroupedActionListener;
 import org.opensearch.cluster.ClusterState;
+import org.opensearch.cluster.metadata.IndexMetadata;
 import org.opensearch.common.CheckedConsumer;
 import org.opensearch.common.document.DocumentField;
-import org.opensearch.common.settings.Settings;
 import org.opensearch.core.action.ActionListener;
 import org.opensearch.core.common.breaker.CircuitBreakingException;
 import org.opensearch.core.index.shard.ShardId;
@@ -80,7 +81,9 @@ final class RerankProcessor extends AbstractProcessor
             return request;
         }
         try {
-            plan.prepare(config, indices(request));
+            List<IndexMetadata> indices = indices(request);
+            plan.groups = Groups.of(plan.user, indices);
+            plan.prepare(config, indices.stream().map(IndexMetadata::getSettings).toList());
             String reason = plan.reasonToPass(), unreachable = service.unreachable();
             if (reason == null && unreachable == null) {
                 SearchSourceBuilder candidates = plan.candidates();
@@ -103,11 +106,11 @@ final class RerankProcessor extends AbstractProcessor
         return request;
     }
 
-    private List<Settings> indices(SearchRequest request) {
+    private List<IndexMetadata> indices(SearchRequest request) {
         try {
             ClusterState state = plugin.clusterService.state();
             return Arrays.stream(plugin.resolver.concreteIndices(state, request.indicesOptions(), true, request.indices()))
-                .map(index -> state.metadata().getIndexSafe(index).getSettings()).toList();
+                .map(index -> state.metadata().getIndexSafe(index)).toList();
         } catch (RuntimeException e) {
             return List.of(); // missing indices, or indices of other clusters: the search reports them
         }
@@ -143,6 +146,10 @@ final class RerankProcessor extends AbstractProcessor
             .filter(AttemptFilter::mayComeFromFields).findAny();
         if (plan.isRepeated && cause.isPresent()) {
             listener.onFailure(new OpenSearchStatusException("rerank: a shard failed", ExceptionsHelper.status(cause.get()), cause.get()));
+            return;
+        }
+        if (plan.groups != null && (plan.canGroup() && plan.groups.areSingle(found)) == false) {
+            listener.onFailure(new OpenSearchStatusException("rerank: the hits cannot be grouped", RestStatus.BAD_REQUEST));
             return;
         }
         ScoringRequest hits = ScoringRequest.of(plan, found);
@@ -274,7 +281,9 @@ final class RerankProcessor extends AbstractProcessor
             IntStream.range(best.size(), hits.hits().size() + hits.rest().size())
                 .forEach(i -> best.add(new ScoringResponse.Hit(i, hits.at(i).getScore(), null, null)));
         }
-        List<ScoringResponse.Hit> page = plan.page(best);
+        List<ScoringResponse.Hit> ranked = plan.groups == null ? best : plan.groups.first(best, hits);
+        List<ScoringResponse.Hit> page = plan.page(ranked);
+        boolean hasMoreGroups = plan.groups != null && removes == false && hits.hits().size() >= plan.depth && plan.from + plan.size > ranked.size();
         float highest = reranked == false ? response.getHits().getMaxScore() : best.isEmpty() ? Float.NaN : best.get(0).score();
         TotalHits counted = response.getHits().getTotalHits(); // null: not requested
         TotalHits total = removes && counted != null ? new TotalHits(best.size(), TotalHits.Relation.EQUAL_TO) : counted;
@@ -284,8 +293,15 @@ final class RerankProcessor extends AbstractProcessor
             for (int i = 0; i < page.size(); i++) {
                 show(plan, page.get(i), hits, documents.get(i), reranked);
             }
-            SearchHit[] all = documents.toArray(SearchHit[]::new);
-            listener.onResponse(copy(response, new SearchHits(all, total, highest), plan, start));
+            if (hasMoreGroups == false) {
+                SearchHit[] all = documents.toArray(SearchHit[]::new);
+                listener.onResponse(copy(response, new SearchHits(all, total, highest), plan, start));
+                return;
+            }
+            search(plan, new SearchRequest(plan.sent).source(plan.pageAfter(ranked.size())), ending(listener, more -> {
+                SearchHit[] all = Stream.concat(documents.stream(), Arrays.stream(more.getHits().getHits())).toArray(SearchHit[]::new);
+                listener.onResponse(copy(response, new SearchHits(all, total, highest), plan, start));
+            }, listener::onFailure));
         }, listener::onFailure);
         List<SearchHit> chosen = page.stream().map(one -> hits.at(one.position())).toList();
         if (plan.idsOnly == false || chosen.isEmpty()) {

@@ -63,6 +63,7 @@ final class SearchPlan implements ToXContentObject {
     /** Of the stack and the names of the indices, which can be long. */
     UUID key;
     int indices; // number of searched indices
+    Groups groups; // of a search with collapse that can be reranked; null: none
     ScoringResponse.RequestedFields requested = ScoringResponse.RequestedFields.NONE;
     /** Fields that are fetched only for the service. */
     List<String> added = List.of();
@@ -109,13 +110,19 @@ final class SearchPlan implements ToXContentObject {
             : user != null && size == 0 ? "size_0"
             : wordless ? "no_text_query"
             : user.searchAfter() != null ? "search_after"
-            : user.collapse() != null ? "collapse"
+            : user.collapse() != null && user.collapse().getInnerHits().isEmpty() == false ? "collapse_inner_hits"
+            : user.collapse() != null && groups == null || canGroup() == false ? "collapse"
             : user.slice() != null ? "slice"
             : sorted(user.sorts()) ? "sort"
             : user.pointInTimeBuilder() != null && breaksTies() ? "pit" // search_after needs the order of the first stage
             : user.storedFields() != null && user.storedFields().fetchFields() == false ? "no_ids" // _none_
             : from >= depth && minScore == null ? "window" // the page begins after the candidates
             : null;
+    }
+
+    /** Whether the candidates have the values of the groups. */
+    boolean canGroup() {
+        return groups == null || idsOnly || groups.isShownOtherwise(user) == false;
     }
 
     private static boolean sorted(List<SortBuilder<?>> sorts) {
@@ -130,7 +137,7 @@ final class SearchPlan implements ToXContentObject {
 
     /** Read the settings, within the limits of the indices. */
     void prepare(Config config, List<Settings> indices) {
-        depth = config.depth();
+        depth = groups == null ? config.depth() : config.groupedDepth();
         int mostFields = Integer.MAX_VALUE;
         for (Settings index : indices) {
             depth = Math.min(depth, IndexSettings.MAX_RESULT_WINDOW_SETTING.get(index));
@@ -183,7 +190,7 @@ final class SearchPlan implements ToXContentObject {
 
     /** The search for the candidates. */
     SearchSourceBuilder candidates() {
-        SearchSourceBuilder source = (idsOnly ? withoutFields() : user.shallowCopy()).from(0).size(Math.max(depth, from + size))
+        SearchSourceBuilder source = (idsOnly ? withoutFields() : user.shallowCopy()).from(0).size(groups == null ? Math.max(depth, from + size) : depth)
             .seqNoAndPrimaryTerm(true);
         if (breaksTies()) {
             source.trackScores(true);
@@ -197,7 +204,14 @@ final class SearchPlan implements ToXContentObject {
         added = requested.features().stream().map(Protocol.FEATURES::concat)
             .filter(field -> own.stream().noneMatch(asked -> Regex.simpleMatch(asked.field, field))).toList();
         added.forEach(source::docValueField);
-        return source;
+        return groups == null ? source : groups.with(source.collapse(null));
+    }
+
+    /** Remove added fields from the user's search: its shallow copies share its lists. */
+    void restore() {
+        if (user != null && user.docValueFields() != null) {
+            user.docValueFields().removeIf(field -> added.contains(field.field));
+        }
     }
 
     /** A copy of the user's search without lists of fields: a builder cannot empty these lists. */
@@ -246,6 +260,13 @@ final class SearchPlan implements ToXContentObject {
             source.query(user.query() == null ? which : QueryBuilders.boolQuery().must(user.query()).filter(which))
                 .highlighter(user.highlighter()).includeNamedQueriesScores(user.includeNamedQueriesScore());
         }
-        return source;
+        return groups == null ? source : groups.with(source);
+    }
+
+    /** The part of the user's page after the groups of the candidates, by the groups of OpenSearch, which are the same. */
+    SearchSourceBuilder pageAfter(int groupCount) {
+        restore();
+        int begin = Math.max(from, groupCount);
+        return asSent(user.shallowCopy()).from(begin).size(from + size - begin).trackTotalHits(false);
     }
 }

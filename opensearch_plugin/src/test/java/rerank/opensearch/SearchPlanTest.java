@@ -154,6 +154,28 @@ class SearchPlanTest {
     }
 
     @Test
+    void addedFieldsAreRemovedFromTheSearchOfTheUser() {
+        SearchPlan plan = prepared(words().docValueField("year"), Map.of());
+        plan.requested = REQUESTED;
+        plan.candidates();
+        plan.restore();
+        assertEquals(List.of("year"), plan.user.docValueFields().stream().map(field -> field.field).toList());
+    }
+
+    @Test
+    void candidatesOfGroupsAreSingleDocuments() {
+        SearchPlan plan = plan(words().from(2).size(3).collapse(new CollapseBuilder("tags")), Map.of(), Map.of());
+        plan.groups = new Groups("tags");
+        plan.prepare(ConfigTest.read(Map.of()), List.of(Settings.EMPTY));
+        assertNull(plan.reasonToPass());
+        SearchSourceBuilder candidates = plan.candidates();
+        assertNull(candidates.collapse());
+        assertEquals(300, candidates.size());
+        assertEquals(List.of("tags"), candidates.docValueFields().stream().map(field -> field.field).toList());
+        assertNotNull(plan.user.collapse());
+    }
+
+    @Test
     void aPageAfterTheCandidatesIsComplete() {
         assertEquals(104, prepared(words().from(99).size(5), Map.of()).candidates().size());
         assertEquals(100, prepared(words().from(90).size(5), Map.of()).candidates().size());
