@@ -1,0 +1,274 @@
+"""Judgments that people make by hand, in a file of JSON lines.
+
+Lines are only appended. The last line of a judge for a document decides; ``null`` takes a grade back.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median_low
+from typing import Annotated
+
+import msgspec
+
+from rerank.errors import InputError, RerankError
+from rerank.files import DISK_ERRORS, sync_folder, trouble
+from rerank.formats.lines import check_fields, decode
+from rerank.formats.opening import name_of
+from rerank.records import Qrels
+from rerank.text import plural
+
+HIGHEST_GRADE = 3
+LONGEST_NAME = 100
+LONGEST_NOTE = 1000
+
+Grade = Annotated[int, msgspec.Meta(ge=0, le=HIGHEST_GRADE)]
+JudgeName = Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_NAME)]
+Note = Annotated[str, msgspec.Meta(max_length=LONGEST_NOTE)]
+File = str | os.PathLike[str]
+
+
+class NotSavedError(RerankError):
+    """A judgment could not be written to disk, so it does not count."""
+
+
+class HandJudgment(msgspec.Struct, frozen=True):
+    """One line of the file.
+
+    query_id, id: of the query and the document. grade: 0 to 3; None takes the grade of this judge back.
+    note: remark of the judge. by: name of the judge. at: time in UTC, ISO 8601.
+    """
+
+    query_id: str
+    id: str
+    grade: Grade | None
+    by: JudgeName
+    note: Note = ""
+    at: str = ""
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Query, document and judge: a later line with the same key replaces this one."""
+        return self.query_id, self.id, self.by
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    """Grades of several judges for the same document. grades: judge -> grade."""
+
+    query_id: str
+    id: str
+    grades: dict[str, int]
+
+    @property
+    def difference(self) -> int:
+        """The largest grade minus the smallest one."""
+        return max(self.grades.values()) - min(self.grades.values())
+
+
+@dataclass(frozen=True)
+class JudgmentSummary:
+    """The judgments of all judges together.
+
+    qrels: the median of the grades of each document; of two middle grades, the lower one.
+    judges: name -> number of graded documents.
+    shared: number of documents with several judges.
+    disagreements: the documents whose grades differ, the largest difference first.
+    """
+
+    qrels: Qrels
+    judges: dict[str, int]
+    shared: int
+    disagreements: list[Disagreement]
+
+    def describe(self) -> str:
+        """Return the agreement of the judges in one line; empty with one judge.
+
+        >>> lines = [HandJudgment("q1", "a", 3, by="ann"), HandJudgment("q1", "a", 1, by="ben")]
+        >>> summarize_judgments(lines).describe()
+        '1 document has several judges; 1 has different grades, 1 of these by 2 or more; the median counts'
+        """
+        if not self.shared:
+            return ""
+        far = sum(disagreement.difference >= 2 for disagreement in self.disagreements)
+        return (
+            f"{plural(self.shared, 'document[ has|s have] several judges')};"
+            f" {plural(len(self.disagreements), '[has|have] different grades')}, {far} of these by 2 or more;"
+            " the median counts"
+        )
+
+
+def read_judgments(path: File) -> list[HandJudgment]:
+    """Return the judgments of a file that count, by their order in it: the last line of each judge.
+
+    An incomplete last line, of a service that was killed, is ignored. Raises InputError for other bad lines.
+
+    >>> path = folder / "pool.judged.jsonl"
+    >>> line = '{"query_id": "q1", "id": "a", "grade": 2, "by": "ann", "at": "2026-01-31T09:30:00Z"}'
+    >>> _ = path.write_text(line + "\\n" + line[:40])
+    >>> [(judgment.id, judgment.grade) for judgment in read_judgments(path)]
+    [('a', 2)]
+    """
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise trouble(error, path) or InputError(f"{os.fspath(path)}: {error.strerror}") from error
+    return current_judgments(parse_judgments(name_of(path), data))
+
+
+def current_judgments(lines: Sequence[HandJudgment]) -> list[HandJudgment]:
+    """Return the last line of each query, document and judge, without those that take a grade back."""
+    latest: dict[tuple[str, str, str], HandJudgment] = {}
+    for line in lines:
+        latest.pop(line.key, None)
+        latest[line.key] = line
+    return [line for line in latest.values() if line.grade is not None]
+
+
+def parse_judgments(name: str, data: bytes, first: int = 1) -> list[HandJudgment]:
+    """Return all lines of the file ``name``, except for an incomplete last one. Raises InputError.
+
+    first: number of the first line, for errors.
+    """
+    parts = data.split(b"\n")
+    if not is_complete(parts[-1]):
+        parts.pop()
+    lines = []
+    for number, line in enumerate(parts, first):
+        if line.strip():
+            lines.append(_parse_line(f"{name}:{number}", line))
+    return lines
+
+
+def is_complete(line: bytes) -> bool:
+    """Return whether a line without its end is a JSON object, not a part of one."""
+    try:
+        return isinstance(msgspec.json.decode(line), dict)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
+
+
+def _parse_line(location: str, line: bytes) -> HandJudgment:
+    try:
+        fields = msgspec.json.decode(decode(location, line))
+    except msgspec.DecodeError as error:
+        raise InputError(
+            f"{location}: not a judgment in JSON ({error}); remove the line, or name a file that"
+            " `rerank serve --judge` wrote"
+        ) from error
+    if not isinstance(fields, dict):
+        raise InputError(f"{location}: not a JSON object; name a file that `rerank serve --judge` wrote")
+    return check_fields(location, fields, HandJudgment)
+
+
+def summarize_judgments(judgments: Sequence[HandJudgment]) -> JudgmentSummary:
+    """Return the judgments of all judges as one grade per document, and where the judges differ.
+
+    judgments: of :func:`read_judgments`.
+
+    >>> lines = [HandJudgment("q1", "a", 3, by="ann"), HandJudgment("q1", "a", 1, by="ben")]
+    >>> summary = summarize_judgments([*lines, HandJudgment("q1", "b", 0, by="ann")])
+    >>> dict(summary.qrels["q1"]), summary.judges, summary.shared
+    ({'a': 1, 'b': 0}, {'ann': 2, 'ben': 1}, 1)
+    """
+    grades: dict[tuple[str, str], dict[str, int]] = {}
+    judges: dict[str, int] = {}
+    for judgment in judgments:
+        if judgment.grade is not None:
+            grades.setdefault((judgment.query_id, judgment.id), {})[judgment.by] = judgment.grade
+            judges[judgment.by] = judges.get(judgment.by, 0) + 1
+    qrels = Qrels((query, id, median_low(by_judge.values())) for (query, id), by_judge in grades.items())
+    several = [Disagreement(*key, by_judge) for key, by_judge in grades.items() if len(by_judge) > 1]
+    different = [document for document in several if document.difference]
+    different.sort(key=lambda document: (-document.difference, document.query_id, document.id))
+    return JudgmentSummary(qrels, judges, len(several), different)
+
+
+class JudgmentFile:
+    """A file of judgments that several processes append to.
+
+    lines: all lines that were read so far. Each line is on disk before :meth:`append` returns.
+    """
+
+    def __init__(self, path: File) -> None:
+        self.path = Path(path)
+        self.lines: list[HandJudgment] = []
+        self._read_to = 0
+        self._newlines = 0
+        with self._locked() as descriptor:
+            self._read_new_lines(descriptor)
+        sync_folder(self.path.parent)
+
+    def refresh(self) -> None:
+        """Read the lines that other processes have appended. Raises InputError for damaged lines."""
+        if not self.path.exists() or self.path.stat().st_size != self._read_to:
+            with self._locked() as descriptor:
+                self._read_new_lines(descriptor)
+
+    def append(self, judgment: HandJudgment) -> None:
+        """Append a line and flush it to disk. Raises NotSavedError; then the file is as before."""
+        data = msgspec.json.encode(judgment) + b"\n"
+        with self._locked() as descriptor:
+            self._read_new_lines(descriptor)
+            end = self._end_last_line(descriptor)
+            try:
+                written = os.write(descriptor, data)
+                if written < len(data):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                os.fsync(descriptor)
+            except OSError as error:
+                os.ftruncate(descriptor, end)
+                raise self._not_saved(error) from error
+            self._read_new_lines(descriptor)
+
+    @contextmanager
+    def _locked(self) -> Iterator[int]:
+        """Open the file for appending, and lock it."""
+        try:
+            descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise self._not_saved(error) from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _read_new_lines(self, descriptor: int) -> None:
+        """Read the complete lines behind the last position."""
+        size = os.fstat(descriptor).st_size
+        if size < self._read_to:  # another program has replaced the file
+            self._read_to = 0
+            self._newlines = 0
+            self.lines.clear()
+        data = os.pread(descriptor, size - self._read_to, self._read_to)
+        complete = data[: data.rfind(b"\n") + 1]
+        self.lines += parse_judgments(str(self.path), complete, self._newlines + 1)
+        self._read_to += len(complete)
+        self._newlines += complete.count(b"\n")
+
+    def _end_last_line(self, descriptor: int) -> int:
+        """End the last line, or remove a part of one that was never confirmed. Return the size."""
+        size = os.fstat(descriptor).st_size
+        rest = os.pread(descriptor, size - self._read_to, self._read_to)
+        if not rest:
+            return size
+        try:
+            if is_complete(rest):
+                os.write(descriptor, b"\n")
+                self._read_new_lines(descriptor)
+            else:
+                os.ftruncate(descriptor, self._read_to)
+        except OSError as error:
+            raise self._not_saved(error) from error
+        return self._read_to
+
+    def _not_saved(self, error: OSError) -> NotSavedError:
+        advice = "free space, then grade again" if error.errno in DISK_ERRORS else "check the file"
+        return NotSavedError(f"not saved: {self.path}: {error.strerror or error}; {advice}")
