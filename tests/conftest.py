@@ -22,16 +22,16 @@ from hypothesis import settings
 from xdist.scheduler import LoadGroupScheduling
 
 # assertions of these helpers show their values
-pytest.register_assert_rewrite("tests.opensearch_faults", "tests.pages", "tests.hook")
+pytest.register_assert_rewrite("tests.support")
 
 # The duration of an example depends on the other work of the machine.
 settings.register_profile("untimed", deadline=None, max_examples=40)
 settings.load_profile("untimed")
 
-from tests import forked, hook
-from tests.commands import Small, plain, run, script, small, spawn, trained, workspace, write_lines
-from tests.node import CannotRunError, Node, running, with_ml_commons
-from tests.unavailable import unavailable
+from tests.support import hook, processes
+from tests.support.cli import Small, plain, run, script, small, spawn, trained, workspace, write_lines
+from tests.support.opensearch import unavailable
+from tools.opensearch_node import CannotRunError, Node, running, with_ml_commons
 
 __all__ = ["plain", "run", "script", "small", "spawn", "trained", "workspace", "write_lines"]
 
@@ -107,8 +107,8 @@ def interruptible() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def forks() -> ModuleType:
-    """Starts the command, or other code, in processes that need not import torch (``tests/forked.py``)."""
-    return forked
+    """Starts the command, or other code, in processes that need not import torch."""
+    return processes
 
 
 @pytest.fixture(scope="session")

@@ -7,13 +7,13 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 tests=(
     tests/unit/test_arguments.py
-    tests/unit/test_cnn_ranker.py
-    tests/unit/test_concept_training.py
-    tests/unit/test_evaluation.py
-    tests/unit/test_local_engine.py
-    tests/unit/test_projection.py
-    tests/unit/test_service_request_scores.py
-    tests/unit/test_tuning.py
+    tests/unit/rankers/test_cnn_ranker.py
+    tests/unit/rankers/test_concept_training.py
+    tests/unit/evaluation/test_evaluation.py
+    tests/unit/engines/test_local_engine.py
+    tests/unit/rankers/test_projection.py
+    tests/unit/service/test_service_request_scores.py
+    tests/unit/tuning/test_tuning.py
     tests/end_to_end/test_demo.py
 )
 if [ $# -gt 0 ]; then

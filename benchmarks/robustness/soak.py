@@ -50,12 +50,12 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # tests.node
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # tools
 
 import rerank.demo
 from rerank.workspace import Workspace
-from tests.node import Node, running
-from tests.plugin import SETTINGS, build
+from tools.opensearch_node import Node, running
+from tools.opensearch_plugin import SETTINGS, build
 
 INDEX = "soak"
 MIX = {"hook": 6, "search": 2, "rerank": 2}

@@ -58,9 +58,16 @@ from hook_cases import (
 
 import rerank.demo
 from rerank import Document, Workspace
-from tests.node import Node, free_port, running, with_ml_commons
-from tests.plugin import SETTINGS, build, put_pipeline
-from tests.stock import LOCAL, PRIVATE, TRUSTED
+from tools.opensearch_node import (
+    LOCAL_ENDPOINTS,
+    PRIVATE_ADDRESSES,
+    TRUSTED_ENDPOINTS,
+    Node,
+    free_port,
+    running,
+    with_ml_commons,
+)
+from tools.opensearch_plugin import SETTINGS, build, put_pipeline
 
 KEPT = Path(__file__).parent / "hook.json"
 DEPTHS = (100, 1000)
@@ -334,7 +341,7 @@ def main() -> None:
         stock: list[Case] = []
         if given.stock:
             options = ("--route", "stock", "--timeout", 20, "--depth", 100)
-            stack.enter_context(node.changed({TRUSTED: LOCAL, PRIVATE: True}))
+            stack.enter_context(node.changed({TRUSTED_ENDPOINTS: LOCAL_ENDPOINTS, PRIVATE_ADDRESSES: True}))
             cli("hook", "install", "-w", workspace, "--service", service, "--stack", given.stack, *options)
             stock = [Case(node, "stock, depth 100", 10, f"rerank-{INDEX}-stock", more, words=True)]
         theirs = attached(node, folder, rankers, stack, given.stack) if given.attached else []

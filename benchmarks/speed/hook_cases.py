@@ -22,9 +22,9 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # tests.node
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # tools
 
-from tests.node import Node
+from tools.opensearch_node import Node
 
 INDEX = "speed"
 WEIGHTS = "tfidf*0.40 + text*0.35 + meta*0.25"

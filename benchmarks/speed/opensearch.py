@@ -2,8 +2,8 @@
 
     python benchmarks/speed/opensearch.py CORPUS.jsonl[.gz] QUERIES.jsonl[.gz] [--lang en] [--url URL]
 
-Without --url the script starts a node (tests/node.py; needs Java and Maven). The sides take turns in every
-round.
+Without --url the script starts a node (tools/opensearch_node.py; needs Java and Maven). The
+sides take turns in every round.
 
 - ``direct`` ingest: ``parallel_bulk`` of opensearch-py with its defaults, from the same file, into an index
   with the same mapping, and a refresh.
@@ -258,7 +258,7 @@ def main() -> None:
     with ExitStack() as stack:
         url = options.url
         if url is None:
-            from tests.node import running
+            from tools.opensearch_node import running
 
             url = stack.enter_context(running(heap="2g", java=())).url
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))

@@ -21,7 +21,7 @@ from tests.conformance.engine_rules import FEATURE_RULES, RULES, lengths
 from tests.conformance.ranker_rules import DOCUMENTS, QUERIES, check_ranker
 from tests.conformance.rules import run
 from tests.conformance.vector_rules import RULES as VECTOR_RULES
-from tests.rankers import cnn, projection
+from tests.support.rankers import cnn, projection
 
 
 @pytest.mark.parametrize("head", ["cosine", "mlp"])

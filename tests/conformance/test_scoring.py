@@ -13,7 +13,7 @@ from rerank.records import Document, Query
 from rerank.scoring.pipeline import Pipeline
 from rerank.scoring.scorer import ScoringInput, ScoringResult
 from tests.conformance.test_engines import ENGINES, kinds
-from tests.rankers import Plain
+from tests.support.rankers import Plain
 
 IDS = ["a", "b", "c", "d", "e"]
 DOCUMENTS = [Document(id, text="tree " * (i + 1), categories=(id,)) for i, id in enumerate(IDS)]

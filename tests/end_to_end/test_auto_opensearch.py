@@ -8,8 +8,8 @@ import rerank
 from rerank.engines.opensearch import Settings
 from rerank.workflows.auto import plan as ranker_plan
 from rerank.workflows.auto.plan import Rule
-from tests.commands import write_demo_collection
-from tests.watch import Watch
+from tests.support.cli import write_demo_collection
+from tests.support.progress import Watch
 
 
 def test_auto_builds_a_stack_in_a_cluster_and_resumes(run, node, small, tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ import shlex
 import pytest
 
 from rerank import Workspace
-from tests.states import STACK, document_lines, state
+from tests.support.data import STACK, document_lines, state
 
 GZIP = gzip.compress(b"".join(document_lines(500)), mtime=0)
 LINES = {

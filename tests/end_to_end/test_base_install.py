@@ -14,10 +14,10 @@ import pytest
 
 import rerank
 from rerank.errors import EXTRAS
-from tests.dense import linked_documents, options, write_judgments
-from tests.installed import ROOT, closure, environment_with, project
-from tests.programs import output
-from tests.service import serving
+from tests.support.cli import ROOT, closure, environment_with, project
+from tests.support.dense import linked_documents, options, write_judgments
+from tests.support.processes import output
+from tests.support.service import serving
 
 TOPIC = "w10 w11 w12 w13 w14"
 

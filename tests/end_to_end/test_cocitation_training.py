@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.dense import linked_documents, options
+from tests.support.dense import linked_documents, options
 
 
 def test_citations_train_a_second_encoder_for_a_stack(run, tiny, write_lines, tmp_path):

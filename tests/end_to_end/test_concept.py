@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from rerank import Document, Workspace
-from tests import dense
 from tests.conformance.ranker_rules import check_ranker
+from tests.support import dense
 
 TOPICS = 6
 TEXTS = [{key: one[key] for key in ("_id", "text")} for one in dense.documents()]

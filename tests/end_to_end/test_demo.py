@@ -7,7 +7,7 @@ import json
 import pytest
 
 import rerank.demo
-from tests.commands import write_demo_collection
+from tests.support.cli import write_demo_collection
 
 STACK = f"{rerank.demo.STACK},{rerank.demo.ENCODER}"  # tests have MiniLM
 

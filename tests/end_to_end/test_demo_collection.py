@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unavailable import unavailable
+from tests.support.opensearch import unavailable
 
 ROOT = Path(__file__).resolve().parents[2]
 COLLECTION = ROOT / "rerank" / "demo" / "collection"

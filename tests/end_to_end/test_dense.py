@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.dense import linked_documents, options, write_judgments
+from tests.support.dense import linked_documents, options, write_judgments
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from tests.dense import documents, options, stored_ranker, wait_for_step
+from tests.support.dense import documents, options, stored_ranker, wait_for_step
 
 
 @pytest.fixture

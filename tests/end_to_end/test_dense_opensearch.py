@@ -13,9 +13,9 @@ import pytest
 
 from rerank.formats import read_queries
 from rerank.workspace import Workspace
-from tests.commands import foreign_index
-from tests.dense import linked_documents, options, write_judgments
-from tests.service import serving
+from tests.support.dense import linked_documents, options, write_judgments
+from tests.support.opensearch import foreign_index
+from tests.support.service import serving
 
 DOCUMENTS = linked_documents()
 SIZE = len(DOCUMENTS)

@@ -16,9 +16,11 @@ from typing import Any
 import pytest
 
 from rerank.formats import read_queries
-from tests.commands import write_demo_collection
-from tests.installed import environment_with
-from tests.node import (
+from tests.support.cli import environment_with, write_demo_collection
+from tests.support.opensearch import unavailable
+from tests.support.processes import output, run_program
+from tests.support.service import wait_until
+from tools.opensearch_node import (
     QUICK,
     VERSION,
     CannotRunError,
@@ -29,10 +31,7 @@ from tests.node import (
     java_home,
     with_plugins,
 )
-from tests.plugin import build
-from tests.programs import output, run_program
-from tests.service import wait_until
-from tests.unavailable import unavailable
+from tools.opensearch_plugin import build
 
 yaml = pytest.importorskip("yaml", reason="PyYAML reads compose.yaml; pip install -e '.[dev]'")
 

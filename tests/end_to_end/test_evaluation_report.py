@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands import copy_workspace
-from tests.pages import browser, check_in_browser, check_page
+from tests.support.browser import browser, check_in_browser, check_page
+from tests.support.cli import copy_workspace
 
 __all__ = ["browser"]
 

@@ -23,9 +23,7 @@ from rerank.stack.normalize import Moments
 from rerank.stack.relevance import Calibration, RelevanceModel
 from rerank.stack.stack import Stack
 from rerank.workspace import Workspace
-from tests.cross_encoder import bert
-from tests.endpoints import call_hook, read_answer
-from tests.hook import (
+from tests.support.hook import (
     TOKEN,
     Hits,
     articles,
@@ -39,8 +37,9 @@ from tests.hook import (
     scored,
     texts,
 )
-from tests.node import Node, free_port
-from tests.service import Server, negate_scores, serving, wait_until
+from tests.support.rankers import bert
+from tests.support.service import Server, call_hook, negate_scores, read_answer, serving, wait_until
+from tools.opensearch_node import Node, free_port
 
 STACK = "bm25*0.4 + text*0.35 + meta*0.25"
 INDEX = "articles"

@@ -16,12 +16,12 @@ import pytest
 
 from rerank import Stack, Workspace
 from rerank.records import SearchTemplate
-from tests.hook import TOKEN, Hits, assert_equal_hits, flat, hook_status, query_hits, scored
-from tests.hook import ids as found
-from tests.hook import texts as query_texts
-from tests.node import Node, free_port
-from tests.plugin import put_pipeline
-from tests.service import Server, serving, wait_until
+from tests.support.hook import TOKEN, Hits, assert_equal_hits, flat, hook_status, query_hits, scored
+from tests.support.hook import ids as found
+from tests.support.hook import texts as query_texts
+from tests.support.service import Server, serving, wait_until
+from tools.opensearch_node import Node, free_port
+from tools.opensearch_plugin import put_pipeline
 
 STACK = "bm25*0.3 + text*0.4 + meta*0.3"
 MAPPING = {

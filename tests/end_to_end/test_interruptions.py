@@ -9,8 +9,8 @@ import pytest
 
 from rerank import Workspace
 from rerank.engines.local.engine import LocalEngine
-from tests.commands import limit_file_size
-from tests.states import STACK, document_lines, state
+from tests.support.cli import limit_file_size
+from tests.support.data import STACK, document_lines, state
 
 
 @pytest.mark.parametrize(

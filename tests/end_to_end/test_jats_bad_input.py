@@ -8,7 +8,7 @@ import tarfile
 import zipfile
 
 from rerank import Workspace
-from tests.unit.test_jats import BOMB, FIVE, article, cite, reference
+from tests.unit.formats.test_jats import BOMB, FIVE, article, cite, reference
 
 GOOD = article(f"<p>It is known {cite(1)}, {cite(2)}.</p>", doi="10.1000/good")
 

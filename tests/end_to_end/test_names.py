@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.dense import linked_documents, options, write_judgments
+from tests.support.dense import linked_documents, options, write_judgments
 
 
 @pytest.fixture(scope="module")

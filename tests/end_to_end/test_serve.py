@@ -19,9 +19,20 @@ from rerank.engines.opensearch.columns import Column
 from rerank.records import Query
 from rerank.stack.stack import Stack
 from rerank.workspace import Workspace
-from tests.endpoints import HOOK, STACK, WORDS, call, call_hook, candidates, move_to_cluster, read_answer
-from tests.hook import query_hits, texts
-from tests.service import Server, serving, wait_until
+from tests.support.hook import query_hits, texts
+from tests.support.service import (
+    HOOK,
+    STACK,
+    WORDS,
+    Server,
+    call,
+    call_hook,
+    candidates,
+    move_to_cluster,
+    read_answer,
+    serving,
+    wait_until,
+)
 
 __all__ = ["candidates"]
 

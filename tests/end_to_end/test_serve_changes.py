@@ -23,9 +23,23 @@ import pytest
 from rerank.records import Query
 from rerank.stack.stack import Stack
 from rerank.workspace import Workspace
-from tests.endpoints import HOOK, STACK, WORDS, call, call_hook, candidates, move_to_cluster, read_answer
-from tests.load import run_clients
-from tests.service import Answer, Server, kind_of, negate_scores, serving, wait_until
+from tests.support.service import (
+    HOOK,
+    STACK,
+    WORDS,
+    Answer,
+    Server,
+    call,
+    call_hook,
+    candidates,
+    kind_of,
+    move_to_cluster,
+    negate_scores,
+    read_answer,
+    run_clients,
+    serving,
+    wait_until,
+)
 
 __all__ = ["candidates"]
 

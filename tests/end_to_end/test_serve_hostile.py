@@ -17,8 +17,7 @@ from pathlib import Path
 import pytest
 
 from rerank.service.server import remove_abandoned_folders
-from tests.endpoints import call, call_hook
-from tests.service import Server, serving, wait_until
+from tests.support.service import Server, call, call_hook, serving, wait_until
 
 WOLF = {"query": "wolf"}
 NO_HITS = call({"ids": [], "scores": []})

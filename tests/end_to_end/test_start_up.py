@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 from tests.end_to_end.test_cli import STACK
-from tests.programs import output
+from tests.support.processes import output
 
 WITHOUT_SCIPY = ("torch", "gensim", "transformers", "sklearn")
 HEAVY = (*WITHOUT_SCIPY, "scipy")

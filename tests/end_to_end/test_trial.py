@@ -9,7 +9,7 @@ import pytest
 from rerank.cli import output
 
 import rerank
-from tests.commands import copy_workspace
+from tests.support.cli import copy_workspace
 
 STACK = "tfidf,text,meta"
 

@@ -20,10 +20,10 @@ from pathlib import Path
 import pytest
 
 from rerank.demo import COLLECTION
-from tests.hook import running
-from tests.node import free_port
-from tests.programs import output
+from tests.support.hook import running
+from tests.support.processes import output
 from tests.unit.test_docs import EVERY, ROOT
+from tools.opensearch_node import free_port
 
 TUTORIALS = Path(__file__).parents[2] / "docs" / "tutorials"
 NUMBER = re.compile(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?")

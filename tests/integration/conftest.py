@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from rerank.engines.opensearch import bulk
-from tests.commands import Result
-from tests.hook import Dummy, Hook, fill
-from tests.node import Node
-from tests.opensearch_faults import MANY, at, lines
-from tests.proxy import Authority
+from tests.support.cli import Result
+from tests.support.hook import Dummy, Hook, fill
+from tests.support.opensearch import MANY, Authority, at, lines
+from tools.opensearch_node import Node
 
 
 @pytest.fixture(scope="module")

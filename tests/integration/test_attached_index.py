@@ -17,9 +17,9 @@ from rerank.engines.opensearch import Settings
 from rerank.errors import UsageError
 from rerank.filters import filters_of
 from rerank.formats import read_template
-from tests.commands import run_here as run
-from tests.node import Node
-from tests.service import wait_until
+from tests.support.cli import run_here as run
+from tests.support.service import wait_until
+from tools.opensearch_node import Node
 
 ALIAS = "library"
 FIELDS = {"title": ["name"], "text": ["body"]}

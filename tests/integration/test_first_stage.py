@@ -18,9 +18,9 @@ from rerank.errors import InputError, UsageError
 from rerank.filters import filters_of
 from rerank.formats import read_template
 from rerank.records import Candidates, SearchTemplate
-from tests.commands import run_here as run
-from tests.commands import write_json_lines
-from tests.node import Node
+from tests.support.cli import run_here as run
+from tests.support.cli import write_json_lines
+from tools.opensearch_node import Node
 
 INDEX = "shelf"
 BODY = """{"query": {"function_score": {

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.hook import COUNT, NUMBERS, WORDS, Dummy, Hook, fill, ids
-from tests.node import Node
+from tests.support.hook import COUNT, NUMBERS, WORDS, Dummy, Hook, fill, ids
+from tools.opensearch_node import Node
 
 
 @pytest.fixture(scope="module")

@@ -24,10 +24,9 @@ import pytest
 from rerank.rankers.cnn.ranker import CnnRanker
 from rerank.rankers.cnn.towers import Head
 from rerank.workspace import Workspace
-from tests.hook import Hits, Hook, articles, flat, scored, texts
-from tests.load import run_clients
-from tests.node import Node, free_port
-from tests.service import Server, serving, wait_until
+from tests.support.hook import Hits, Hook, articles, flat, scored, texts
+from tests.support.service import Server, run_clients, serving, wait_until
+from tools.opensearch_node import Node, free_port
 
 pytestmark = pytest.mark.slow
 

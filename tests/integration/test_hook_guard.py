@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.hook import (
+from tests.support.hook import (
     NUMBERS,
     WORDS,
     Dummy,
@@ -17,8 +17,8 @@ from tests.hook import (
     reverse,
     without_took,
 )
-from tests.node import Node
-from tests.plugin import put_pipeline
+from tools.opensearch_node import Node
+from tools.opensearch_plugin import put_pipeline
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from rerank import Workspace
 from rerank.hook import HookOptions, try_search
 from rerank.hook.plugin import PluginHook
-from tests.hook import (
+from tests.support.hook import (
     COUNT,
     NUMBERS,
     PLACES,

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.hook import (
+from tests.support.hook import (
     COUNT,
     NUMBERS,
     PLACES,
@@ -29,9 +29,9 @@ from tests.hook import (
     reverse,
     without_took,
 )
-from tests.node import VERSION, Node, distribution, with_plugins
-from tests.plugin import SETTINGS, build, put_pipeline, set_token, tool_environment
-from tests.programs import run_program
+from tests.support.processes import run_program
+from tools.opensearch_node import VERSION, Node, distribution, with_plugins
+from tools.opensearch_plugin import SETTINGS, build, put_pipeline, set_token, tool_environment
 
 
 def test_hits_have_the_order_of_the_service(hook: Hook, dummy: Dummy) -> None:

@@ -1,7 +1,7 @@
 """Document- and field-level security: the hook shows, sends and reads only data that the user may see.
 
-A test plugin (tests/rights_plugin) hides documents and fields by a header of the request. It wraps index
-readers, as OpenSearch's security plugin does.
+A test plugin (tests/support/rights_plugin) hides documents and fields by a header of the request. It wraps
+index readers, as OpenSearch's security plugin does.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from rerank.workspace import Workspace
-from tests.hook import PLACES, WORDS, Dummy, Hook, ids, requested, reverse, without_took
-from tests.node import Node
-from tests.plugin import put_pipeline
-from tests.service import Server, serving, wait_until
+from tests.support.hook import PLACES, WORDS, Dummy, Hook, ids, requested, reverse, without_took
+from tests.support.service import Server, serving, wait_until
+from tools.opensearch_node import Node
+from tools.opensearch_plugin import put_pipeline
 
 COUNT = 30
 SECRET = {

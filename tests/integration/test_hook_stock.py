@@ -19,22 +19,25 @@ import pytest
 from rerank import Workspace
 from rerank.hook import HookOptions
 from rerank.hook.stock import MADE, connector
-from tests.hook import articles, assert_equal_hits, hook_status, ids, query_hits, scored, texts
-from tests.node import Node, free_port
-from tests.proxy import Answer, Proxy
-from tests.service import Server, serving, wait_until
-from tests.stock import (
+from tests.support.hook import (
     INDEX,
-    LOCAL,
     ML,
     PIPELINE,
-    PRIVATE,
     STACK,
     TOKEN,
-    TRUSTED,
+    articles,
+    assert_equal_hits,
     broken_service,
+    hook_status,
+    ids,
     installed_hook,
+    query_hits,
+    scored,
+    texts,
 )
+from tests.support.opensearch import Answer, Proxy
+from tests.support.service import Server, serving, wait_until
+from tools.opensearch_node import LOCAL_ENDPOINTS, PRIVATE_ADDRESSES, TRUSTED_ENDPOINTS, Node, free_port
 
 pytestmark = pytest.mark.slow
 
@@ -47,7 +50,7 @@ def cluster(ml_node, small, trained, tmp_path_factory) -> Path:
 @pytest.fixture(scope="module", autouse=True)
 def permitted(ml_node) -> Iterator[None]:
     """ML Commons may call services on this machine."""
-    with ml_node.changed({TRUSTED: LOCAL, PRIVATE: True}):
+    with ml_node.changed({TRUSTED_ENDPOINTS: LOCAL_ENDPOINTS, PRIVATE_ADDRESSES: True}):
         yield
 
 
@@ -196,12 +199,13 @@ def test_cluster_settings_that_forbid_the_call_are_reported(cluster, service, to
     args = ("-w", cluster, *options(service, token))
     before = ml_node.request("GET", "/_cluster/settings")["persistent"]
     try:
-        ml_node.request("PUT", "/_cluster/settings", {"persistent": dict.fromkeys((TRUSTED, PRIVATE))})
+        unset = dict.fromkeys((TRUSTED_ENDPOINTS, PRIVATE_ADDRESSES))
+        ml_node.request("PUT", "/_cluster/settings", {"persistent": unset})
         run("hook", "install", *args).fails(
             1, "trusted connector endpoint", "docs/guides/plugin.md#stock-processors"
         )
         assert_no_parts_remain(ml_node)
-        ml_node.request("PUT", "/_cluster/settings", {"persistent": {TRUSTED: LOCAL}})
+        ml_node.request("PUT", "/_cluster/settings", {"persistent": {TRUSTED_ENDPOINTS: LOCAL_ENDPOINTS}})
         done = run("hook", "install", *args)
         assert "private" in done.err
         assert "docs/guides/plugin.md#stock-processors" in done.err

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.hook import (
+from tests.support.hook import (
     COUNT,
     NUMBERS,
     PLACES,
@@ -27,8 +27,8 @@ from tests.hook import (
     reverse,
     without_took,
 )
-from tests.node import Node
-from tests.service import wait_until
+from tests.support.service import wait_until
+from tools.opensearch_node import Node
 
 
 def hang(handler: Handler, body: dict[str, Any]) -> None:

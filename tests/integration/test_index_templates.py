@@ -15,8 +15,8 @@ import pytest
 from rerank.index_templates import component, index_body
 
 from rerank.text import STEMMERS, Terms, analyzer
-from tests.node import Node
-from tests.unit.test_index_templates import FILES
+from tests.unit.index_templates.test_index_templates import FILES
+from tools.opensearch_node import Node
 
 COMPONENTS = [name for name in FILES if not name.startswith("rerank-index-")]
 ANALYSES = [name.removeprefix("rerank-analysis-") for name in FILES if name.startswith("rerank-analysis-")]

@@ -11,8 +11,8 @@ import numpy as np
 from rerank import Workspace
 from rerank.service.hook_hits import HookHits
 from rerank.service.schemas import HookCall
-from tests.node import Node
-from tests.opensearch_faults import at, documents, indices, reading_commands, texts
+from tests.support.opensearch import at, documents, indices, reading_commands, texts
+from tools.opensearch_node import Node
 
 
 def test_an_index_that_another_client_deleted(run, folder, few, node, name):

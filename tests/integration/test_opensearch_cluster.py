@@ -23,9 +23,9 @@ from rerank.engines.opensearch import OpenSearchEngine, Settings, bulk, doc_valu
 from rerank.engines.opensearch.columns import FEATURES
 from rerank.errors import EngineError
 from rerank.records import Document
-from tests.node import CannotRunError, Cluster, Node
-from tests.service import wait_until
-from tests.unavailable import unavailable
+from tests.support.opensearch import unavailable
+from tests.support.service import wait_until
+from tools.opensearch_node import CannotRunError, Cluster, Node
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

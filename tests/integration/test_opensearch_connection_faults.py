@@ -1,6 +1,6 @@
 """Nodes that do not answer, hang, or answer invalidly, and certificates: one-line errors, no data loss.
 
-A proxy (tests/proxy.py) in front of a real node causes these faults.
+A proxy (``tests/support/opensearch.py``) in front of a real node causes these faults.
 """
 
 from __future__ import annotations
@@ -14,13 +14,19 @@ from opensearchpy.exceptions import ConnectionTimeout
 
 from rerank.engines.opensearch import Settings
 from rerank.engines.opensearch.connection import connect
-from tests.node import free_port
-from tests.opensearch_faults import at, documents, edit, lines, other_scheme, profile, texts
-from tests.proxy import (
+from tests.support.opensearch import (
     Proxy,
     answering,
+    at,
+    documents,
+    edit,
+    lines,
     only_bulks,
+    other_scheme,
+    profile,
+    texts,
 )
+from tools.opensearch_node import free_port
 
 
 def test_a_service_that_does_not_answer(run, few, tmp_path):

@@ -11,15 +11,23 @@ from typing import Any
 import pytest
 
 from rerank import Workspace
-from tests.commands import limit_file_size
-from tests.node import CannotRunError, Node, running
-from tests.opensearch_faults import MANY, at, count, documents, edit, indices, lines, start_command, texts
-from tests.proxy import (
+from tests.support.cli import limit_file_size
+from tests.support.opensearch import (
+    MANY,
     Gate,
     Proxy,
+    at,
+    count,
+    documents,
+    edit,
+    indices,
+    lines,
+    start_command,
+    texts,
+    unavailable,
 )
-from tests.service import wait_until
-from tests.unavailable import unavailable
+from tests.support.service import wait_until
+from tools.opensearch_node import CannotRunError, Node, running
 
 
 @pytest.mark.parametrize("size", [0, 100_000])

@@ -1,6 +1,6 @@
 """Refusals of a cluster: blocks, documents, missing shards, and failed bulk requests.
 
-The tests use real nodes and a proxy (tests/proxy.py).
+The tests use real nodes and a proxy (``tests/support/opensearch.py``).
 """
 
 from __future__ import annotations
@@ -13,14 +13,21 @@ from typing import Any
 
 import pytest
 
-from tests.opensearch_faults import BUSY, MANY, at, documents, edit, indices, lines, texts
-from tests.proxy import (
+from tests.support.opensearch import (
+    BUSY,
+    MANY,
     Answer,
     Proxy,
     answering,
+    at,
+    documents,
+    edit,
     first,
+    indices,
+    lines,
     only_bulks,
     slow,
+    texts,
 )
 
 

@@ -1,6 +1,6 @@
 """Passwords, tokens and signatures are sent to the cluster, and appear nowhere in output or files.
 
-A proxy (tests/proxy.py) in front of a real node requires them.
+A proxy (``tests/support/opensearch.py``) in front of a real node requires them.
 """
 
 from __future__ import annotations
@@ -13,14 +13,19 @@ from typing import Any
 
 import pytest
 
-from tests.opensearch_faults import REFUSED, at, documents, edit, profile, texts
-from tests.proxy import (
+from tests.support.opensearch import (
+    REFUSED,
     Proxy,
     answering,
+    at,
     aws,
     basic,
     bearer,
+    documents,
+    edit,
     only_bulks,
+    profile,
+    texts,
 )
 
 

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from rerank.service.query_text import query_text
-from tests.node import Node
+from tools.opensearch_node import Node
 
 PIECES = {
     "query_string": [

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save, save_file
 from rerank.arrays import map_arrays
 from rerank.rankers.registry import load_ranker
 from tests.conformance.ranker_rules import DOCUMENTS, QUERIES
-from tests.rankers import cnn, projection
+from tests.support.rankers import cnn, projection
 
 ARRAYS = {
     "matrix": np.arange(12, dtype=np.float16).reshape(4, 3),

@@ -10,7 +10,7 @@ from rerank.cli.program import COMMANDS, cli
 
 from rerank.stack.file import StackFile
 from rerank.stack.normalize import NORMALIZATIONS
-from tests.programs import output
+from tests.support.processes import output
 from tools.site import commands_of, on_page_content
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.programs import output
+from tests.support.processes import output
 from tests.unit.test_architecture import COMMANDS, LIBRARY, ROOT, nodes
 
 FINDINGS = {"C901": 0, "PLR0912": 0, "PLR0913": 27, "PLR0915": 0}

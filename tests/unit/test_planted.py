@@ -9,8 +9,8 @@ import pytest
 from rerank import Document, Workspace, encode
 from rerank.engines.base import SearchRequest
 from rerank.errors import WorkspaceError
-from tests.rankers import cnn
-from tests.states import folder, fruit, tune_fruit
+from tests.support.data import folder, fruit, tune_fruit
+from tests.support.rankers import cnn
 
 __all__ = ["folder", "fruit"]
 

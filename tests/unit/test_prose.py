@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.programs import output
+from tests.support.processes import output
 
 ROOT = Path(__file__).parents[2]
 LIMITS = {"docs": 0.5, "docstrings": 0.3, "help and messages": 1.2}

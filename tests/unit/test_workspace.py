@@ -27,8 +27,8 @@ from rerank.stack.stack import Stack
 from rerank.workflows.ingest import ingest
 from rerank.workflows.train import train
 from rerank.workspace import Workspace
-from tests.rankers import cnn
-from tests.unit.test_local_engine_crash import PROCESSES, kill_after, kill_before, run_in_child
+from tests.support.rankers import cnn
+from tests.unit.engines.test_local_engine_crash import PROCESSES, kill_after, kill_before, run_in_child
 
 PROCESSES.set_forkserver_preload([__name__])
 

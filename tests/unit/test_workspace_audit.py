@@ -27,9 +27,9 @@ from rerank.files import folder_lock
 from rerank.records import Document, Query
 from rerank.workflows.ingest import ingest
 from rerank.workspace import Workspace
-from tests.rankers import cnn
-from tests.states import folder, fruit, fruit_documents, make_fruit
-from tests.unit.test_local_engine_crash import PROCESSES, kill_after, run_in_child
+from tests.support.data import folder, fruit, fruit_documents, make_fruit
+from tests.support.rankers import cnn
+from tests.unit.engines.test_local_engine_crash import PROCESSES, kill_after, run_in_child
 
 PROCESSES.set_forkserver_preload([__name__])
 __all__ = ["folder", "fruit"]

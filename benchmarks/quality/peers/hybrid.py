@@ -19,7 +19,7 @@ import numpy as np
 from collection import DEPTH, Collection, Costs, arguments, ndcg, settings_of, time_queries, write
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
-from tests.node import Node, running, with_ml_commons
+from tools.opensearch_node import Node, running, with_ml_commons
 
 GRID = list(product(("min_max", "l2", "z_score"), (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)))
 """Normalization and weight of BM25. The weight of k-NN is 1 minus the weight of BM25."""

@@ -1,0 +1,247 @@
+"""The papers page equals the output of benchmarks/papers/page.py, and its verdicts follow from figures."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from rerank.rankers.graphs.citations import Citations
+from rerank.records import Document, Qrels, Query
+from rerank.tuning.score_table import ScoreTable
+
+SCRIPTS = Path(__file__).parents[3] / "benchmarks" / "papers"
+
+
+@pytest.fixture(scope="module")
+def scripts() -> Any:
+    """Return a function that imports a module of benchmarks/papers by name. It may need benchmarks/."""
+    with pytest.MonkeyPatch.context() as patch:
+        for folder in (SCRIPTS,):
+            patch.syspath_prepend(folder)
+        yield importlib.import_module
+
+
+def test_the_papers_page_equals_the_output_of_its_command(scripts: Any) -> None:
+    page = scripts("page")
+    made = page.pages()
+    for path, text in made.items():
+        assert path.read_text("utf-8") == text, "run python benchmarks/papers/page.py"
+    drawn = {path for path in made if path.suffix == ".svg"}
+    assert drawn == {*page.FIGURES.glob("*.svg")}
+    for path in drawn:
+        ElementTree.parse(path)
+
+
+def lines_of_results() -> list[dict[str, Any]]:
+    files = sorted((SCRIPTS / "results").glob("*.jsonl"))
+    return [json.loads(line) for file in files for line in file.read_text("utf-8").splitlines()]
+
+
+def test_every_result_has_its_command_date_and_commit() -> None:
+    results = lines_of_results()
+    assert results
+    for result in results:
+        commands = [result.get("command"), *(row.get("command") for row in result.get("rows", ()) if row)]
+        assert result["table"]
+        assert any(commands), result["step"]
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d", result["date"]), result["step"]
+        assert re.fullmatch(r"[0-9a-f]{7,40}", result["commit"]), result["step"]
+
+
+def test_commands_of_results_exist() -> None:
+    shared = (SCRIPTS / "running.py").read_text("utf-8")
+    for result in lines_of_results():
+        script, *words = result["command"].removeprefix("python benchmarks/papers/").split() or [""]
+        if (SCRIPTS / script).is_file() and script.endswith(".py"):
+            text = shared + (SCRIPTS / script).read_text("utf-8")
+            options = [word.removeprefix("--") for word in words if word.startswith("--")]
+            unknown = [
+                option for option in options if f'"--{option}"' not in text and f'"{option}"' not in text
+            ]
+            assert unknown == [], result["step"]
+
+
+# By hand: a two-sided p of 0.05 is 1.96 standard errors, 0.01 is 2.576, 0.32 is 0.994.
+@pytest.mark.parametrize(
+    ("deltas", "ps", "above", "keeps", "equal"),
+    [
+        # 0.02 is 2.576 standard errors of 0.0078.
+        ([0.02], [0.01], "holds", "holds", "does not hold"),
+        ([-0.02], [0.01], "does not hold", "does not hold", "does not hold"),
+        # 0.02 is 0.994 standard errors of 0.0201, so the range is -0.013 to 0.053.
+        ([0.02], [0.32], "not decided", "not decided", "not decided"),
+        ([-0.02], [0.32], "not decided", "not decided", "not decided"),
+        # The standard error is 0.002, so a gain of 0.01 is excluded.
+        ([0.002], [0.32], "does not hold", "holds", "holds"),
+        ([-0.002], [0.32], "does not hold", "holds", "holds"),
+        # A significant loss is a loss, even if it is small.
+        ([-0.002], [0.01], "does not hold", "does not hold", "does not hold"),
+        # One seed loses significantly, and so does the mean: -0.015 is 2.33 standard errors of 0.0064.
+        ([-0.02, -0.01], [0.01, 0.05], "does not hold", "does not hold", "does not hold"),
+        # Seeds that contradict each other: mean 0, standard error 0.0078.
+        ([0.02, -0.02], [0.01, 0.01], "not decided", "not decided", "not decided"),
+        # A seed with p = 1 has no standard error. It takes 0.0102, and 0.01 / 0.0102 is 0.98.
+        ([0.02, 0.0], [0.05, 1.0], "not decided", "holds", "not decided"),
+        ([0.0], [1.0], "not decided", "not decided", "not decided"),
+        ([0.02], [None], "not tested (same direction)", "not tested (same direction)", None),
+        ([-0.02, 0.01], [0.01, None], "not tested (other direction)", "not tested (other direction)", None),
+    ],
+)
+def test_verdicts_follow_from_deltas_and_p_values(
+    scripts: Any, deltas: list[float], ps: list[float | None], above: str, keeps: str, equal: str | None
+) -> None:
+    found = scripts("verdicts").difference(deltas, ps)
+    assert (found.above(), found.keeps()) == (above, keeps)
+    assert equal is None or found.equal() == equal
+
+
+def test_the_mean_over_seeds_is_tested(scripts: Any) -> None:
+    """By hand: standard errors 0.0102 and 0.0078, mean 0.0090; 0.02 / 0.0090 = 2.227, so p = 0.026."""
+    found = scripts("verdicts").difference([0.02, 0.02], [0.05, 0.01])
+    assert found.p == pytest.approx(0.0260, abs=5e-4)
+
+
+def test_a_claim_of_several_parts_has_the_weakest_verdict(scripts: Any) -> None:
+    all_of = scripts("verdicts").all_of
+    holds, untested = "holds", "not tested (same direction)"
+    assert all_of([holds, holds]) == holds
+    assert all_of([holds, untested]) == untested
+    assert all_of([untested, "not decided", holds]) == "not decided"
+    assert all_of(["not decided", "does not hold", holds]) == "does not hold"
+
+
+def test_words_are_translated_by_pairs_of_texts(scripts: Any) -> None:
+    """Model 1 separates a word from the words that always occur with it."""
+    pairs = [
+        ("red house", "casa rossa"),
+        ("house", "casa"),
+        ("red book", "libro rosso rossa"),
+        ("book", "libro"),
+    ]
+    translations = scripts("translations")
+    model = translations.model_one([(left.split(), right.split()) for left, right in pairs])
+    found = translations.best_translations(model)
+    assert found == {"book": "libro", "house": "casa", "red": "rossa"}
+
+
+def test_candidates_of_a_protocol_are_part_of_the_deepest_pool(scripts: Any) -> None:
+    """By hand: r and s are relevant, and tf-idf does not find s. Documents b and c tie."""
+    scores = {"a": 0.9, "r": 0.8, "b": 0.7, "c": 0.7, "d": 0.1, "s": 0.0}
+    rows = [("q", list(scores), np.array([[one] for one in scores.values()]))]
+    table = ScoreTable.build(["tfidf"], rows)
+    qrels = Qrels([("q", "r", 2), ("q", "s", 1)])
+    cut = scripts("run_003").cut
+
+    def ids(kind: str, count: int, seed: int = 0) -> str:
+        return "".join(cut(table, qrels, kind, count, seed).rows[0].ids)
+
+    assert [ids("retrieved", n) for n in (1, 3, 9)] == ["a", "abr", "abcdr"]
+    assert [ids("pool-first", n) for n in (1, 2, 9)] == ["ars", "abrs", "abcdrs"]
+    assert {ids("pool-random", 1, seed) for seed in range(40)} == {"ars", "brs", "crs", "drs"}
+    assert ids("pool-random", 4) == "abcdrs"
+
+
+def test_degraded_categories_have_the_expected_errors(scripts: Any) -> None:
+    """Half of the categories are dropped, a quarter become a sibling, and each run draws the same ones."""
+    degraded = scripts("run_003").degraded
+    queries = [Query(str(n), "x", tuple("abcd")) for n in range(500)]
+    drawn = [degraded(query, {one: [one.upper()] for one in "abc"}) for query in queries]
+    assert drawn == [degraded(query, {one: [one.upper()] for one in "abc"}) for query in queries]
+    of = "".join(one for found in drawn for one in found)
+    assert len(of) == pytest.approx(1000, abs=80)
+    assert sum(of.count(one) for one in "ABC") == pytest.approx(375, abs=60)
+    assert "D" not in of  # D has no sibling
+
+
+def test_without_best_removes_documents_of_the_highest_grade(scripts: Any) -> None:
+    """By hand: without b, c is the first document of the only query with another relevant document."""
+    qrels = Qrels([("p", "b", 2), ("p", "c", 1), ("q", "b", 2)])
+    runs, rest = scripts("run_003").without_best({"s": {"p": ["a", "b", "c"], "q": ["b"]}}, qrels)
+    assert (runs, dict(rest["p"]), [*rest]) == ({"s": {"p": ["a", "c"]}}, {"c": 1}, ["p"])
+
+
+def test_pooled_auc_matches_values_by_hand(scripts: Any) -> None:
+    """By hand: the pairs of grades 2 and 1 are 0.9, 0.2 and 0.8, 0.1. Three of four are in order."""
+    qrels = Qrels([("p", "a", 2), ("p", "b", 1), ("q", "a", 2), ("q", "b", 1)])
+    scores = {"p": (["a", "b"], [0.9, 0.8]), "q": (["a", "b"], [0.2, 0.1])}
+    other = {"p": (["a", "b"], [0.9, 0.1]), "q": (["a"], [0.2])}
+    found = scripts("run_002").pooled(scores, other, qrels)
+    assert (found["pairs"], found["auc"], found["input"]) == (4, 0.75, 1.0)
+
+
+def test_co_citation_claims_use_tests_of_either_direction(scripts: Any) -> None:
+    """A test of a against b also decides b against a. A test without a p-value decides nothing."""
+    measures = {"MAP sentence": [0.5], "MAP paragraph": [0.5]}
+    step = {
+        "collection": "c", "start": "s", "command": "m", "note": "", "corrected": True,
+        "rows": [{"how": how, "seeds": 2, "measures": measures} for how in ("sentence", "direct")],
+        "tests": [
+            {"above": "direct", "than": "sentence", "measure": "MAP sentence", "delta": -0.1, "p": 0.01}
+        ],
+    }  # fmt: skip
+    run = scripts("claims_001").Run(step)
+    assert run.difference("sentence", "direct", "MAP sentence").above() == "holds"
+    assert run.difference("sentence", "direct", "MAP paragraph").above() == "not decided"
+
+
+def test_all_passages_of_a_document_are_scored_by_equation_6(scripts: Any) -> None:
+    """By hand: cosines 0.9, 0.5, 0.1 with weights exp(-0.05 k). Another document has one passage."""
+    cosines = np.array([0.9, 0.5, 0.1, 1.0])
+    vectors = np.stack([cosines, np.sqrt(1 - cosines**2)], axis=1).astype(np.float32)
+    owners, places, counts = np.array([0, 0, 0, 1]), np.array([0, 1, 2, 0]), np.array([3, 1, 0])
+    fragments = scripts("fragments").Fragments(vectors, owners, places, counts)
+    found = fragments.scores(np.array([[1.0, 0.0]], np.float32))
+    expected = {"best 2": [0.704999, 1, 0], "best 5": [0.513328, 1, 0], "sum 5": [1.394596, 0.951229, 0]}
+    assert {name: scores[0].tolist() for name, scores in found.items()} == {
+        name: pytest.approx(scores, abs=1e-5) for name, scores in expected.items()
+    }
+    assert (fragments.first() == [vectors[0], vectors[3], np.zeros(2)]).all()
+
+
+def test_hard_negatives_of_specter_are_cited_by_cited_documents(scripts: Any) -> None:
+    """By hand: p cites a and q, and q cites a, b, c. So b and c are the hard negatives of p."""
+    cited = {"p": "aq", "q": "abc", "r": "d"}
+    documents = [
+        Document(
+            key,
+            title=f"title of {key}",
+            extra={
+                "citations": [{"ref": ref} for ref in cited.get(key, "")],
+                "references": {ref: f"title of {ref}" for ref in cited.get(key, "")},
+            },
+        )
+        for key in "pqrxyz"
+    ]
+    graph = Citations.from_documents(documents)
+    usable = np.ones(len(graph.ids), np.bool_)
+    triplets = scripts("ablations").CitingTriplets.of(graph, usable, hard=2)
+    keys = triplets.network.keys
+    assert [keys[one] for one in triplets.with_hard()] == ["p"]
+    assert {keys[one] for one in triplets.targets()} == {"p", "q", "r"}
+    drawn = triplets.draw(keys.index("p"), np.random.default_rng(0))
+    names = [(keys[positive], keys[negative]) for positive, negative in drawn]
+    assert len(names) == 5
+    assert {positive for positive, _ in names} <= {"a", "q"}
+    assert {negative for _, negative in names[:2]} == {"b", "c"}
+    assert not {negative for _, negative in names} & {"p", "a", "q"}
+
+
+def test_language_model_training_masks_a_share_of_the_tokens(scripts: Any) -> None:
+    """Only chosen tokens change, and most of them become the mask."""
+    module = scripts("language_model")
+    vocabulary = module.Vocabulary(np.arange(200, 300, dtype=np.int32), 7)
+    tokens = np.arange(100, 140, dtype=np.int32)
+    seen = [module.masked(tokens, vocabulary, np.random.default_rng(seed)) for seed in range(100)]
+    for changed, original, where in seen:
+        assert len({*where.tolist()}) == 6
+        assert (np.delete(changed, where) == np.delete(original, where)).all()
+    values = np.concatenate([changed[where] for changed, _, where in seen])
+    assert np.mean(values == 7) == pytest.approx(0.8, abs=0.06)
+    assert np.mean(values >= 200) == pytest.approx(0.1, abs=0.05)

@@ -1,0 +1,319 @@
+"""`rerank auto`: the stack it builds from a folder, its splits, its choice of rankers, and resuming."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+import rerank
+from rerank import Qrels, Query
+from rerank.errors import InputError, WorkspaceError
+from rerank.workflows.auto import plan as ranker_plan
+from rerank.workflows.auto.files import read_folder
+from rerank.workflows.auto.plan import CollectionFacts, Rule, unmet
+from rerank.workflows.auto.splits import split
+from rerank.workflows.auto.training import Deadline
+from tests.support.progress import Watch
+from tests.support.rankers import cnn
+
+QUERIES = [Query(f"q{i:03}", f"word{i}") for i in range(300)]
+
+
+def judged(first, last):
+    return Qrels((query.id, "d", 1) for query in QUERIES[first:last])
+
+
+def parts(given, **how):
+    found = split(given, QUERIES, {"d"}, **how)
+    return found, set(found.train), set(found.dev), set(found.test)
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (
+            ["corpus.jsonl.gz", "queries.jsonl", "qrels/train.tsv", "qrels/dev.tsv", "qrels/test.tsv.gz"],
+            {"train": "train.tsv", "dev": "dev.tsv", "test": "test.tsv.gz"},
+        ),
+        (["corpus.jsonl", "queries.jsonl.gz", "qrels.tsv"], {"all": "qrels.tsv"}),
+        (
+            ["corpus.jsonl", "queries.jsonl", "qrels.tsv", "qrels/train.tsv", "qrels/test.tsv"],
+            {"train": "train.tsv", "test": "test.tsv"},
+        ),
+    ],
+)
+def test_files_are_recognized_by_their_names(tmp_path, names, told):
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    found = read_folder(tmp_path)
+    assert {name: path.name for name, path in found.qrels.items()} == told
+    assert found.categories is None
+    (tmp_path / "categories.tsv").touch()
+    assert tmp_path / "categories.tsv" in read_folder(tmp_path).files()
+
+
+@pytest.mark.parametrize("name", ["validation.tsv", "valid.csv", "val.tsv.gz"])
+def test_other_names_of_the_dev_split_are_read(tmp_path, name):
+    (tmp_path / "qrels").mkdir()
+    for file in ("corpus.csv", "queries.jsonl.bz2", f"qrels/{name}"):
+        (tmp_path / file).write_bytes(b"")
+    folder = read_folder(tmp_path)
+    assert folder.qrels == {"dev": tmp_path / "qrels" / name}
+    assert (folder.corpus.name, folder.queries.name) == ("corpus.csv", "queries.jsonl.bz2")
+    (tmp_path / "qrels" / "dev.tsv").write_bytes(b"")
+    with pytest.raises(InputError, match="have the same meaning"):
+        read_folder(tmp_path)
+
+
+def test_given_splits_are_used_unchanged():
+    given = {"train": judged(0, 200), "dev": judged(200, 250), "test": judged(250, 300)}
+    found, *_ = parts(given)
+    assert (found.train, found.dev, found.test, found.notes) == (*given.values(), ())
+
+
+@pytest.mark.parametrize(
+    ("given", "sizes"),
+    [
+        ({"all": judged(0, 300)}, (180, 60, 60)),
+        ({"test": judged(0, 300)}, (180, 60, 60)),
+        ({"train": judged(0, 250), "test": judged(250, 300)}, (200, 50, 50)),
+        ({"dev": judged(0, 250), "test": judged(250, 300)}, (200, 50, 50)),
+        ({"train": judged(0, 250), "dev": judged(250, 300)}, (200, 50, 50)),
+        ({"all": judged(0, 40)}, (0, 20, 20)),
+        ({"train": judged(0, 40), "dev": judged(40, 60), "test": judged(60, 90)}, (0, 60, 30)),
+        ({"dev": judged(0, 40), "test": judged(60, 90)}, (0, 40, 30)),
+    ],
+)
+def test_missing_splits_are_sampled(given, sizes):
+    found, train, dev, test = parts(given)
+    assert (len(train), len(dev), len(test)) == sizes
+    assert not train & dev
+    assert not (train | dev) & test
+    assert found.notes
+    if "test" in given and len(given) > 1:
+        assert found.test == given["test"]
+    assert parts(given) == parts(given)
+    if "all" in given:
+        assert parts(given, seed=1) != parts(given)
+
+
+def test_equal_queries_are_in_the_same_split():
+    queries = [Query(f"q{i:03}", f"Word  {i // 2}" if i % 2 else f"word {i // 2}") for i in range(200)]
+    everything = Qrels((query.id, "d", 1) for query in queries)
+    drawn = split({"all": everything}, queries, {"d"})
+    texts = [{int(id[1:]) // 2 for id in one} for one in (drawn.train, drawn.dev, drawn.test)]
+    assert sum(map(len, texts)) == 100
+    halves = {
+        "train": Qrels((q.id, "d", 1) for q in queries[::2]),
+        "test": Qrels((q.id, "d", 1) for q in queries[1:40:2]),
+    }
+    given = split(halves, queries, {"d"})
+    assert len(given.test) == 20
+    assert len(given.train) + len(given.dev) == 80
+    assert given.notes[0] == "20 train queries are also in test or dev: not used for train"
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ({"all": judged(0, 9)}, "9 .*too few"),
+        ({"train": judged(0, 90), "test": judged(90, 93)}, "3 for test are too few"),
+    ],
+)
+def test_too_few_queries_are_refused(given, what):
+    with pytest.raises(InputError, match=f"{what}.*; judge more queries"):
+        split(given, QUERIES, {"d"})
+    with pytest.raises(InputError, match="0 judged queries have a text and a relevant document"):
+        split(given, QUERIES, {"elsewhere"})
+
+
+def test_queries_of_a_given_test_set_are_never_used_for_training():
+    """This includes a query whose documents are missing. It is measured and counts as 0."""
+    test = Qrels([*((query.id, "d", 1) for query in QUERIES[250:]), ("q000", "elsewhere", 1)])
+    found, train, dev, measured = parts({"train": judged(0, 250), "test": test})
+    assert "q000" in measured
+    assert not (train | dev) & measured
+    assert found.notes[1] == "1 train query is also in test or dev: not used for train"
+
+
+def test_large_collections_get_fewer_epochs():
+    (rule,) = [rule for rule in ranker_plan.RULES if rule.ranker == "meta"]
+    steps = [
+        rule.steps(CollectionFacts(documents=documents, train_queries=100, train_pairs=pairs))
+        for documents, pairs in ((20_000, 20_000), (20_001, 5), (5, 20_001), (5, 200_001))
+    ]
+    assert steps == [12, 6, 6, 3]
+
+
+def test_rules_choose_rankers_by_the_facts_of_the_collection():
+    def trained(**facts):
+        reasons = unmet(CollectionFacts(documents=2000, **facts))
+        return [rule.ranker for rule in ranker_plan.RULES if reasons.keys().isdisjoint(rule.needs)]
+
+    assert trained(train_queries=500) == ["s2net", "text"]
+    assert trained(train_queries=500, with_categories=0.5) == ["meta", "s2net", "text"]
+    assert trained(train_queries=0, with_categories=0.5) == []
+    rich = {"train_queries": 500, "links": 3.0, "model": True}
+    assert trained(**rich) == ["dense", "s2net", "adapter", "text", "dense_judged", "dense_links"]
+    assert trained(**{**rich, "links": 0.1}) == ["dense", "s2net", "adapter", "text", "dense_judged"]
+    assert trained(**{**rich, "model": False}) == ["s2net", "text"]
+    assert trained(train_queries=20, model=True) == ["dense"]
+    # An encoder of one language needs judgments for another. A model that the user named reads any
+    # language.
+    for languages, reads in (
+        (("en", "en"), True),
+        (("en", None), True),
+        ((None, None), True),
+        (("it", "it"), False),
+        (("it", None), False),
+        (("it", "en"), False),
+    ):
+        of = {**rich, "languages": languages}
+        for one in ("dense_links", "dense_judged"):
+            assert (one in trained(**of, reads="en")) == reads, (one, languages)
+        assert ("dense" in trained(**{**of, "train_queries": 20}, reads="en")) == reads, languages
+        assert "adapter" in trained(**of, reads="en"), languages
+        assert "dense_links" in trained(**of), languages
+    facts = CollectionFacts(documents=2000, **rich, languages=("it", "en"), reads="en")
+    assert "reads 'en', but there are texts in 'it'; --model" in unmet(facts)["language"]
+
+
+QUICK = {"dim": 20, "letters": 0}
+LSI = Rule("lsi", (), "it is quick", config=QUICK)
+CLLSI = Rule("cllsi", (), "it is quick, too", config=QUICK)
+
+
+@pytest.fixture
+def folder(small, tmp_path):
+    """100 documents with short texts: compressed, and with a judged query for each one in one file."""
+    path = tmp_path / "theirs"
+    path.mkdir()
+    asked = [json.loads(line)["_id"] for line in Path(small.queries).read_text().splitlines()[:100]]
+    documents = [{**one, "text": one["text"][:200]} for one in small.documents if f"q:{one['_id']}" in asked]
+    lines = "".join(json.dumps(document) + "\n" for document in documents)
+    (path / "corpus.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    shutil.copy(small.queries, path / "queries.jsonl")
+    rows = [f"{id}\t{id.removeprefix('q:')}\t1\n" for id in asked]
+    (path / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(rows))
+    return path
+
+
+def test_auto_builds_a_stack_from_a_folder_and_resumes(run, folder, tmp_path, monkeypatch):
+    rules = (LSI, CLLSI, ranker_plan.RULES[-1])
+    monkeypatch.setattr(ranker_plan, "RULES", rules)
+    with pytest.raises(KeyboardInterrupt, match="; run it again to continue"):
+        rerank.auto(folder, tmp_path / "ws", progress=Watch(title="fit cllsi"))
+    assert rerank.Workspace.open(tmp_path / "ws").trained() == ["lsi"]
+    done = run("auto", folder, "-w", tmp_path / "ws").ok()
+    for part in (
+        "files: corpus.jsonl.gz, queries.jsonl, qrels.tsv\n",
+        "ingest: 100 documents (en): 0 added, 0 updated, 100 unchanged\n",
+        "queries: train, dev, test queries are drawn from one file of judgments\n",
+        "rankers: lsi is trained: it is quick (done before)\n",
+        "rankers: cllsi is trained: it is quick, too\n",
+        "rankers: dense_links is skipped: fewer than 0.5 links per document\n",
+        f"report: {tmp_path / 'ws' / 'report.html'}\n",
+    ):
+        assert part in done.err
+    for part in ("Test queries; ", "p nDCG@10 (Holm)", "Next:\n"):
+        assert part in done.out
+    # The commands that it prints give the same results.
+    report = run("auto", folder, "-w", tmp_path / "ws", "--json").json
+    assert report["better"] == ("is significantly better" in done.out)
+    command = next(line for line in done.out.splitlines() if line.startswith("  rerank evaluate"))
+    again = run(*command.split()[1:], "--json").json
+    assert again["results"] == report["evaluated"]["results"]
+    assert all(not row["leaks"] for row in again["results"])
+    status = run("status", "-w", tmp_path / "ws", "--json").json
+    (used,) = [one["stack"] for one in status["releases"] if one["in_use"]]
+    assert f"tune: {used} (" in done.err
+    assert "<html" in (tmp_path / "ws" / "report.html").read_text()
+    # Other judgments: rankers of the previous judgments are trained again.
+    rows = (folder / "qrels.tsv").read_text().splitlines()
+    (folder / "qrels.tsv").write_text("\n".join(rows[:-1]) + "\n")
+    said = Watch()
+    (tmp_path / "ws" / "training" / "s2net").mkdir(parents=True)  # an interrupted training
+    found = rerank.auto(folder, tmp_path / "ws", progress=said)
+    assert not (tmp_path / "ws" / "training").exists()
+    assert "rankers: lsi is trained: it is quick" in said.said
+    assert repr(found).startswith("lsi is trained: it is quick\n")
+    assert "<table>" in found._repr_html_()
+
+
+def test_equal_files_give_an_equal_stack(folder, tmp_path, monkeypatch):
+    """This also holds in another folder, and without the `lang` field of documents and queries."""
+    monkeypatch.setattr(ranker_plan, "RULES", (LSI,))
+    first = rerank.auto(folder, tmp_path / "one")
+    with gzip.open(folder / "corpus.jsonl.gz", "rt") as file:
+        documents = [json.loads(line) for line in file]
+    lines = [json.dumps({name: value for name, value in one.items() if name != "lang"}) for one in documents]
+    (folder / "corpus.jsonl.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
+    guessed = rerank.auto(folder, tmp_path / "guessed")
+    assert guessed.workspace.lang == first.workspace.lang == "en"
+    assert guessed.stack.to_json() == first.stack.to_json()
+
+
+def test_work_is_interrupted_when_its_time_is_over():
+    watch = Watch()
+    early = Deadline(watch, time.monotonic() + 3600)
+    assert list(early.over("ab", "letters")) == ["a", "b"]
+    assert not early.passed
+    late = Deadline(watch, time.monotonic() - 1)
+    with pytest.raises(KeyboardInterrupt):
+        list(late.over("ab", "letters"))
+    assert late.passed
+
+
+def test_without_time_the_first_stages_are_tuned(folder, tmp_path):
+    found = rerank.auto(folder, tmp_path / "ws", minutes=1e-6)
+    assert [one.ranker for one in found.choices if one.trained] == []
+    assert {one.reason for one in found.choices if one.cut} <= {
+        "no time is left for it",
+        "its time was over before its first measurement",
+    }
+    assert {*found.stack.signals} <= {"bm25", "tfidf"}
+    # With more time, the same command trains the rankers.
+    rules = (LSI,)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ranker_plan, "RULES", rules)
+        assert [one.trained for one in rerank.auto(folder, tmp_path / "ws").choices] == [True]
+
+
+def test_bad_input_of_auto_is_refused(run, write_lines, folder, tmp_path, monkeypatch):
+    (tmp_path / "empty").mkdir()
+    there = ("-w", tmp_path / "ws")
+    run("auto", tmp_path / "nowhere", *there).fails(1, "nowhere: no such folder")
+    run("auto", folder / "qrels.tsv", *there).fails(1, "qrels.tsv: not a folder")
+    run("auto", tmp_path / "empty", *there).fails(
+        1, "empty: no corpus.jsonl and no queries.jsonl and no qrels"
+    )
+    run("auto", folder, "--url", "http://127.0.0.1:1", *there).fails(2, "--index is missing")
+    run("auto", folder, "--minutes", "0", *there).fails(2, "--minutes")
+    run("auto", folder, "--model", "nobody/knows", *there).fails(2, "no model on this machine")
+    (folder / "qrels.tsv").rename(folder / "judged.tsv")
+    run("auto", folder, *there).fails(1, f"{folder}: no qrels", "judged.tsv")
+    (folder / "qrels").mkdir()
+    (folder / "judged.tsv").rename(folder / "qrels" / "test.tsv")
+    first = (folder / "qrels" / "test.tsv").read_text().splitlines()[1]
+    (folder / "qrels" / "test.tsv").write_text(first + "\n")
+    done = run("auto", folder, *there)
+    assert done.code == 1
+    assert "rerank: 1 judged query has a text and a relevant document: too few" in done.err
+
+
+def test_workspaces_that_auto_did_not_create_are_not_changed(write_lines, folder, plain):
+    write_lines(plain.parent / "other.jsonl", [{"_id": "mine", "text": "mine alone"}])
+    rerank.ingest(plain, [plain.parent / "other.jsonl"])
+    with pytest.raises(WorkspaceError, match=r"has 1 document not in .*theirs \('mine' first\)"):
+        rerank.auto(folder, plain)
+    workspace = rerank.ingest(plain.parent / "ws", [folder / "corpus.jsonl.gz"]).workspace
+    for name in ("meta", "text"):
+        workspace.install(cnn(name))
+    with pytest.raises(WorkspaceError, match=r"has rankers of another training \(meta, text\); choose"):
+        rerank.auto(folder, workspace)
