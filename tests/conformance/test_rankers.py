@@ -198,8 +198,8 @@ def test_an_engine_with_the_required_methods_passes_the_suite(make: Callable[[],
     assert engine.write_features([Encoder("length", "v1", lengths)]) == {"length": 0}
     assert engine.missing_features("length", "v1") == 2
     assert engine.count_missing_vectors("length", "v1") is None
-    found = engine.find(SearchRequest("wolf", "bm25", features={"length": "v1"}))
-    assert found.missing["length"].all()
+    actual = engine.find(SearchRequest("wolf", "bm25", features={"length": "v1"}))
+    assert actual.missing["length"].all()
 
 
 @pytest.mark.parametrize("rule", BROKEN)

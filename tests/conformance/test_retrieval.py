@@ -60,8 +60,8 @@ def test_dense_retrieves_the_documents_with_the_nearest_passages(
             some = row[:-1].reshape(PASSAGES, -1)[: int(row[-1])]
             best[id] = max((float(v @ vector) / float(v @ v) ** 0.5 for v in some), default=0.0)
         assert best["zzz"] == 0
-        wanted = sorted((id for id in best if best[id] > 0), key=lambda id: (-best[id], id))[:8]
+        expected = sorted((id for id in best if best[id] > 0), key=lambda id: (-best[id], id))[:8]
         answer = pipeline.answer(query, stack)
-        assert answer.found["dense"] == len(wanted) > 0
-        assert {hit.id for hit in answer.ranking if "dense" in hit.found_by} == set(wanted)
+        assert answer.found["dense"] == len(expected) > 0
+        assert {hit.id for hit in answer.ranking if "dense" in hit.found_by} == set(expected)
         assert answer.recomputed == {}

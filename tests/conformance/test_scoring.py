@@ -78,9 +78,9 @@ def test_a_document_deleted_before_its_lookup_counts_as_empty(
 def test_scoring_by_ids_equals_scoring_of_search_results(engine: Engine) -> None:
     """The scores of equal candidates do not depend on their source, with or without stored features."""
     scorer = Pipeline(engine, {"words": Words()}).scorer(SIGNALS, "tfidf")
-    found, named = (scorer.score(QUERY, given(engine)) for given in (from_search, from_ids))
-    assert found.recomputed == named.recomputed == {"words": 5}
-    assert by_id(found) == by_id(named)
+    actual, named = (scorer.score(QUERY, given(engine)) for given in (from_search, from_ids))
+    assert actual.recomputed == named.recomputed == {"words": 5}
+    assert by_id(actual) == by_id(named)
     engine.write_features([Encoder("words", "v1", Words().encode_documents)])
     # Statistics of a cluster count updated documents until segments merge, so compare values of the same
     # moment.
@@ -88,5 +88,5 @@ def test_scoring_by_ids_equals_scoring_of_search_results(engine: Engine) -> None
     assert again.recomputed == fetched.recomputed == {}
     assert by_id(again) == by_id(fetched)
     assert {id: raw[1] for id, raw in by_id(again).items()} == {
-        id: raw[1] for id, raw in by_id(found).items()
+        id: raw[1] for id, raw in by_id(actual).items()
     }

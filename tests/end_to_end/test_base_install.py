@@ -80,8 +80,8 @@ def test_the_service_needs_only_its_extra(learned, script, run, tmp_path, tmp_pa
     env = environment_with(tmp_path_factory.mktemp("service"), "service")
     with serving(script, folder, tmp_path, **env) as server:
         asked = {"query": TOPIC, "stack": "tfidf,dense,lsi"}
-        wanted = run("query", TOPIC, "--stack", "tfidf,dense,lsi", "-w", folder, "--json").json["hits"]
-        assert server.post("/v1/search", asked).json["hits"] == wanted
+        expected = run("query", TOPIC, "--stack", "tfidf,dense,lsi", "-w", folder, "--json").json["hits"]
+        assert server.post("/v1/search", asked).json["hits"] == expected
         given = {"query": TOPIC, "documents": [TOPIC, "w1"]}
         assert server.post("/v1/rerank", {**given, "stack": "tfidf*1 + lsi*1"}).status == 200
         answer = server.post("/v1/rerank", {**given, "stack": "tfidf*1 + dense*1"})

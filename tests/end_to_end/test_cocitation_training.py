@@ -26,12 +26,12 @@ def test_citations_train_a_second_encoder_for_a_stack(run, tiny, write_lines, tm
     strategy = ("--objective", "cocitation", "--strategy", "sentence")
     done = run("train", "dense", "--as", "cocited", *strategy, *quick).ok()
     (one,) = done.json["rankers"]
-    found = one["details"]
+    actual = one["details"]
     assert one["name"] == "cocited"
-    assert found["outside"] > 30
-    assert found["documents"] == 89
-    assert 0 < found["held_out"] < 200
-    assert found["train_links"] > 200
+    assert actual["outside"] > 30
+    assert actual["documents"] == 89
+    assert 0 < actual["held_out"] < 200
+    assert actual["train_links"] > 200
     assert done.json["encoded"]["cocited"] == 89  # references are not documents
     fixed = "tfidf*0.4+dense*0.3+cocited*0.3"
     hit = run("query", "w0 w1", "--stack", fixed, "--json", *where).json["hits"][0]

@@ -19,12 +19,14 @@ def test_links_train_a_ranker(run, linked, tiny, tmp_path, write_lines):
     assert report["encoded"] == {"dense": 49}
     (trained,) = report["rankers"]
     assert (trained["name"], trained["family"], trained["variant"]) == ("dense", "dense", "dense")
-    found = trained["details"]
-    assert found["unknown"] == found["without_text"] == 1
-    assert found["history"][0]["step"] == 0
-    best = next(m for m in found["history"] if (m["step"], m["share"]) == (trained["epoch"], found["share"]))
-    assert best["NDCG"] == max(m["NDCG"] for m in found["history"]) == trained["dev"]
-    assert found["history"][0]["NDCG"] == trained["baseline"]
+    actual = trained["details"]
+    assert actual["unknown"] == actual["without_text"] == 1
+    assert actual["history"][0]["step"] == 0
+    best = next(
+        m for m in actual["history"] if (m["step"], m["share"]) == (trained["epoch"], actual["share"])
+    )
+    assert best["NDCG"] == max(m["NDCG"] for m in actual["history"]) == trained["dev"]
+    assert actual["history"][0]["NDCG"] == trained["baseline"]
     assert not (linked / "training" / "dense").exists()
     table = run(
         "train", "dense", *options(tiny, "--steps", 10, "--objective", "quintuplet"), "-w", linked

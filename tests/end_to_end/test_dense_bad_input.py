@@ -41,9 +41,9 @@ def no_ranker_remains(folder):
 
 
 def test_a_batch_can_contain_the_whole_collection(run, made, tiny):
-    found = train(run, made(), *options(tiny, "--batch", 500, "--epochs", 5))
-    assert [m["step"] for m in found["history"] if m["share"] == 1] == [0, 5]
-    assert found["encoded"] == {"dense": 48}
+    actual = train(run, made(), *options(tiny, "--batch", 500, "--epochs", 5))
+    assert [m["step"] for m in actual["history"] if m["share"] == 1] == [0, 5]
+    assert actual["encoded"] == {"dense": 48}
 
 
 def test_a_very_long_document_has_a_limited_number_of_passages(run, made, tiny):
@@ -52,9 +52,9 @@ def test_a_very_long_document_has_a_limited_number_of_passages(run, made, tiny):
     long[3]["text"] = "w1 " * 60_000 + "w2 " * 60_000
     folder = made(long, "long")
     for more, passages in (((), 8), (("--passages", 100), 100)):
-        found = train(run, folder, *options(tiny, "--steps", 3, *more))
-        assert found["version"].endswith(f"-{passages}-2")
-        assert found["encoded"] == {"dense": 48}
+        actual = train(run, folder, *options(tiny, "--steps", 3, *more))
+        assert actual["version"].endswith(f"-{passages}-2")
+        assert actual["encoded"] == {"dense": 48}
 
 
 def test_invalid_models_are_refused(run, made, tiny, tmp_path):
@@ -109,9 +109,9 @@ def test_a_decoder_is_accepted_and_an_encoder_decoder_is_refused(run, made, tmp_
 
 def test_the_preset_of_the_paper_can_be_trained(run, made, tiny):
     folder = made()
-    found = train(run, folder, "--preset", "paper", "--model", tiny, "--passage-tokens", 16)
-    assert [m["step"] for m in found["history"]] == [0, 2]
-    assert (found["epoch"], found["held_out"], "NDCG" in found["history"][-1]) == (2, 0, False)
+    actual = train(run, folder, "--preset", "paper", "--model", tiny, "--passage-tokens", 16)
+    assert [m["step"] for m in actual["history"]] == [0, 2]
+    assert (actual["epoch"], actual["held_out"], "NDCG" in actual["history"][-1]) == (2, 0, False)
     settings = json.loads(next(folder.glob("rankers/dense-*/ranker.json")).read_text())["trained"]["settings"]
     assert (settings["objective"], settings["related"], settings["epochs"]) == ("quintuplet", 0, 1)
     hits = run("query", "w1 w2", "--stack", "dense", "--json", "-w", folder).json["hits"]

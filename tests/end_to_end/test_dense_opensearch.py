@@ -85,15 +85,15 @@ def test_a_search_and_a_ranker_retrieve_together(cluster, run, write_lines, tmp_
     query = ["query", WORDS, "--stack", "search*0.7 + dense*0.3", *first, "--depth", 3]
     query += ["-w", cluster, "-k", 100, "--json"]
     scores = {hit["id"]: hit["signals"]["search"]["raw"] for hit in run(*query, "--depth", 100).json["hits"]}
-    found = run(*query, "--retrieve", "search,dense:40").json
-    assert found["found"]["search"] == 3
-    assert 3 < found["found"]["dense"] <= len(allowed)
-    assert {hit["id"] for hit in found["hits"]} <= {*allowed}
-    for hit in found["hits"]:
+    actual = run(*query, "--retrieve", "search,dense:40").json
+    assert actual["found"]["search"] == 3
+    assert 3 < actual["found"]["dense"] <= len(allowed)
+    assert {hit["id"] for hit in actual["hits"]} <= {*allowed}
+    for hit in actual["hits"]:
         raw = {name: signal["raw"] for name, signal in hit["signals"].items()}
         assert raw["search"] == pytest.approx(scores.get(hit["id"], 0.0), abs=1e-6)
-    assert {hit["id"] for hit in found["hits"]} & scores.keys() > {
-        hit["id"] for hit in found["hits"] if "search" in hit["found_by"]
+    assert {hit["id"] for hit in actual["hits"]} & scores.keys() > {
+        hit["id"] for hit in actual["hits"] if "search" in hit["found_by"]
     }
 
     files = (*write_judgments(tmp_path, write_lines), *first, "-w", cluster, "--json")
@@ -166,8 +166,8 @@ def test_dense_retrieves_on_an_attached_index(cluster, knn_node, run, tmp_path, 
             "--depth",
             5,
         ]
-        found = run(*query, "-w", folder, "-k", 10, "--json").json
-        assert (found["found"]["dense"], found["recomputed"]) == (5, {})
+        actual = run(*query, "-w", folder, "-k", 10, "--json").json
+        assert (actual["found"]["dense"], actual["recomputed"]) == (5, {})
         first = DOCUMENTS[0]["_id"]
         knn_node.request("POST", f"/{name}/_update/{first}?refresh=true", {"doc": {"name": "changed"}})
         assert run("encode", "-w", folder).code == 0

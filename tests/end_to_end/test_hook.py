@@ -111,10 +111,10 @@ def test_a_plain_search_returns_the_hits_of_rerank_query(installed, plugged, clu
     before = plugged.request("GET", "/_plugins/_rerank_stack/stats")["failed"]
     moved = 0
     for text in texts(small, 12):
-        found = plain_search(plugged, text)
-        assert_equal_hits(found, query_hits(run, cluster, text, "--stack", STACK, "--depth", 50))
+        actual = plain_search(plugged, text)
+        assert_equal_hits(actual, query_hits(run, cluster, text, "--stack", STACK, "--depth", 50))
         without = plain_search(plugged, text, "?search_pipeline=_none")
-        moved += [id for id, _ in without] != [id for id, _ in found]
+        moved += [id for id, _ in without] != [id for id, _ in actual]
     assert moved > 5
     assert plugged.request("GET", "/_plugins/_rerank_stack/stats")["failed"] == before
 
@@ -133,10 +133,10 @@ def test_hits_without_ids_are_identified_by_their_places(cluster, service, plugg
     numbers = [np.array(part, kind).tobytes() for part, kind in zip(parts, (">f8", ">i4", ">i8", ">i8"))]
     call = b"".join((len(head).to_bytes(4, "big"), head, *numbers))
     names = [hit["_id"] for hit in hits]
-    found = read_answer(service.post("/v1/hook", call).body, names)
+    actual = read_answer(service.post("/v1/hook", call).body, names)
     expected = call_hook(service, {"query": query, "stack": stack, "ids": names, "scores": parts[0]})
-    assert found["ids"] == expected["ids"]
-    assert found["scores"] == pytest.approx(expected["scores"], abs=1e-6)
+    assert actual["ids"] == expected["ids"]
+    assert actual["scores"] == pytest.approx(expected["scores"], abs=1e-6)
     assert expected["requested_fields"]["features"][0] == "document"
     assert not expected["requested_fields"]["ids"]
 
@@ -159,10 +159,10 @@ def test_a_retrained_ranker_is_not_used_until_promoted(cluster, service, run, pl
         plain_search(plugged, words[0])  # the node learns which fields the service requests
         lacking = missing_text_features()
         for text in words:
-            found = plain_search(plugged, text)
-            assert_equal_hits(found, query_hits(run, cluster, text, "--depth", 50))
+            actual = plain_search(plugged, text)
+            assert_equal_hits(actual, query_hits(run, cluster, text, "--depth", 50))
         assert missing_text_features() == lacking
-        orders.append([id for id, _ in found[:5]])  # statistics count old copies until segments merge
+        orders.append([id for id, _ in actual[:5]])  # statistics count old copies until segments merge
 
     def served(version: str) -> None:
         wait_until(lambda: service.get("/readyz").json["rankers"]["text"] == version)
@@ -404,12 +404,12 @@ def test_our_searches_do_not_use_the_default_pipeline(
         engine = Workspace.open(folder).engine
         assert len(engine.find(SearchRequest(words[0], first_stage="bm25", depth=20))) == 20
         requests = [SearchRequest(text, "bm25", depth=20) for text in words]
-        assert [len(found) for found in engine.search(requests)] == [20] * 4
+        assert [len(actual) for actual in engine.search(requests)] == [20] * 4
         assert len(engine) == len(small.documents)
-        found = engine.find(SearchRequest(words[0], first_stage="bm25", depth=20))
-        assert None not in engine.get(found.ids)
-        assert engine.score(words[0], "bm25", found).all()
-        assert len(engine.find(SearchRequest(words[0], ids=found.ids, first_stage="bm25"))) == 20
+        actual = engine.find(SearchRequest(words[0], first_stage="bm25", depth=20))
+        assert None not in engine.get(actual.ids)
+        assert engine.score(words[0], "bm25", actual).all()
+        assert len(engine.find(SearchRequest(words[0], ids=actual.ids, first_stage="bm25"))) == 20
         assert len(engine.ids()) == len(list(engine.documents())) == len(small.documents)
     after = flat(plugged.request("GET", "/_plugins/_rerank_stack/stats"))
     # OpenSearch always uses the default pipeline at a point in time. These searches are not reranked.

@@ -145,20 +145,20 @@ def test_fields_can_be_signals_of_a_search(installed, plugged, service, texts):
     body = {"query": {"bool": {"should": [{"match": {"body": {"query": texts[0]}}}, named]}}, "size": 40}
     plain = plugged.request("POST", "/library/_search?search_pipeline=_none", body)["hits"]["hits"]
     columns = ([hit["_score"] for hit in plain], [hit["_source"]["seen"] for hit in plain])
-    wanted = {hit["_id"]: 0.0 for hit in plain}
+    expected = {hit["_id"]: 0.0 for hit in plain}
     for weight, column in zip((0.6, 0.4), columns):
         low, high = min(column), max(column)
         assert low < high
         for hit, value in zip(plain, column):
-            wanted[hit["_id"]] += weight * (value - low) / (high - low)
+            expected[hit["_id"]] += weight * (value - low) / (high - low)
     settings = {"depth": 40, "timeout": 20_000, "stack": "bm25", "stacks": [stack]}
     put_pipeline(plugged, "fields", url=service.url, **settings)
     path = "/library/_search?search_pipeline=fields"
     for _ in range(2):  # before and after the node has learned which fields the service requests
         answer = plugged.request("POST", path, {**body, "ext": {"rerank_stack": {"stack": stack}}})
         scores = {hit["_id"]: hit["_score"] for hit in answer["hits"]["hits"]}
-        assert scores == pytest.approx(wanted, abs=1e-6)
-        assert found(answer) == sorted(wanted, key=lambda id: -scores[id])
+        assert scores == pytest.approx(expected, abs=1e-6)
+        assert found(answer) == sorted(expected, key=lambda id: -scores[id])
         assert all(hit.get("matched_queries", ["head"]) == ["head"] for hit in answer["hits"]["hits"])
 
 

@@ -116,9 +116,9 @@ def test_incomplete_articles_are_read(run, tmp_path):
         (tmp_path / "in" / f"{name}.nxml").write_bytes(data)
     done = run("ingest", "--format", "jats", "--body", tmp_path / "in", "-w", tmp_path / "ws")
     assert (done.code, done.err) == (0, "")
-    found = {document.id: document for document in Workspace.open(tmp_path / "ws").engine.documents()}
-    assert found["10.1000/d"].text == "Before aaaaaaaaaa after."
-    assert [row["ref"] for row in found["10.1000/c"].extra["citations"]] == ["10.1000/2"]
+    actual = {document.id: document for document in Workspace.open(tmp_path / "ws").engine.documents()}
+    assert actual["10.1000/d"].text == "Before aaaaaaaaaa after."
+    assert [row["ref"] for row in actual["10.1000/c"].extra["citations"]] == ["10.1000/2"]
 
 
 def test_one_article_in_two_files_is_refused_or_skipped(run, tmp_path):

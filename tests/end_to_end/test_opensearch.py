@@ -90,10 +90,10 @@ def test_train_tune_query_and_evaluate_on_a_cluster(run, node, index, cluster, s
     run("train", "meta", *queries, small.train, "--dev-qrels", small.dev, "--epochs", 2, "-w", cluster).ok()
     done = run("tune", "--stack", STACK, *queries, small.dev, "-w", cluster, "--json")
     assert done.json["tuned"]["value"] >= done.json["tuned"]["first_stage_value"]
-    found = run("query", text, "--stack", STACK, "-w", cluster, "--timings", "--explain", "--json").json
-    assert set(found["seconds"]) == {"engine", "transfer", "encode", "score"}
-    assert found["recomputed"] == {}
-    assert found["hits"][0]["signals"].keys() == {"bm25", "text", "meta"}
+    actual = run("query", text, "--stack", STACK, "-w", cluster, "--timings", "--explain", "--json").json
+    assert set(actual["seconds"]) == {"engine", "transfer", "encode", "score"}
+    assert actual["recomputed"] == {}
+    assert actual["hits"][0]["signals"].keys() == {"bm25", "text", "meta"}
     run(
         "evaluate", "--stack", STACK, "--baseline", "bm25", *queries, small.test, "-w", cluster, "--json",
         "--save-run", tmp_path / "runs",
@@ -116,8 +116,8 @@ def test_later_documents_are_written_with_their_features(
     report = run("ingest", write_lines(tmp_path / "new.jsonl", [new]), "-w", cluster, "--json").json
     assert (report["added"], report["documents"]) == (1, len(small.documents) + 1)
     assert node.request("GET", f"/{index}/_doc/new")["_version"] == 1  # documents and features in one write
-    found = run("query", "quokka", "--stack", "bm25*0.5+text*0.5", "-w", cluster, "--json").json
-    assert ([hit["id"] for hit in found["hits"]], found["recomputed"]) == (["new"], {})
+    actual = run("query", "quokka", "--stack", "bm25*0.5+text*0.5", "-w", cluster, "--json").json
+    assert ([hit["id"] for hit in actual["hits"]], actual["recomputed"]) == (["new"], {})
     assert run("ingest", "--delete", "new", "-w", cluster, "--json").json["deleted"] == 1
 
 

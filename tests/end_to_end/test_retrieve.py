@@ -43,10 +43,10 @@ def test_a_stack_stores_its_retrievers(run, small, workspace, text):
     for retrieve in ("tfidf,text", "tfidf,text:20", "tfidf,text:5"):
         tuned = run(*tune, "--retrieve", retrieve, "--json").json
         assert (tuned["retrieve"], tuned["first_stage"], tuned["depth"]) == (retrieve.split(","), "tfidf", 20)
-        found = recall[retrieve] = tuned["scoring"]["candidate_recall"]
-        assert list(found) == ["tfidf", "text", "together"]
-        assert max(found["tfidf"], found["text"]) <= found["together"] <= 1
-        assert tuned["tuned"]["candidate_recall"] == pytest.approx(found, abs=1e-6)
+        actual = recall[retrieve] = tuned["scoring"]["candidate_recall"]
+        assert list(actual) == ["tfidf", "text", "together"]
+        assert max(actual["tfidf"], actual["text"]) <= actual["together"] <= 1
+        assert tuned["tuned"]["candidate_recall"] == pytest.approx(actual, abs=1e-6)
     assert recall["tfidf,text"] == recall["tfidf,text:20"]
     assert recall["tfidf,text:5"]["tfidf"] == recall["tfidf,text"]["tfidf"]
     assert recall["tfidf,text:5"]["text"] < recall["tfidf,text"]["text"]

@@ -200,19 +200,19 @@ def test_searches_that_cannot_be_scored_are_passed_through(server, change, reaso
 def test_a_cohere_client_can_rerank(server, small):
     cohere = pytest.importorskip("cohere")
     texts = [document["text"][:1500] for document in small.documents[:30]]
-    wanted = 7
+    expected = 7
     client = cohere.ClientV2("any", base_url=server.url)
-    answer = client.rerank(model="rerank-v3.5", query=texts[wanted][:200], documents=texts, top_n=5)
+    answer = client.rerank(model="rerank-v3.5", query=texts[expected][:200], documents=texts, top_n=5)
     assert len(answer.results) == 5
-    assert answer.results[0].index == wanted
+    assert answer.results[0].index == expected
     scores = [result.relevance_score for result in answer.results]
     assert scores == sorted(scores, reverse=True)
     old = cohere.Client("any", base_url=server.url)
     again = old.rerank(
-        model="rerank-english-v3.0", query=texts[wanted][:200], documents=texts, return_documents=True
+        model="rerank-english-v3.0", query=texts[expected][:200], documents=texts, return_documents=True
     )
     assert [result.index for result in again.results][:5] == [result.index for result in answer.results]
-    assert again.results[0].document.text == texts[wanted]
+    assert again.results[0].document.text == texts[expected]
     assert again.meta.api_version.version == "1"
 
 
@@ -444,9 +444,9 @@ def test_rerank_ids_returns_the_order_of_rerank_query(server, trained, small, ru
     for query in texts(small, 2):
         hits = query_hits(run, trained, query, "--stack", stack or STACK, "--depth", 60, count=60)
         ids = sorted(id for id, _ in hits)
-        found = scores_by_id(server, ids, query=query, **({"stack": stack} if stack else {}))
-        assert list(found) == [id for id, _ in hits]
-        assert found == pytest.approx(dict(hits), rel=1e-6, abs=1e-6)
+        actual = scores_by_id(server, ids, query=query, **({"stack": stack} if stack else {}))
+        assert list(actual) == [id for id, _ in hits]
+        assert actual == pytest.approx(dict(hits), rel=1e-6, abs=1e-6)
 
 
 def test_scores_are_numbers_that_ml_commons_can_read(server, small):

@@ -227,8 +227,8 @@ def test_requests_of_web_pages_are_refused(server, status, headers):
         "/v1/rerank": {**WOLF, "documents": ["a"]},
     }
     for path, body in bodies.items():
-        found, text = ask(server, "POST", path, "localhost", json.dumps(body).encode(), **given)
-        assert found == status, text
+        actual, text = ask(server, "POST", path, "localhost", json.dumps(body).encode(), **given)
+        assert actual == status, text
     given = {**given, "Content_Type": "application/octet-stream"} if status == 200 else given
     assert ask(server, "POST", "/v1/hook", "localhost", NO_HITS, **given)[0] == status
     assert "ocation" not in ask(server, "POST", "/v1/search/", "localhost", b"{}", **given)[1]  # no redirect

@@ -149,9 +149,9 @@ def test_the_notebook_page_runs():
     lines = "\n".join(re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S))
     test = doctest.DocTestParser().get_doctest(lines, {}, "notebook.md", None, 0)
     said: list[str] = []
-    found = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=said.append)
-    assert found.attempted > 30
-    assert not found.failed, "".join(said)
+    actual = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=said.append)
+    assert actual.attempted > 30
+    assert not actual.failed, "".join(said)
 
 
 def test_the_site_builds(tmp_path):

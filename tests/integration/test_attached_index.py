@@ -65,16 +65,16 @@ def library(node: Node, tmp_path: Path) -> Iterator[Workspace]:
 
 
 def missing(workspace: Workspace, name: str, version: str) -> int:
-    found = workspace.engine.find(
+    actual = workspace.engine.find(
         SearchRequest("wolf", first_stage="bm25", depth=COUNT, features={name: version})
     )
-    assert len(found) == COUNT
+    assert len(actual) == COUNT
     values = doubles if version == "v2" else lengths
-    documents = [one for one in workspace.engine.get(found.ids) if one is not None]
-    there = ~found.missing[name]
+    documents = [one for one in workspace.engine.get(actual.ids) if one is not None]
+    there = ~actual.missing[name]
     if there.any():
-        assert (found.features[name][there] == values(documents)[there]).all()
-    return int(found.missing[name].sum())
+        assert (actual.features[name][there] == values(documents)[there]).all()
+    return int(actual.missing[name].sum())
 
 
 def test_force_replaces_the_features_of_its_rankers_only(library: Workspace) -> None:
@@ -107,8 +107,8 @@ def test_searches_return_the_ids_of_the_cluster(library: Workspace, node: Node, 
         body = {"query": {"multi_match": {"query": "grey wolf", **words}}, "size": 100}
         hits = node.request("POST", f"/{ALIAS}/_search", body)["hits"]["hits"]
         for request in requests:
-            found = library.engine.find(request)
-            assert dict(zip(found.ids, found.scores)) == {hit["_id"]: hit["_score"] for hit in hits}
+            actual = library.engine.find(request)
+            assert dict(zip(actual.ids, actual.scores)) == {hit["_id"]: hit["_score"] for hit in hits}
 
     check()
     library.engine.write_features([encoder])

@@ -62,9 +62,9 @@ def shelf(node: Node, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Work
 def save_template(folder: Path, text: str) -> SearchTemplate:
     path = folder / "own.json"
     path.write_text(text)
-    found = read_template(f"template:{path}")
-    assert found is not None
-    return found
+    actual = read_template(f"template:{path}")
+    assert actual is not None
+    return actual
 
 
 def body(workspace: Workspace, search: SearchTemplate, query: Query) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def searched(
 def test_candidates_and_scores_equal_the_custom_search(shelf: Workspace, node: Node, tmp_path: Path) -> None:
     search = save_template(tmp_path, f"GET /{INDEX}/_search\n{BODY}")
     query = Query("q", "wolf fox", params={"filters": [{"field": "tags", "value": "a"}], "year": 2010})
-    (found,) = searched(shelf, search, [query], 7)
+    (actual,) = searched(shelf, search, [query], 7)
     filters = [{"term": {"tags": "a"}}, {"range": {"year": {"gte": 2010}}}]
     words = {"multi_match": {"query": "wolf fox", "fields": ["name^2", "body"]}}
     scored = {
@@ -95,8 +95,8 @@ def test_candidates_and_scores_equal_the_custom_search(shelf: Workspace, node: N
     hits = node.request("POST", f"/{INDEX}/_search", {"query": {"function_score": scored}, "size": 7})[
         "hits"
     ]["hits"]
-    assert len(found) == 7
-    assert dict(zip(found.ids, found.scores)) == {h["_id"]: h["_score"] for h in hits}
+    assert len(actual) == 7
+    assert dict(zip(actual.ids, actual.scores)) == {h["_id"]: h["_score"] for h in hits}
 
 
 def test_each_query_gets_its_hits(shelf: Workspace, tmp_path: Path) -> None:
@@ -230,9 +230,9 @@ def test_a_template_can_be_used_to_train_tune_and_evaluate(shelf: Workspace, tmp
     assert rows["bm25*0.5 + lsi*0.5"].weights == {"search": 0.5, "lsi": 0.5}
     assert rows["search,lsi"].measures["nDCG@10"] == pytest.approx(tuned.value)
     answer = shelf.pipeline(["lsi"]).answer(queries[0], loaded)
-    (found,) = searched(shelf, loaded.search, queries[:1], 1000)
-    assert sorted(answer.ranking.ids) == sorted(found.ids)
-    assert answer.ranking.raw[:, 0].tolist() == found.scores.tolist()
+    (actual,) = searched(shelf, loaded.search, queries[:1], 1000)
+    assert sorted(answer.ranking.ids) == sorted(actual.ids)
+    assert answer.ranking.raw[:, 0].tolist() == actual.scores.tolist()
 
 
 def test_fields_can_be_signals(shelf: Workspace, tmp_path: Path) -> None:
@@ -258,19 +258,19 @@ def test_a_pipeline_of_the_template_is_used_without_the_hook(
     )
     asked = shelf.engine.templates.ids_only(body(shelf, search, Query("q", "wolf")), 40)
     assert asked["search_pipeline"] == "theirs"
-    (found,) = searched(shelf, search, [Query("q", "wolf")], 40)
-    assert found.ids
-    assert all(int(id[1:]) % 2 == 0 for id in found.ids)
+    (actual,) = searched(shelf, search, [Query("q", "wolf")], 40)
+    assert actual.ids
+    assert all(int(id[1:]) % 2 == 0 for id in actual.ids)
     node.request("DELETE", "/_search/pipeline/theirs")
 
 
 def test_an_attached_index_is_filtered_by_its_fields(shelf: Workspace) -> None:
     wanted = {("year>=2020",): range(20, 40), ("tags=a", "year<2010", "popularity>3"): (4, 6, 8)}
     for texts, kept in wanted.items():
-        found = shelf.engine.find(
+        actual = shelf.engine.find(
             SearchRequest(" ".join(WORDS), first_stage="bm25", depth=100, filters=filters_of(list(texts)))
         )
-        assert sorted(found.ids) == sorted(f"d{i}" for i in kept)
+        assert sorted(actual.ids) == sorted(f"d{i}" for i in kept)
     for text, what in (
         ("gone=1", "index 'shelf' has no field 'gone'"),
         ("year=soon", "is of type integer, and 'soon' is no number"),

@@ -40,22 +40,22 @@ def test_a_hybrid_search_keeps_its_normalization(hook: Hook) -> None:
     match = {"match": {"text": "cell"}}
     body = {"query": {"hybrid": {"queries": [match, {"match": {"text": "filler"}}]}}, "size": 3}
     plain = hook.plain({**body, "size": COUNT}, "spread", "search_pipeline=theirs")["hits"]["hits"]
-    found, counters = hook.counted(body, "spread")
-    assert (ids(found), counters) == ([hit["_id"] for hit in plain][::-1][:3], {"reranked": 1})
+    actual, counters = hook.counted(body, "spread")
+    assert (ids(actual), counters) == ([hit["_id"] for hit in plain][::-1][:3], {"reranked": 1})
     script = (
         f"if (doc['n'].value == {plain[-1]['_id']}) {{ throw new IllegalArgumentException('no') }} return 1"
     )
     body["script_fields"] = {"one": {"script": script}}
-    found, counters = hook.counted(body, "spread")
+    actual, counters = hook.counted(body, "spread")
     assert counters == {"failed.search": 1}
-    assert found["hits"] == hook.plain(body, "spread", "search_pipeline=theirs")["hits"]
+    assert actual["hits"] == hook.plain(body, "spread", "search_pipeline=theirs")["hits"]
 
 
 def test_the_rerank_processor_of_neural_search_still_works(hook: Hook) -> None:
     rerank = {"by_field": {"target_field": "n", "remove_target_field": False}}
     hook.node.request("PUT", "/_search/pipeline/theirs", {"response_processors": [{"rerank": rerank}]})
-    found = hook.node.request("POST", "/cells/_search?search_pipeline=theirs", {**WORDS, "size": 3})
-    assert ids(found) == ["2", "1", "0"]
+    actual = hook.node.request("POST", "/cells/_search?search_pipeline=theirs", {**WORDS, "size": 3})
+    assert ids(actual) == ["2", "1", "0"]
 
 
 def test_both_plugins_read_the_words_of_the_query_context(hook: Hook, dummy: Dummy) -> None:

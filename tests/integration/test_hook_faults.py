@@ -75,9 +75,9 @@ def expect_increase(server: Server, metric: str) -> Iterator[None]:
 
 def assert_reranked(hook: Clients) -> None:
     before = hook.counts()
-    found = [hook.hits(text) for text in hook.queries]
-    assert found != [hook.plain_hits(text) for text in hook.queries]
-    assert hook.counts() - before == {"reranked": len(found)}
+    actual = [hook.hits(text) for text in hook.queries]
+    assert actual != [hook.plain_hits(text) for text in hook.queries]
+    assert hook.counts() - before == {"reranked": len(actual)}
 
 
 @contextlib.contextmanager
@@ -211,9 +211,9 @@ def test_a_thousand_concurrent_searches_are_answered(hook, service, reranked):
 
     before = hook.counts()
     with ThreadPoolExecutor(1000) as pool:
-        found = list(pool.map(search, texts))
+        actual = list(pool.map(search, texts))
     counts = hook.counts() - before
     assert sum(counts.values()) == 1000
     assert counts["reranked"] > 30
     assert set(counts) <= {"reranked", "failed.busy", "failed.status_503", "failed.status_504"}
-    assert all(hits == both[text][0] or are_equal(hits, both[text][1]) for text, hits in zip(texts, found))
+    assert all(hits == both[text][0] or are_equal(hits, both[text][1]) for text, hits in zip(texts, actual))

@@ -51,9 +51,9 @@ def test_pages_of_every_size_form_one_ranking(hook: Hook, dummy: Dummy, kind: st
         for start in range(0, COUNT, size):
             pages += ids(hook.search({**WORDS, "from": start, "size": size, "_source": False}))
         assert pages == whole, size
-    found = hook.search({**WORDS, "from": 10, "size": 4})["hits"]["hits"]
+    actual = hook.search({**WORDS, "from": 10, "size": 4})["hits"]["hits"]
     plain = hook.plain({**WORDS, "from": 12, "size": 2})["hits"]["hits"]
-    assert found[2:] == plain  # hits that are not reranked are unchanged
+    assert actual[2:] == plain  # hits that are not reranked are unchanged
     assert len(dummy.last["ids"]) == 12
 
 
@@ -155,12 +155,12 @@ def test_ties_with_the_last_candidate_do_not_count_as_another_order(
     )
     made = PluginHook(workspace)
     made.install(HookOptions(dummy.url, stack="bm25", depth=5, timeout=20.0))
-    found = try_search(made, "cell")
+    actual = try_search(made, "cell")
     made.remove()
-    assert found.plain[:5] == ("d12", "d11", "d10", "d09", "d08")
-    assert found.expected == ("d08", "d09", "d10", "d11", "d12")
-    assert found.reranked == (*found.expected, "d07", "d06", "d05", "d04", "d03")
-    assert found.same
+    assert actual.plain[:5] == ("d12", "d11", "d10", "d09", "d08")
+    assert actual.expected == ("d08", "d09", "d10", "d11", "d12")
+    assert actual.reranked == (*actual.expected, "d07", "d06", "d05", "d04", "d03")
+    assert actual.same
     node.request("DELETE", "/ties")
 
 
@@ -188,23 +188,23 @@ def test_processors_after_ours_apply_to_repeated_searches(hook: Hook, dummy: Dum
             dummy.answering(handler, body)
 
         dummy.answering = answer
-        found, counters = hook.counted(whole, "spread")
-        assert (sorted(ids(found)), counters) == (sorted(NUMBERS[::2]), {"reranked": 1})
-        assert [hit["_source"]["m"] for hit in found["hits"]["hits"]] == [int(id) for id in ids(found)]
+        actual, counters = hook.counted(whole, "spread")
+        assert (sorted(ids(actual)), counters) == (sorted(NUMBERS[::2]), {"reranked": 1})
+        assert [hit["_source"]["m"] for hit in actual["hits"]["hits"]] == [int(id) for id in ids(actual)]
     else:  # a script fails for a hit that is on no page of the user
         script = f"if (doc['n'].value == {plain[-1]['_id']}) {{ throw new Exception('no') }} return 1"
         body = {**WORDS, "size": 3, "script_fields": {"one": {"script": script}}, "_source": True}
-        found, counters = hook.counted(body, "spread")
+        actual, counters = hook.counted(body, "spread")
         assert counters == {"failed.search": 1}
-        assert found["hits"] == hook.plain(body, "spread", "search_pipeline=theirs")["hits"]
-    assert found["hits"]["total"]["value"] == COUNT / 2
+        assert actual["hits"] == hook.plain(body, "spread", "search_pipeline=theirs")["hits"]
+    assert actual["hits"]["total"]["value"] == COUNT / 2
 
 
 def test_a_pattern_uses_the_pipeline_of_the_index_that_set_it(hook: Hook, dummy: Dummy) -> None:
     with hook.node.changed({DEFAULT: "hook"}, "cells"):
         plain = hook.plain({**WORDS, "size": 60}, "cells,spread", "search_pipeline=_none")
-        found = hook.plain({**WORDS, "size": 60}, "ce*,sp*")
-        assert [(h["_index"], h["_id"]) for h in found["hits"]["hits"]] == [
+        actual = hook.plain({**WORDS, "size": 60}, "ce*,sp*")
+        assert [(h["_index"], h["_id"]) for h in actual["hits"]["hits"]] == [
             (h["_index"], h["_id"]) for h in plain["hits"]["hits"]
         ][::-1]
         assert len(dummy.last["places"]["uuids"]) == 2

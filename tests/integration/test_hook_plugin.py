@@ -89,8 +89,8 @@ def test_features_are_fetched_when_the_service_requests_them(hook: Hook, dummy: 
     answer = hook.search({**WORDS, "_source": False})
     features = dummy.last["features"]
     assert features["text@v"] == [b64encode(bytes([i, 0, 0])).decode() for i in range(COUNT)]
-    wanted = [b64encode(bytes([0, i, 0])).decode() if i % 2 else None for i in range(COUNT)]
-    assert features["meta@w"] == wanted
+    expected = [b64encode(bytes([0, i, 0])).decode() if i % 2 else None for i in range(COUNT)]
+    assert features["meta@w"] == expected
     assert features["no@x"] == [None] * COUNT
     assert all(set(hit) == {"_index", "_id", "_score"} for hit in answer["hits"]["hits"])
     dummy.reverse(requested_fields=requested())
@@ -104,8 +104,8 @@ def test_fields_that_the_user_requests_are_returned(hook: Hook, dummy: Dummy) ->
     hook.search(WORDS)
     for fields in (["n"], ["n", "rerank_features.text@v"], ["rerank_features.*"], [{"field": "n"}]):
         body = {**WORDS, "docvalue_fields": fields, "size": COUNT}
-        found = {h["_id"]: h.get("fields") for h in hook.search(body)["hits"]["hits"]}
-        assert found == {h["_id"]: h.get("fields") for h in hook.plain(body)["hits"]["hits"]}
+        actual = {h["_id"]: h.get("fields") for h in hook.search(body)["hits"]["hits"]}
+        assert actual == {h["_id"]: h.get("fields") for h in hook.plain(body)["hits"]["hits"]}
         assert dummy.last["features"]["text@v"][3] == b64encode(bytes([3, 0, 0])).decode()
 
 
@@ -158,16 +158,16 @@ def test_search_options_work_with_the_hook(
     assert counters == {"reranked": 1}
     assert len(dummy.last["places"]["uuids"]) == 1 + index.count(",")
     plain = hook.plain({**body, "size": 100}, index)
-    wanted = plain["hits"]["hits"][::-1][1:13]
-    for hit, score in zip(wanted, range(100), strict=False):
+    expected = plain["hits"]["hits"][::-1][1:13]
+    for hit, score in zip(expected, range(100), strict=False):
         hit["_score"] = 100.0 + len(plain["hits"]["hits"]) - 1 - score
         hit.pop("_explanation", None)
-    found = without_took(answer)
-    for hit in found["hits"]["hits"]:
+    actual = without_took(answer)
+    for hit in actual["hits"]["hits"]:
         hit.pop("_explanation", None)
-    assert found["hits"]["hits"] == wanted
-    plain["hits"] |= {"hits": wanted, "max_score": 100.0 + len(dummy.last["ids"])}
-    assert found == without_took(plain)
+    assert actual["hits"]["hits"] == expected
+    plain["hits"] |= {"hits": expected, "max_score": 100.0 + len(dummy.last["ids"])}
+    assert actual == without_took(plain)
     assert dummy.last["features"]["text@v"][0] is not None
     if "profile" in more:
         assert len(answer["profile"]["shards"]) == {"cells": 1, "spread": 3}.get(index, 4)
@@ -197,9 +197,9 @@ def test_documents_that_change_during_scoring_are_searched_again(
         body = {"query": {"match": {"text": "novel"}}}
         hook.search(body, "changing")
         dummy.answering = answer
-        found, counters = hook.counted(body, "changing")
+        actual, counters = hook.counted(body, "changing")
         plain = hook.plain(body, "changing")["hits"]["hits"]
-        assert [(h["_id"], h["_source"]) for h in found["hits"]["hits"]] == [
+        assert [(h["_id"], h["_source"]) for h in actual["hits"]["hits"]] == [
             (h["_id"], h["_source"]) for h in plain
         ][::-1]
         assert counters == {"reranked": 1}

@@ -88,10 +88,10 @@ def test_a_reranked_search_shows_the_same_as_a_plain_search(
     body = {**WORDS, **more}
     search(hook, user, body)  # the first answer contains the service's requested_fields
     plain = {hit["_id"]: hit for hit in search(hook, user, {**body, "size": COUNT}, "_none")["hits"]["hits"]}
-    found = search(hook, user, body)
-    assert ids(found) == SEEN[user][::-1][: body.get("size", 10)]
-    assert found["hits"]["total"]["value"] == len(SEEN[user])
-    for hit in found["hits"]["hits"]:
+    actual = search(hook, user, body)
+    assert ids(actual) == SEEN[user][::-1][: body.get("size", 10)]
+    assert actual["hits"]["total"]["value"] == len(SEEN[user])
+    for hit in actual["hits"]["hits"]:
         hit.get("fields", {}).pop("_rerank", None)
         for part in ("_source", "highlight"):
             assert hit.get(part) == plain[hit["_id"]].get(part)
@@ -158,14 +158,14 @@ def test_documents_hidden_during_scoring_are_not_shown(hook: Hook, dummy: Dummy)
     usual = dummy.answering
     dummy.answering = answer
     try:
-        found = ids(search(hook, "clerk", WORDS))
+        actual = ids(search(hook, "clerk", WORDS))
         after = ids(search(hook, "clerk", {**WORDS, "size": COUNT}, "_none"))
     finally:
         dummy.answering = usual
         set_secret("no")
     assert "29" not in after
     if hook.bare:  # whole hits were read before the change, when the user could still see the document
-        assert "29" not in found
+        assert "29" not in actual
 
 
 @pytest.fixture(scope="module")

@@ -420,10 +420,10 @@ def test_equal_ids_in_two_indices_are_not_reranked(installed, ml_node, cluster, 
             "size": len(small.documents) + 1,
             "ext": {"rerank": {"query_context": {"query_text": text}}},
         }
-        found = ml_node.request("POST", f"/{INDEX},copies/_search?search_pipeline={PIPELINE}", body)
+        actual = ml_node.request("POST", f"/{INDEX},copies/_search?search_pipeline={PIPELINE}", body)
         del body["ext"]
-        assert ids(found) == ids(ml_node.request("POST", f"/{INDEX},copies/_search", body))
-        assert ids(found).count(best) == 2
+        assert ids(actual) == ids(ml_node.request("POST", f"/{INDEX},copies/_search", body))
+        assert ids(actual).count(best) == 2
     finally:
         ml_node.request("DELETE", "/copies")
 

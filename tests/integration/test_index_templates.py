@@ -224,8 +224,8 @@ def test_title_and_text_can_be_highlighted_but_not_content(node):
         fields = {"title": {}, "text": {}, "content": {}}
         body["highlight"] = {"fields": fields, "require_field_match": False}
         hits = node.request("POST", f"/{name}/_search", body)["hits"]["hits"]
-        found = {hit["_id"]: hit["highlight"] for hit in hits}
-    assert found["b"] == {"title": ["<em>Fox</em>"], "text": ["<em>jumps</em> over the dog"]}
+        actual = {hit["_id"]: hit["highlight"] for hit in hits}
+    assert actual["b"] == {"title": ["<em>Fox</em>"], "text": ["<em>jumps</em> over the dog"]}
 
 
 def test_only_mapped_fields_are_indexed_and_the_source_has_no_features(node):

@@ -117,12 +117,12 @@ def test_all_commands_work_with_an_attached_index(run, small, node, name, tmp_pa
     run(*command).fails(1, f"{folder}: is a workspace already")
 
     # Documents consist of the configured fields.
-    wanted = small.documents[3]
+    expected = small.documents[3]
     engine = Workspace.open(folder).engine
-    (found,) = engine.get([wanted["_id"].replace(":", "-")])
-    assert found is not None
-    assert (found.title, found.text.replace("\n", "")) == (wanted["title"], wanted["text"])
-    assert sorted(found.categories) == sorted(wanted["categories"])
+    (actual,) = engine.get([expected["_id"].replace(":", "-")])
+    assert actual is not None
+    assert (actual.title, actual.text.replace("\n", "")) == (expected["title"], expected["text"])
+    assert sorted(actual.categories) == sorted(expected["categories"])
     assert len(engine) == len(list(engine.documents())) == len(engine.ids()) == 200
 
     # All other commands use bm25, and refuse other first stages.
@@ -246,6 +246,6 @@ def test_hits_with_numbers_as_ids_keep_their_ids(run, node, name, tmp_path, writ
     numbers = [np.array([hit["_score"] for hit in hits], ">f8"), np.zeros(3, ">i4")]
     numbers += [np.array([hit[part] for hit in hits], ">i8") for part in ("_seq_no", "_primary_term")]
     call = HookCall.read(len(head).to_bytes(4, "big") + head + b"".join(one.tobytes() for one in numbers))
-    found = HookHits(Workspace.open(folder).engine, call)
-    found.find_ids()
-    assert found.ids == [hit["_id"] for hit in hits]
+    actual = HookHits(Workspace.open(folder).engine, call)
+    actual.find_ids()
+    assert actual.ids == [hit["_id"] for hit in hits]

@@ -61,6 +61,6 @@ def test_words_equal_the_parse_of_the_node(node: Node, kind: str, name: str) -> 
         if not explanation["valid"] or "unmapped" in explanation["explanation"]:
             continue
         compared += 1
-        found = set(re.findall("wolf|fox|pup|dog|cat", query_text(query) or ""))
-        assert found == words_of_parse(explanation["explanation"]), (text, explanation["explanation"])
+        actual = set(re.findall("wolf|fox|pup|dog|cat", query_text(query) or ""))
+        assert actual == words_of_parse(explanation["explanation"]), (text, explanation["explanation"])
     assert compared > 40

@@ -161,16 +161,16 @@ def candidates(trained, text):
     stack = workspace.stack(STACK)
     pipeline = workspace.pipeline(stack.signals)
     asked = pipeline.scorer(stack.signals, stack.first_stage).features
-    found = workspace.engine.find(SearchRequest(text, first_stage="tfidf", depth=100, features=asked))
-    assert len(found) > 20
+    actual = workspace.engine.find(SearchRequest(text, first_stage="tfidf", depth=100, features=asked))
+    assert len(actual) > 20
     features = {}
     for name, version in asked.items():
-        values = found.features[name]
+        values = actual.features[name]
         features[f"{name}@{version}"] = Column(values.dtype.str, values.shape[1], 0).encode(values)
     body = {
         "query": {"bool": {"must": {"match": {"content": {"query": text}}}}},
-        "ids": found.ids,
-        "scores": found.scores.tolist(),
+        "ids": actual.ids,
+        "scores": actual.scores.tolist(),
         "features": features,
     }
     expected = pipeline.answer(Query("q", text), replace(stack, depth=100)).ranking

@@ -117,10 +117,10 @@ def test_a_command_imports_the_library_only_when_it_is_called():
     cheap = {"rerank", "rerank.errors", "rerank.progress", "rerank.config", "rerank.results", "rerank.text"}
     cheap.add("rerank.service.settings")
     for path in COMMANDS:
-        found = {module for module in imports(path, top_level=True) if module.startswith("rerank")}
+        actual = {module for module in imports(path, top_level=True) if module.startswith("rerank")}
         if name_of(path) == "cli/train.py":
-            found = {one for one in found if not one.startswith("rerank.rankers.")}
-        assert found <= cheap, path
+            actual = {one for one in actual if not one.startswith("rerank.rankers.")}
+        assert actual <= cheap, path
         assert "numpy" not in roots(path), path
 
 

@@ -56,8 +56,8 @@ def test_an_invalid_value_is_refused_in_one_line(workspace, call, named):
 
 
 def test_numpy_numbers_and_paths_are_accepted(workspace):
-    found = workspace.search(QUERIES[0], np.int64(1), filter=[])
-    assert [hit["id"] for hit in found.hits] == ["a"]
+    actual = workspace.search(QUERIES[0], np.int64(1), filter=[])
+    assert [hit["id"] for hit in actual.hits] == ["a"]
     assert Workspace.open(Path(workspace.folder)).folder == workspace.folder
 
 
@@ -97,8 +97,8 @@ def test_queries_and_judgments_are_accepted_in_every_form(workspace, tmp_path):
 
 def test_evaluate_accepts_a_stack_object(workspace):
     stack = workspace.stack("bm25*0.5 + tfidf*0.5")
-    found = rerank.evaluate(workspace, [stack, "tfidf"], queries={"q": "wolves"}, qrels=QRELS)
-    assert [row.stack for row in found.results] == ["bm25", str(stack), "tfidf"]
+    actual = rerank.evaluate(workspace, [stack, "tfidf"], queries={"q": "wolves"}, qrels=QRELS)
+    assert [row.stack for row in actual.results] == ["bm25", str(stack), "tfidf"]
     assert rerank.evaluate(workspace, stack, queries=QUERIES, qrels=QRELS, baseline=stack).results
 
 

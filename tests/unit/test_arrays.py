@@ -42,17 +42,17 @@ def is_mapped(array: np.ndarray) -> bool:
 
 def test_map_arrays_reads_the_same_arrays_as_safetensors(tmp_path):
     save_file(ARRAYS, tmp_path / "a.safetensors", {"made": "by a test"})
-    found = map_arrays(tmp_path / "a.safetensors")
+    actual = map_arrays(tmp_path / "a.safetensors")
     expected = load_file(tmp_path / "a.safetensors")
-    assert set(found) == set(expected)
+    assert set(actual) == set(expected)
     for name, array in expected.items():
-        assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape)
-        assert found[name].tobytes() == array.tobytes()
-        assert is_mapped(found[name])
-        assert type(found[name]) is np.ndarray
-        assert found[name].flags.aligned
+        assert (actual[name].dtype, actual[name].shape) == (array.dtype, array.shape)
+        assert actual[name].tobytes() == array.tobytes()
+        assert is_mapped(actual[name])
+        assert type(actual[name]) is np.ndarray
+        assert actual[name].flags.aligned
         with pytest.raises(ValueError, match="read-only"):
-            found[name][...] = 0
+            actual[name][...] = 0
 
 
 def test_unaligned_arrays_of_other_programs_are_read(tmp_path):
@@ -61,10 +61,10 @@ def test_unaligned_arrays_of_other_programs_are_read(tmp_path):
     numbers = np.array([1.0, 2.0], dtype=np.float32)
     data = len(header).to_bytes(8, "little") + header + b"x" + numbers.tobytes()
     (tmp_path / "a").write_bytes(data)
-    found = map_arrays(tmp_path / "a")["a"]
-    assert found.tolist() == [1.0, 2.0]
-    assert found.flags.aligned
-    assert not found.flags.writeable
+    actual = map_arrays(tmp_path / "a")["a"]
+    assert actual.tolist() == [1.0, 2.0]
+    assert actual.flags.aligned
+    assert not actual.flags.writeable
 
 
 @given(data=st.data())
@@ -115,9 +115,9 @@ def test_rankers_do_not_copy_their_arrays(tmp_path, made):
     ranker.save(tmp_path / "r")
     loaded = load_ranker(tmp_path / "r")
     stored = load_file(tmp_path / "r" / "model.safetensors")
-    found = arrays_of(loaded)
-    assert sum(array.nbytes for array in found) >= sum(array.nbytes for array in stored.values())
-    assert all(is_mapped(array) and not array.flags.writeable for array in found)
+    actual = arrays_of(loaded)
+    assert sum(array.nbytes for array in actual) >= sum(array.nbytes for array in stored.values())
+    assert all(is_mapped(array) and not array.flags.writeable for array in actual)
     scores = [
         one.score(one.encode_query(QUERIES[0]), one.encode_documents(DOCUMENTS)).tolist()
         for one in (ranker, loaded)

@@ -26,13 +26,13 @@ LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^()\s]+)\)")
 
 def command(name: str) -> click.Command:
     """Return a command or a subcommand, for example ``hook install``."""
-    found: click.Command = cli
+    actual: click.Command = cli
     for part in name.split():
-        assert isinstance(found, click.Group)
-        inner = found.get_command(click.Context(found), part)
+        assert isinstance(actual, click.Group)
+        inner = actual.get_command(click.Context(actual), part)
         assert inner is not None, name
-        found = inner
-    return found
+        actual = inner
+    return actual
 
 
 def subcommands(name: str) -> list[str]:

@@ -65,8 +65,8 @@ def test_installing_removes_only_files_that_it_created(folder, tmp_path):
     (folder / "stacks" / "text,tfidf.json").unlink()
     (folder / "releases.json").unlink()
     workspace.install(cnn(seed=1, version="v2"))
-    found = {path.name for path in (tmp_path / "home").iterdir()}
-    assert found == {".ssh", "thesis", "text-notes", "draft.tmp", "text.json", "text-v2"}
+    actual = {path.name for path in (tmp_path / "home").iterdir()}
+    assert actual == {".ssh", "thesis", "text-notes", "draft.tmp", "text.json", "text-v2"}
 
 
 def edit_json(path, **values):

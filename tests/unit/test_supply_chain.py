@@ -45,11 +45,11 @@ def test_every_package_of_an_image_has_a_version_and_hashes(name, extra):
         assert hashes, package
         assert all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", one) for one in hashes), package
     for text in (*PROJECT["dependencies"], *PROJECT["optional-dependencies"][extra]):
-        wanted = Requirement(text)
-        if wanted.marker is not None and not wanted.marker.evaluate({"python_version": "3.11"}):
+        expected = Requirement(text)
+        if expected.marker is not None and not expected.marker.evaluate({"python_version": "3.11"}):
             continue
-        line = found[wanted.name.replace("_", "-").lower()]
-        assert wanted.specifier.contains(line[0].partition("==")[2]), text
+        line = found[expected.name.replace("_", "-").lower()]
+        assert expected.specifier.contains(line[0].partition("==")[2]), text
 
 
 def test_images_use_only_one_package_index():

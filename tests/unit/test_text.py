@@ -183,7 +183,7 @@ def test_words_splits_texts_of_any_script(text: str, expected: list[str]) -> Non
 @settings(max_examples=30)
 @given(st.text())
 def test_splitting_words_again_changes_nothing(text: str) -> None:
-    found = words(text)
-    assert all(found)
-    assert not any(char.isspace() or char == "_" for word in found for char in word)
-    assert words(" ".join(found)) == found
+    actual = words(text)
+    assert all(actual)
+    assert not any(char.isspace() or char == "_" for word in actual for char in word)
+    assert words(" ".join(actual)) == actual

@@ -52,9 +52,9 @@ def test_a_workspace_can_be_opened_again(tmp_path):
     made = Workspace.create(tmp_path / "deep" / "ws", lang="de")
     made.engine.write([Document("a", text="Apfel")])
     assert Workspace.exists(tmp_path / "deep" / "ws")
-    found = Workspace.open(str(tmp_path / "deep" / "ws"))
-    assert (found.lang, len(found.engine), found.trained()) == ("de", 1, [])
-    assert found.engine is found.engine
+    actual = Workspace.open(str(tmp_path / "deep" / "ws"))
+    assert (actual.lang, len(actual.engine), actual.trained()) == ("de", 1, [])
+    assert actual.engine is actual.engine
     mixed = Workspace.open(Workspace.create(tmp_path / "mixed").folder)
     assert mixed.lang is None
     assert mixed.engine.find(SearchRequest("x", first_stage="tfidf", depth=1)).ids == []
@@ -225,11 +225,11 @@ def test_installing_activates_the_new_version(workspace):
     assert contents(workspace) == ["meta-m1", "meta.json", "text-v2", "text.json"]
     assert workspace.trained() == Workspace.open(workspace.folder).trained() == ["meta", "text"]
     for opened in (workspace, Workspace.open(workspace.folder)):
-        found = opened.ranker("text")
-        assert found is opened.ranker("text")
-        assert found is not two  # the stored ranker is used
+        actual = opened.ranker("text")
+        assert actual is opened.ranker("text")
+        assert actual is not two  # the stored ranker is used
         query = Query("q", "apple pear")
-        assert found.encode_query(query).tolist() == two.encode_query(query).tolist()
+        assert actual.encode_query(query).tolist() == two.encode_query(query).tolist()
 
 
 def test_a_pipeline_needs_only_trained_rankers(workspace):
@@ -302,8 +302,8 @@ def test_killed_installations_do_not_break_loading(workspace):
             child.start()
         end = time.monotonic() + random.uniform(0.01, 0.05)
         while time.monotonic() < end or loads <= round:
-            found = Workspace.open(workspace.folder).ranker("text")
-            assert found.encode_query(Query("q", "apple pear")).tolist() == vectors[found.version]
+            actual = Workspace.open(workspace.folder).ranker("text")
+            assert actual.encode_query(Query("q", "apple pear")).tolist() == vectors[actual.version]
             loads += 1
         for child in children:
             child.kill()
@@ -341,13 +341,13 @@ def tuned(workspace):
     ],
 )
 def test_a_stack_is_found_by_its_text(tuned, text, shown, normalization, first_stage):
-    found = tuned.stack(text)
-    assert (str(found), found.combiner.normalization, found.first_stage) == (
+    actual = tuned.stack(text)
+    assert (str(actual), actual.combiner.normalization, actual.first_stage) == (
         shown,
         normalization,
         first_stage,
     )
-    assert found.versions == ({"text": "v1", "meta": "v1"} if normalization == "z-score" else {})
+    assert actual.versions == ({"text": "v1", "meta": "v1"} if normalization == "z-score" else {})
 
 
 def test_a_stack_uses_the_first_stage_of_the_workspace(tuned):

@@ -340,8 +340,8 @@ def test_features_stay_until_an_interrupted_encoding_replaces_them(tmp_path):
     assert set(reader.find(request).features["number"].ravel()) == {1}
     with pytest.raises(KeyboardInterrupt):
         engine.write_features([stop_after(300)], force=True)
-    found = reader.find(request)
-    assert not found.missing["number"].any()
-    assert sorted(np.unique(found.features["number"], return_counts=True)[1]) == [2 * 256, 2 * (600 - 256)]
+    actual = reader.find(request)
+    assert not actual.missing["number"].any()
+    assert sorted(np.unique(actual.features["number"], return_counts=True)[1]) == [2 * 256, 2 * (600 - 256)]
     assert engine.write_features([stop_after(600)], force=True) == {"number": 600}
     assert set(reader.find(request).features["number"].ravel()) == {5}  # without opening the files again

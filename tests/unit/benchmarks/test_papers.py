@@ -97,15 +97,15 @@ def test_commands_of_results_exist() -> None:
 def test_verdicts_follow_from_deltas_and_p_values(
     scripts: Any, deltas: list[float], ps: list[float | None], above: str, keeps: str, equal: str | None
 ) -> None:
-    found = scripts("verdicts").difference(deltas, ps)
-    assert (found.above(), found.keeps()) == (above, keeps)
-    assert equal is None or found.equal() == equal
+    actual = scripts("verdicts").difference(deltas, ps)
+    assert (actual.above(), actual.keeps()) == (above, keeps)
+    assert equal is None or actual.equal() == equal
 
 
 def test_the_mean_over_seeds_is_tested(scripts: Any) -> None:
     """By hand: standard errors 0.0102 and 0.0078, mean 0.0090; 0.02 / 0.0090 = 2.227, so p = 0.026."""
-    found = scripts("verdicts").difference([0.02, 0.02], [0.05, 0.01])
-    assert found.p == pytest.approx(0.0260, abs=5e-4)
+    actual = scripts("verdicts").difference([0.02, 0.02], [0.05, 0.01])
+    assert actual.p == pytest.approx(0.0260, abs=5e-4)
 
 
 def test_a_claim_of_several_parts_has_the_weakest_verdict(scripts: Any) -> None:
@@ -127,8 +127,8 @@ def test_words_are_translated_by_pairs_of_texts(scripts: Any) -> None:
     ]
     translations = scripts("translations")
     model = translations.model_one([(left.split(), right.split()) for left, right in pairs])
-    found = translations.best_translations(model)
-    assert found == {"book": "libro", "house": "casa", "red": "rossa"}
+    actual = translations.best_translations(model)
+    assert actual == {"book": "libro", "house": "casa", "red": "rossa"}
 
 
 def test_candidates_of_a_protocol_are_part_of_the_deepest_pool(scripts: Any) -> None:
@@ -172,8 +172,8 @@ def test_pooled_auc_matches_values_by_hand(scripts: Any) -> None:
     qrels = Qrels([("p", "a", 2), ("p", "b", 1), ("q", "a", 2), ("q", "b", 1)])
     scores = {"p": (["a", "b"], [0.9, 0.8]), "q": (["a", "b"], [0.2, 0.1])}
     other = {"p": (["a", "b"], [0.9, 0.1]), "q": (["a"], [0.2])}
-    found = scripts("run_002").pooled(scores, other, qrels)
-    assert (found["pairs"], found["auc"], found["input"]) == (4, 0.75, 1.0)
+    actual = scripts("run_002").pooled(scores, other, qrels)
+    assert (actual["pairs"], actual["auc"], actual["input"]) == (4, 0.75, 1.0)
 
 
 def test_co_citation_claims_use_tests_of_either_direction(scripts: Any) -> None:
@@ -197,9 +197,9 @@ def test_all_passages_of_a_document_are_scored_by_equation_6(scripts: Any) -> No
     vectors = np.stack([cosines, np.sqrt(1 - cosines**2)], axis=1).astype(np.float32)
     owners, places, counts = np.array([0, 0, 0, 1]), np.array([0, 1, 2, 0]), np.array([3, 1, 0])
     fragments = scripts("fragments").Fragments(vectors, owners, places, counts)
-    found = fragments.scores(np.array([[1.0, 0.0]], np.float32))
+    actual = fragments.scores(np.array([[1.0, 0.0]], np.float32))
     expected = {"best 2": [0.704999, 1, 0], "best 5": [0.513328, 1, 0], "sum 5": [1.394596, 0.951229, 0]}
-    assert {name: scores[0].tolist() for name, scores in found.items()} == {
+    assert {name: scores[0].tolist() for name, scores in actual.items()} == {
         name: pytest.approx(scores, abs=1e-5) for name, scores in expected.items()
     }
     assert (fragments.first() == [vectors[0], vectors[3], np.zeros(2)]).all()

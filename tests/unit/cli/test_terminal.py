@@ -115,8 +115,8 @@ def test_a_query_that_begins_with_a_dash_is_searched_or_the_separator_is_named(a
     assert refused.returncode == 2
     assert b"query -- TEXT" in refused.stderr
     assert refused.stderr.count(b"\n") == 1
-    found = run("query", "--stack", "bm25", "-w", accents, "--json", "--", "-5 degrees", encoding="utf-8")
-    assert len(json.loads(found.stdout)["hits"]) == 1
+    actual = run("query", "--stack", "bm25", "-w", accents, "--json", "--", "-5 degrees", encoding="utf-8")
+    assert len(json.loads(actual.stdout)["hits"]) == 1
 
 
 def test_a_language_of_a_query_that_is_no_code_is_refused(accents):

@@ -104,8 +104,8 @@ class TestBm25:
                 if tf := count[term]:
                     norm = 1.2 * (1 - 0.75 + 0.75 * count.total() / average)
                     expected[id] = expected.get(id, 0) + weight * idf * tf * 2.2 / (tf + norm)
-        found = scores(engine, " ".join(query.elements()), "bm25")
-        assert found == pytest.approx(expected, rel=1e-5)
+        actual = scores(engine, " ".join(query.elements()), "bm25")
+        assert actual == pytest.approx(expected, rel=1e-5)
 
     def test_scores_do_not_depend_on_depth_or_route(self, engine: LocalEngine) -> None:
         texts = random_texts(2500, seed=5)
@@ -310,9 +310,9 @@ class TestSeveral:
             try:
                 while not stop.is_set():
                     for stage in ("bm25", "tfidf"):
-                        found = engine.find(SearchRequest("w1 w2 w3", first_stage=stage, depth=50))
-                        assert len(found) == 50
-                        assert len(engine.get(found.ids)) == 50
+                        actual = engine.find(SearchRequest("w1 w2 w3", first_stage=stage, depth=50))
+                        assert len(actual) == 50
+                        assert len(engine.get(actual.ids)) == 50
             except BaseException as error:
                 failures.append(error)
 

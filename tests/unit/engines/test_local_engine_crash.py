@@ -71,8 +71,8 @@ def check(folder: Path, expected: list[Document]) -> None:
     assert engine.ids() == [document.id for document in expected]
     for stage in ("bm25", "tfidf"):
         for word in ("old", "new", "apple", "pear", "plum", "fig"):
-            found = engine.find(SearchRequest(word, first_stage=stage, depth=100)).ids
-            assert found == sorted(document.id for document in expected if word in document.text)
+            actual = engine.find(SearchRequest(word, first_stage=stage, depth=100)).ids
+            assert actual == sorted(document.id for document in expected if word in document.text)
 
 
 @pytest.fixture

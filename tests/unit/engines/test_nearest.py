@@ -42,14 +42,14 @@ def check_top(passages, matrix, together, ranked_of):
     queries /= np.linalg.norm(queries, axis=1, keepdims=True)
     queries[4] = 0
     dead = np.array([100, 7, len(matrix) - 1])
-    wanted = [ranked_of(matrix, query, set(dead.tolist())) for query in queries]
+    expected = [ranked_of(matrix, query, set(dead.tolist())) for query in queries]
     for depth in (1, 30, 1000, 10_000):
-        found = [
+        actual = [
             rows.tolist()
             for begin in range(0, 20, together)
             for rows in nearest(matrix, queries[begin : begin + together], depth, passages, dead, names)
         ]
-        assert found == [sorted(rows[:depth]) for rows in wanted]
+        assert actual == [sorted(rows[:depth]) for rows in expected]
 
 
 def test_added_rows_are_found():

@@ -180,7 +180,7 @@ def test_stored_features_are_decoded_unchanged(dtype: str, width: int, there: li
     made = Column(dtype, width, 12.5)
     encoded = iter(made.encode(values))
     texts = [next(encoded) if present else None for present in there]
-    assert all("=" not in found for found in texts if found)  # OpenSearch removes the padding
+    assert all("=" not in actual for actual in texts if actual)  # OpenSearch removes the padding
     rows, missing = made.decode(texts)
     assert missing.tolist() == [not present for present in there]
     assert rows.dtype == np.dtype(dtype)

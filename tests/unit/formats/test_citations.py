@@ -33,9 +33,9 @@ def test_citations_without_a_reference_are_left_out(tmp_path):
     rows = ["doi:10.1000/A", {"ref": 7, "section": "Intro", "sentence": 3, "text": "So [7].", "more": 1}]
     nothing = [{"ref": None}, {"section": 1}, {"ref": " "}]
     titles = {"https://doi.org/10.1000/a": "On A", "10.1000/b": "On B"}
-    found = Document("x", extra=read(tmp_path, {"citations": rows + nothing, "references": titles}))
-    assert [tuple(one) for one in mentions(found)] == [("10.1000/a", 0, 0, 0), ("7", 1, 1, 1)]
-    assert Citations.from_documents([found]).titles == {"10.1000/a": "On A", "10.1000/b": "On B"}
+    actual = Document("x", extra=read(tmp_path, {"citations": rows + nothing, "references": titles}))
+    assert [tuple(one) for one in mentions(actual)] == [("10.1000/a", 0, 0, 0), ("7", 1, 1, 1)]
+    assert Citations.from_documents([actual]).titles == {"10.1000/a": "On A", "10.1000/b": "On B"}
     empty = Document("x", extra=read(tmp_path, {"citations": None, "references": None}))
     assert Citations.from_documents([empty]).titles == {}
 
@@ -58,7 +58,7 @@ def test_invalid_citations_are_refused(tmp_path, record, said):
 
 def test_unknown_places_do_not_relate_mentions():
     def places(*rows):
-        return [tuple(found[1:]) for found in mentions(Document("x", extra={"citations": list(rows)}))]
+        return [tuple(actual[1:]) for actual in mentions(Document("x", extra={"citations": list(rows)}))]
 
     def row(section=None, paragraph=None, sentence=None):
         given = {"section": section, "paragraph": paragraph, "sentence": sentence}
@@ -72,7 +72,7 @@ def test_unknown_places_do_not_relate_mentions():
     # a sentence in a paragraph without a number
     assert places(row(0, None, 8), row(0, None, 8), row(0, None, 9)) == [(0, 0, 0), (0, 0, 0), (0, 1, 1)]
     linked = mentions(Document("x", links=("b", "https://doi.org/10.1000/C")))
-    assert [tuple(found) for found in linked] == [("b", 0, 0, 0), ("10.1000/c", 1, 1, 1)]
+    assert [tuple(actual) for actual in linked] == [("b", 0, 0, 0), ("10.1000/c", 1, 1, 1)]
     assert mentions(Document("x", links=("b",), extra={"citations": []})) == []
 
 
@@ -107,6 +107,6 @@ def test_the_code_on_the_cocitation_page_converts_a_paper():
     entry = {"title": "Howling", "other_ids": {"DOI": ["10.1000/A"]}}
     parsed = {"bib_entries": {"BIBREF0": entry}, "body_text": [text]}
     paper = {"paper_id": "7", "title": "On wolves", "abstract": "They howl.", "pdf_parse": parsed}
-    found = names["document"](paper)
-    assert found["citations"] == [{"ref": "10.1000/a", "section": "Methods", "paragraph": 0, "sentence": 1}]
-    assert found["references"] == {"10.1000/a": "Howling"}
+    actual = names["document"](paper)
+    assert actual["citations"] == [{"ref": "10.1000/a", "section": "Methods", "paragraph": 0, "sentence": 1}]
+    assert actual["references"] == {"10.1000/a": "Howling"}

@@ -393,8 +393,8 @@ def test_trec_eval_reads_a_written_run_in_the_same_order(tmp_path_factory, value
     assert len({np.float32(score) for score in parsed["q1"].values()}) == len(ours)
     # A document is at rank k exactly if its reciprocal rank is 1/k.
     evaluator = pytrec_eval.RelevanceEvaluator({id: {id: 1} for id in ours}, {"recip_rank"})
-    found = evaluator.evaluate(dict.fromkeys(ours, parsed["q1"]))
-    assert [1 / found[id]["recip_rank"] for id in ours] == pytest.approx(range(1, len(ours) + 1))
+    actual = evaluator.evaluate(dict.fromkeys(ours, parsed["q1"]))
+    assert [1 / actual[id]["recip_rank"] for id in ours] == pytest.approx(range(1, len(ours) + 1))
 
 
 def test_run_files_are_written_and_read(tmp_path):

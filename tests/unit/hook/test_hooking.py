@@ -81,9 +81,9 @@ def test_the_request_is_valid_json_for_any_query(text, ids, stack):
 
 
 def test_a_token_is_not_shown_in_requests():
-    wanted = HookOptions(URL, token="sesame")
-    made = stock.connector("a", wanted)
-    assert "sesame" not in str(Request("POST", "/", made)) + repr(wanted)
+    expected = HookOptions(URL, token="sesame")
+    made = stock.connector("a", expected)
+    assert "sesame" not in str(Request("POST", "/", made)) + repr(expected)
     assert made["actions"][0]["headers"] == {"Authorization": "Bearer ${credential.token}"}
     filled = stock._filled(made, {"<token>": "sesame"})
     assert filled["credential"] == {"token": "sesame"}

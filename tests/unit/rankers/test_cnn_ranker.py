@@ -105,8 +105,8 @@ def test_torch_and_numpy_give_equal_scores(name, head, shared):
     np.testing.assert_allclose(features, document.numpy(), rtol=1e-3, atol=1e-6)
     pooled = [tower.encode(DOCUMENTS) for tower in ranker.document]
     exact = ranker.head.encode("document", np.concatenate(pooled, axis=1))
-    found = [ranker.score(ranker.encode_query(q), exact) for q in QUERIES]
-    np.testing.assert_allclose(found, expected, atol=5e-6)
+    actual = [ranker.score(ranker.encode_query(q), exact) for q in QUERIES]
+    np.testing.assert_allclose(actual, expected, atol=5e-6)
     # Stored features are rounded to 11 bits.
     scores, (low, high) = scores_of(ranker), ranker.bounds
     np.testing.assert_allclose(scores, expected, atol=5e-3)

@@ -129,9 +129,9 @@ def test_documents_with_only_links_share_no_section():
 def test_the_share_and_the_seed_select_the_held_out_articles():
     keys = [f"10.7554/elife.{n:05}" for n in range(3000)]
     for share in (0.0, 0.2, 0.6):
-        found = np.array([[held_out(key, share, seed) for key in keys] for seed in range(3)])
-        assert np.abs(found.mean(axis=1) - share).max() < 0.03
-        assert abs((found[0] & found[1]).mean() - share * share) < 0.03
+        actual = np.array([[held_out(key, share, seed) for key in keys] for seed in range(3)])
+        assert np.abs(actual.mean(axis=1) - share).max() < 0.03
+        assert abs((actual[0] & actual[1]).mean() - share * share) < 0.03
 
 
 def test_held_out_pairs_occur_only_in_held_out_articles():
@@ -196,8 +196,8 @@ def test_an_epoch_contains_the_triplets_of_the_sampler(texts):
     for draw in draws:
         rng = np.random.default_rng((config.seed, 1, draw.anchor))
         ref = int(neighbors.refs[draw.anchor])
-        wanted = [(neighbors.texts[p], neighbors.texts[n]) for p, n in neighbors.triplets.draw(ref, rng)]
-        assert (draw.positive, draw.negative) in wanted
+        expected = [(neighbors.texts[p], neighbors.texts[n]) for p, n in neighbors.triplets.draw(ref, rng)]
+        assert (draw.positive, draw.negative) in expected
     assert next(sampler_of(texts, config).epoch(1)).pairs == draws[:7] != next(sampler.epoch(2)).pairs
 
 
@@ -254,15 +254,15 @@ def test_the_title_separator_is_stored_in_the_ranker(tiny, tmp_path):
     )
     assert encoder.separator == [encoder.tokenizer.sep_token_id]
     by_hand = encoder.encode([encoder.tokens(["w1 w2"])[0] + [3] + encoder.tokens(["w3"])[0]])
-    found = apart.encode_documents(documents)
-    cosine = found[0, :-1] @ by_hand[0] / np.linalg.norm(found[0, :-1].astype(float))
+    actual = apart.encode_documents(documents)
+    cosine = actual[0, :-1] @ by_hand[0] / np.linalg.norm(actual[0, :-1].astype(float))
     assert cosine == pytest.approx(1, abs=1e-3)
-    assert (plain.encode_documents(documents)[1:] == found[1:]).all()
-    assert (plain.encode_documents(documents)[0] != found[0]).any()
+    assert (plain.encode_documents(documents)[1:] == actual[1:]).all()
+    assert (plain.encode_documents(documents)[0] != actual[0]).any()
     assert plain.version != apart.version
     apart.save(tmp_path / "apart")
     again = DenseRanker.load(tmp_path / "apart")
-    assert (again.encode_documents(documents) == found).all()
+    assert (again.encode_documents(documents) == actual).all()
     assert again.version == apart.version
 
 

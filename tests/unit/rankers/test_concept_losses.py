@@ -59,9 +59,9 @@ POINTS = Z.numpy()
     ],
 )
 def test_centroids_and_concentrations_match_values_by_hand(points, component, centers, phi):
-    found = centroids(points, np.array(component))
-    np.testing.assert_allclose(found[0], centers, atol=1e-6)
-    assert found[1] == pytest.approx(phi, abs=2e-5)
+    actual = centroids(points, np.array(component))
+    np.testing.assert_allclose(actual[0], centers, atol=1e-6)
+    assert actual[1] == pytest.approx(phi, abs=2e-5)
 
 
 def test_the_component_loss_matches_a_simple_loop():
@@ -87,9 +87,9 @@ def test_the_component_loss_matches_a_simple_loop():
 
 def test_texts_without_component_and_components_without_direction():
     none = batch_with_vectors(Z.clone().requires_grad_(), component=[-1] * 4)
-    found = component_loss()(none)
-    assert found.item() == 0
-    found.backward()
+    actual = component_loss()(none)
+    assert actual.item() == 0
+    actual.backward()
     apart = component_loss([0, 1, 0, 1])  # the first centroid is 0
     u = Z.clone().requires_grad_()
     loss = apart(batch_with_vectors(u, component=[0, 1, 0, 1]))
@@ -114,8 +114,8 @@ def momentum_loss(batches, keys, documents, **settings):
 
 def test_no_keys_give_no_loss_and_a_text_is_not_its_own_negative(batches):
     for documents, losing in (([-1, -1], False), ([0, 0], False), ([5, 0], True)):
-        found = momentum_loss(batches, [[0, 1], [-1, 0]], documents)
-        assert (found.each(Z[:1], Z[:1], torch.tensor([0])).item() > 0) == losing
+        actual = momentum_loss(batches, [[0, 1], [-1, 0]], documents)
+        assert (actual.each(Z[:1], Z[:1], torch.tensor([0])).item() > 0) == losing
 
 
 def test_the_momentum_loss_matches_a_simple_loop(batches):
@@ -132,49 +132,49 @@ def test_the_momentum_loss_matches_a_simple_loop(batches):
 
 def test_the_queue_is_first_in_first_out(batches):
     """The queue has four places. The batches are [a, b, c], [d, a, e], [f, g, h], [i, j, k, l, m]."""
-    found = MomentumLoss(batches, queue=4)
+    actual = MomentumLoss(batches, queue=4)
     seen = []
     for documents in ([0, 1, 2], [3, 0, 4], [5, 6, 7], [8, 9, 10, 11, 12]):
-        seen.append([one for one in found.documents.tolist() if one >= 0])
+        seen.append([one for one in actual.documents.tolist() if one >= 0])
         new = torch.tensor(documents)
-        found._batch = (torch.nn.functional.one_hot(new, 32).float(), new)
-        found.on_step_end()
-        assert found.keys.argmax(dim=1)[found.documents >= 0].tolist() == [
-            one for one in found.documents.tolist() if one >= 0
+        actual._batch = (torch.nn.functional.one_hot(new, 32).float(), new)
+        actual.on_step_end()
+        assert actual.keys.argmax(dim=1)[actual.documents >= 0].tolist() == [
+            one for one in actual.documents.tolist() if one >= 0
         ]
     assert seen == [[], [0, 1, 2], [2, 3, 0, 4], [4, 5, 6, 7]]
-    assert found.documents.tolist() == [9, 10, 11, 12]
+    assert actual.documents.tolist() == [9, 10, 11, 12]
 
 
 def test_the_momentum_encoder_follows_slowly(batches):
-    found = MomentumLoss(batches, momentum=0.9)
-    (learning, *_), (before, *_) = found.encoder_weights, [one.clone() for one in found.slow]
-    assert torch.equal(found.slow[0], learning)
+    actual = MomentumLoss(batches, momentum=0.9)
+    (learning, *_), (before, *_) = actual.encoder_weights, [one.clone() for one in actual.slow]
+    assert torch.equal(actual.slow[0], learning)
     kept = learning.detach().clone()
     with torch.no_grad():
         learning += 1
     for _ in range(3):
-        found.on_step_end()
-    torch.testing.assert_close(found.slow[0], before + (1 - 0.9**3))
+        actual.on_step_end()
+    torch.testing.assert_close(actual.slow[0], before + (1 - 0.9**3))
     learning.data.copy_(kept)
 
 
 def test_keys_have_no_gradient_and_do_not_change_the_encoder(batches):
-    found = MomentumLoss(batches)
+    actual = MomentumLoss(batches)
     batches.encoder.model.train()
     before = torch.get_rng_state()
-    weights = [one.detach().clone() for one in found.encoder_weights]
+    weights = [one.detach().clone() for one in actual.encoder_weights]
     with torch.no_grad():
-        found.slow[0] += 0.5
-    one, two = found.encoded(batch().anchor), found.encoded(batch().anchor)
+        actual.slow[0] += 0.5
+    one, two = actual.encoded(batch().anchor), actual.encoded(batch().anchor)
     assert not one.requires_grad
     assert torch.equal(one, two)  # without dropout
     assert torch.equal(torch.get_rng_state(), before)
     assert batches.encoder.model.training
-    assert all(torch.equal(a, b) for a, b in zip(weights, found.encoder_weights))
+    assert all(torch.equal(a, b) for a, b in zip(weights, actual.encoder_weights))
     with torch.no_grad():
-        found.slow[0] -= 0.5
-    assert not torch.equal(found.encoded(batch().anchor), one)
+        actual.slow[0] -= 0.5
+    assert not torch.equal(actual.encoded(batch().anchor), one)
     assert one.norm(dim=1).tolist() == pytest.approx([1] * 4, abs=1e-6)
 
 
@@ -209,11 +209,11 @@ def test_the_stored_head_gives_the_trained_scores_in_both_orders():
     assert not torch.allclose(forward, backward)
     a, b = (torch.nn.functional.normalize(one, dim=1).numpy() for one in (u, v))
     head = Head(**vars(found.head()))
-    wanted = ((forward + backward) / 2).detach().numpy()
-    np.testing.assert_allclose(head.relatedness(a, b), wanted, atol=1e-5)
+    expected = ((forward + backward) / 2).detach().numpy()
+    np.testing.assert_allclose(head.relatedness(a, b), expected, atol=1e-5)
     np.testing.assert_allclose(head.relatedness(b, a), head.relatedness(a, b), atol=1e-6)
     one = [head.relatedness(a, b[i])[i] for i in range(5)]
-    np.testing.assert_allclose(one, wanted, atol=1e-5)
+    np.testing.assert_allclose(one, expected, atol=1e-5)
     np.testing.assert_allclose(head.relatedness(a[0], b), head.relatedness(b, a[:1]), atol=1e-6)
 
 
@@ -255,5 +255,5 @@ def test_the_concept_loss_is_the_sum_of_its_parts(batches):
     one, (two, three) = ConceptLoss(32), whole.contrasts
     two.on_epoch_start(lambda of: torch.nn.functional.normalize(vectors, dim=1).numpy()[of])
     pairs = batch_with_vectors(vectors)
-    wanted = one(pairs) + 0.1 * (two(pairs) + three(pairs))
-    assert whole(pairs).item() == pytest.approx(wanted.item())
+    expected = one(pairs) + 0.1 * (two(pairs) + three(pairs))
+    assert whole(pairs).item() == pytest.approx(expected.item())

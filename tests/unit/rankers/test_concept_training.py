@@ -125,9 +125,9 @@ def test_a_batch_has_each_text_once_and_all_labeled_pairs():
         assert len(set(texts)) == len(texts) <= 15
         assert [one.tolist() for one in drawn.anchor] == [[one] for one in texts]
         np.testing.assert_array_equal(drawn.component, graph.component[texts])
-        found = ends_of(drawn)
-        assert [known[pair] for pair in found] == drawn.related.tolist()
-        assert len(found) == len({*found}) == sum({*pair} <= {*texts} for pair in known)
+        actual = ends_of(drawn)
+        assert [known[pair] for pair in actual] == drawn.related.tolist()
+        assert len(actual) == len({*actual}) == sum({*pair} <= {*texts} for pair in known)
 
 
 def test_every_pair_has_the_same_expected_weight():

@@ -42,14 +42,14 @@ def draws(of, anchor, count=300):
 
 def test_documents_are_drawn_with_the_expected_frequency():
     """Anchor 3 of G2: positives 4, 2, {0, 1}. Negatives of level 1 are the isolated documents 5 and 6."""
-    found = draws(neighbors(), 3, 12_000)
-    positive = Counter(d.positive for d in found)
-    negative = Counter(d.negative for d in found)
-    wanted = {4: 7 / 12, 2: 1 / 4, 0: 1 / 12, 1: 1 / 12}
-    assert {d: positive[d] / len(found) for d in wanted} == pytest.approx(wanted, abs=0.01)
-    wanted = {2: 1 / 3, 0: 1 / 6, 1: 1 / 6, 5: 1 / 6, 6: 1 / 6}
-    assert {d: negative[d] / len(found) for d in wanted} == pytest.approx(wanted, abs=0.01)
-    assert Counter(d.level for d in found).keys() == {1, 2, 3}
+    actual = draws(neighbors(), 3, 12_000)
+    positive = Counter(d.positive for d in actual)
+    negative = Counter(d.negative for d in actual)
+    expected = {4: 7 / 12, 2: 1 / 4, 0: 1 / 12, 1: 1 / 12}
+    assert {d: positive[d] / len(actual) for d in expected} == pytest.approx(expected, abs=0.01)
+    expected = {2: 1 / 3, 0: 1 / 6, 1: 1 / 6, 5: 1 / 6, 6: 1 / 6}
+    assert {d: negative[d] / len(actual) for d in expected} == pytest.approx(expected, abs=0.01)
+    assert Counter(d.level for d in actual).keys() == {1, 2, 3}
 
 
 def test_equally_near_documents_are_not_compared():
@@ -58,9 +58,9 @@ def test_equally_near_documents_are_not_compared():
 
 
 def test_the_related_limit_makes_other_documents_negatives():
-    found = draws(neighbors(related=2), 3, 3000)
-    assert {(d.level, d.positive) for d in found} == {(1, 4), (1, 2), (2, 4)}
-    assert {d.negative for d in found if d.level == 1} == {0, 1, 5, 6}
+    actual = draws(neighbors(related=2), 3, 3000)
+    assert {(d.level, d.positive) for d in actual} == {(1, 4), (1, 2), (2, 4)}
+    assert {d.negative for d in actual if d.level == 1} == {0, 1, 5, 6}
 
 
 def test_isolated_documents_have_level_zero_and_pairs_level_one():

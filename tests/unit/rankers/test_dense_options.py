@@ -54,13 +54,13 @@ def test_every_document_is_an_anchor_once():
 
 
 def test_bfloat16_is_used_only_if_requested(tiny):
-    found = []
+    actual = []
     for asked in ("fp32", "bf16"):
         one = trainer(tiny, precision=asked)
         one.encoder.model.eval()
         with torch.no_grad():
-            found.append(one.encoding.encode(next(one.sampler.epoch(0)).anchor))
-    assert 1e-5 < float((found[0] - found[1]).abs().max()) < 0.1
+            actual.append(one.encoding.encode(next(one.sampler.epoch(0)).anchor))
+    assert 1e-5 < float((actual[0] - actual[1]).abs().max()) < 0.1
 
 
 def test_without_held_out_links_the_last_step_is_kept(tiny):

@@ -53,9 +53,9 @@ def test_the_decayed_sum_matches_a_simple_loop(rows, best, normalize):
     for i, row in enumerate(rows):
         cosines[i, : len(row)] = row
     counts = np.array([len(row) for row in rows])
-    found = decayed_sum(cosines, counts, best=best, normalize=normalize)
-    wanted = [by_hand(row, len(row), best, 0.05, normalize) for row in rows]
-    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    actual = decayed_sum(cosines, counts, best=best, normalize=normalize)
+    expected = [by_hand(row, len(row), best, 0.05, normalize) for row in rows]
+    np.testing.assert_allclose(actual, expected, atol=1e-5)
 
 
 def test_the_decayed_sum_matches_values_by_hand():

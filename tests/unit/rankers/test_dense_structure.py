@@ -24,9 +24,9 @@ def test_without_related_documents_the_error_suggests_alternatives():
     def message(*documents):
         return refusal(documents, DenseConfig())
 
-    found = message(Document("a", text="w1", links=("gone", "a")), Document("b", text="w2"))
-    assert "no two linked documents have text (1 link to unknown ids)" in found
-    assert "add --untrained, or --queries and --qrels" in found
+    actual = message(Document("a", text="w1", links=("gone", "a")), Document("b", text="w2"))
+    assert "no two linked documents have text (1 link to unknown ids)" in actual
+    assert "add --untrained, or --queries and --qrels" in actual
     assert "no document has any text" in message(Document("a", links=("b",)), Document("b"))
     assert "no two linked documents" in message(Document("a", links=("b",)), Document("b", text="w2"))
 

@@ -137,7 +137,7 @@ def test_a_checkpoint_of_another_training_is_refused(tiny, tmp_path):
 
 
 def test_parts_of_a_batch_give_the_gradient_of_the_whole_batch(tiny, monkeypatch):
-    found = []
+    actual = []
     for most in (10_000, 16 * 5):
         monkeypatch.setattr("rerank.rankers.encoder.batching.MOST", most)
         task = trainer(tiny, objective="quintuplet")
@@ -145,11 +145,11 @@ def test_parts_of_a_batch_give_the_gradient_of_the_whole_batch(tiny, monkeypatch
         model.train = lambda mode=True, model=model: model  # without dropout, which differs by part
         loss = task.loss(next(task.batches(0)))
         loss.backward()
-        found.append(
+        actual.append(
             (loss.item(), torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
         )
-    assert found[0][0] == pytest.approx(found[1][0], abs=1e-6)
-    torch.testing.assert_close(found[0][1], found[1][1], atol=1e-6, rtol=1e-3)
+    assert actual[0][0] == pytest.approx(actual[1][0], abs=1e-6)
+    torch.testing.assert_close(actual[0][1], actual[1][1], atol=1e-6, rtol=1e-3)
 
 
 def test_a_batch_equals_the_batch_of_the_tokenizer(tiny):

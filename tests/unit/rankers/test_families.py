@@ -75,9 +75,9 @@ def test_a_family_of_another_package_can_be_trained(workspace, tmp_path, monkeyp
         workspace.ranker("year")
     report = train(workspace, ["year"], config={"newest": 2000}, as_name="age")
     assert (report.rankers[0].to_json()["name"], report.encoded) == ("age", {"age": 2})
-    found = workspace.ranker("age")
+    actual = workspace.ranker("age")
     assert (
-        found.score(found.encode_query(None), found.encode_documents(workspace.engine.documents())).max()
+        actual.score(actual.encode_query(None), actual.encode_documents(workspace.engine.documents())).max()
         == 2000
     )
     with pytest.raises(UsageError, match="newest takes a whole number, 0 or more"):

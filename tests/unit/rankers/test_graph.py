@@ -145,16 +145,16 @@ def test_every_category_gets_a_vector(size):
     none = embed([()])
     assert (none.vocabulary.names, none.vectors.tolist()) == ([], [[0] * 8])
     sets = [("a", "lonely"), ("b", "c"), ("d.e",), ()]
-    found = embed(sets, [("a", "b"), ("b", "c"), ("c", "c"), ("d", "a")], size=size)
-    assert found.vocabulary.names == ["a", "b", "c", "d", "d.e", "lonely"]
-    assert found.vectors.shape == (7, size)
-    assert found.vectors.dtype == np.float32
-    assert np.isfinite(found.vectors).all()
-    assert not found.vectors[0].any()  # the padding
-    lengths = np.linalg.norm(found.vectors[1:], axis=1)
+    actual = embed(sets, [("a", "b"), ("b", "c"), ("c", "c"), ("d", "a")], size=size)
+    assert actual.vocabulary.names == ["a", "b", "c", "d", "d.e", "lonely"]
+    assert actual.vectors.shape == (7, size)
+    assert actual.vectors.dtype == np.float32
+    assert np.isfinite(actual.vectors).all()
+    assert not actual.vectors[0].any()  # the padding
+    lengths = np.linalg.norm(actual.vectors[1:], axis=1)
     assert lengths.min() > 0.1
     assert lengths.mean() == pytest.approx(1, abs=1e-5)
-    assert len(np.unique(found.vectors[1:].round(6), axis=0)) == 6
+    assert len(np.unique(actual.vectors[1:].round(6), axis=0)) == 6
 
 
 @pytest.mark.parametrize(("size", "rank"), [(8, 8), (60, 13)])
@@ -183,13 +183,13 @@ def test_word_vectors_are_trained_and_reproducible():
     def trained(seed):
         return word2vec(lambda: [*SENTENCES, ["once"]], 16, size=6, seed=seed, epochs=2)
 
-    found = trained(1)
-    assert set(found.vocabulary.names) == {"red", "apple", "pie", "green", "pear", "rare"}
-    assert dict(zip(found.vocabulary.names, found.counts.tolist()))["pie"] == 6
-    assert found.vectors.shape == (7, 6)
-    assert not found.vectors[0].any()
-    assert np.linalg.norm(found.vectors[1:], axis=1).mean() == pytest.approx(1, abs=1e-5)
-    assert trained(1).vectors.tobytes() == found.vectors.tobytes() != trained(2).vectors.tobytes()
+    actual = trained(1)
+    assert set(actual.vocabulary.names) == {"red", "apple", "pie", "green", "pear", "rare"}
+    assert dict(zip(actual.vocabulary.names, actual.counts.tolist()))["pie"] == 6
+    assert actual.vectors.shape == (7, 6)
+    assert not actual.vectors[0].any()
+    assert np.linalg.norm(actual.vectors[1:], axis=1).mean() == pytest.approx(1, abs=1e-5)
+    assert trained(1).vectors.tobytes() == actual.vectors.tobytes() != trained(2).vectors.tobytes()
 
 
 def test_progress_counts_the_texts_of_gensim():
@@ -213,8 +213,8 @@ def test_progress_counts_the_texts_of_gensim():
 
 
 def test_if_no_word_occurs_twice_all_words_are_kept():
-    found = word2vec(lambda: [["once", "upon"], ["a", "time"]], 2, size=4, seed=1)
-    assert set(found.vocabulary.names) == {"once", "upon", "a", "time"}
+    actual = word2vec(lambda: [["once", "upon"], ["a", "time"]], 2, size=4, seed=1)
+    assert set(actual.vocabulary.names) == {"once", "upon", "a", "time"}
     nothing = word2vec(lambda: [[], []], 2, size=4, seed=1)
     assert (nothing.vocabulary.names, nothing.vectors.tolist()) == ([], [[0] * 4])
 

@@ -253,11 +253,11 @@ def test_documents_with_grade_zero_or_less_are_negatives(workspace):
 def test_equal_texts_count_as_one(workspace):
     """A document with the same words as the relevant one is not a wrong answer for any query."""
     workspace.engine.write([Document("twin", text=DOCUMENTS[0].text)])
-    (own, other), wanted = list(TRAIN)[:2], [(q, d, 2) for q in list(TRAIN)[2:] for d in TRAIN[q]]
-    data = read(workspace, Qrels([(own, "d00", 2), (other, "twin", 2), *wanted]))
+    (own, other), expected = list(TRAIN)[:2], [(q, d, 2) for q in list(TRAIN)[2:] for d in TRAIN[q]]
+    data = read(workspace, Qrels([(own, "d00", 2), (other, "twin", 2), *expected]))
     pairs = TermVectors(data, CONFIG, Progress()).pairs
     assert len(pairs) == 30
-    assert pairs.documents.shape[0] == len({"d00", *(d for _, d, _ in wanted)})
+    assert pairs.documents.shape[0] == len({"d00", *(d for _, d, _ in expected)})
 
 
 def test_reciprocal_ranks_share_ties():

@@ -134,8 +134,8 @@ def test_cca_finds_the_largest_of_many_similar_correlations(monkeypatch, least):
     spans = [np.linalg.qr(side.toarray())[0] for side in sides]
     rho = np.linalg.svd(spans[0].T @ spans[1], compute_uv=False)
     A, B = np.split(cca(*sides, 3, ridge=1e-12), 2)
-    found = np.sum((sides[0] @ A) * (sides[1] @ B), axis=0) / 400
-    assert found == pytest.approx(rho[:3], abs=1e-4)
+    actual = np.sum((sides[0] @ A) * (sides[1] @ B), axis=0) / 400
+    assert actual == pytest.approx(rho[:3], abs=1e-4)
 
 
 def test_term_matrix_equals_the_vectors_of_the_ranker():
@@ -163,7 +163,7 @@ def test_term_matrix_equals_the_vectors_of_the_ranker():
     ],
 )
 def test_terms_are_selected_by_frequency(texts, letters, most, names):
-    found = fit_terms([Corpus.read([Query("q", text) for text in texts])], letters, most)
-    assert found.names == names
+    actual = fit_terms([Corpus.read([Query("q", text) for text in texts])], letters, most)
+    assert actual.names == names
     if names == ["b"]:
-        assert found.idf == pytest.approx([np.log(4 / 2)])
+        assert actual.idf == pytest.approx([np.log(4 / 2)])

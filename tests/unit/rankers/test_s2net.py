@@ -61,13 +61,13 @@ def test_the_loss_does_not_depend_on_scale_or_rotation():
 def test_blocks_and_precision_do_not_change_the_loss():
     X, Y = texts(30, 40, 12), texts(30, 40, 13)
     A = np.random.default_rng(14).normal(size=(40, 6))
-    found = [S2Net(X, Y, identity(30), block=size)(A) for size in (1, 3, 30, 2048)]
-    for loss, gradient in found[1:]:
-        assert loss == pytest.approx(found[0][0], rel=1e-12)
-        assert gradient == pytest.approx(found[0][1], abs=1e-13)
+    actual = [S2Net(X, Y, identity(30), block=size)(A) for size in (1, 3, 30, 2048)]
+    for loss, gradient in actual[1:]:
+        assert loss == pytest.approx(actual[0][0], rel=1e-12)
+        assert gradient == pytest.approx(actual[0][1], abs=1e-13)
     single = S2Net(X.astype(np.float32), Y.astype(np.float32), identity(30))(A.astype(np.float32))
     assert single[1].dtype == np.float32
-    assert np.linalg.norm(single[1] - found[0][1]) < 1e-4 * np.linalg.norm(found[0][1])
+    assert np.linalg.norm(single[1] - actual[0][1]) < 1e-4 * np.linalg.norm(actual[0][1])
 
 
 def test_without_comparisons_there_is_no_loss():

@@ -85,17 +85,17 @@ def test_properties_of_every_batch(source, graded, least, judged, batch, negativ
     by_query = {one.query: one for one in judged}
     grades = {q: dict(zip(one.documents.tolist(), one.grades.tolist())) for q, one in by_query.items()}
     seen = []
-    for found in batches:
-        documents, queries = found.documents.tolist(), found.queries.tolist()
+    for actual in batches:
+        documents, queries = actual.documents.tolist(), actual.queries.tolist()
         assert 1 <= len(queries) <= batch
         assert documents == sorted(set(documents))
-        positive = [documents[column] for column in found.positive.tolist()]
+        positive = [documents[column] for column in actual.positive.tolist()]
         seen += list(zip(queries, positive))
-        for q, document, weight in zip(queries, positive, found.weight.tolist()):
+        for q, document, weight in zip(queries, positive, actual.weight.tolist()):
             assert weight == (1 if grades[q][document] == max(grades[q].values()) else 0.5)
         # The mask is correct for every query and document of the batch.
-        assert found.relevant.tolist() == [[d in grades[q] for d in documents] for q in queries]
-        for owner, worse in zip(found.owner.tolist(), found.worse.tolist(), strict=True):
+        assert actual.relevant.tolist() == [[d in grades[q] for d in documents] for q in queries]
+        for owner, worse in zip(actual.owner.tolist(), actual.worse.tolist(), strict=True):
             q, above, below = queries[owner], positive[owner], documents[worse]
             if below in grades[q]:  # only if its grade is lower
                 assert graded
@@ -104,7 +104,7 @@ def test_properties_of_every_batch(source, graded, least, judged, batch, negativ
                 assert below in by_query[q].candidates
             elif source == "mixed":
                 assert below in by_query[q].candidates or below in positive
-        assert (np.bincount(found.owner, minlength=len(queries)) <= negatives + graded).all()
+        assert (np.bincount(actual.owner, minlength=len(queries)) <= negatives + graded).all()
     # Each repetition of a query in an epoch has another relevant document.
     assert len(set(seen)) == len(seen)
     for one in judged:
@@ -275,10 +275,10 @@ def test_training_and_ranking_read_the_same_tokens():
     made = trainer(data, small(epochs=1))
     ranker = made.fit("joint").ranker
     for tower in ranker.document:
-        found = getattr(made.inputs, tower.vocabulary.part)["document"][1]
+        actual = getattr(made.inputs, tower.vocabulary.part)["document"][1]
         for i, record in enumerate(records):
-            begin, end = found.offsets[i : i + 2]
-            assert found.flat[begin:end].tolist() == tower.vocabulary.tokens(record)
+            begin, end = actual.offsets[i : i + 2]
+            assert actual.flat[begin:end].tolist() == tower.vocabulary.tokens(record)
     words = made.inputs.text["document"][1]
     assert words.lengths[0] <= LONGEST_TEXT
 
@@ -305,11 +305,11 @@ def test_the_epoch_can_be_selected_on_random_documents():
     judged = [TrainingQuery(i, ints([i, i + 5]), ints([2, 1]), ints([]), np.zeros(0)) for i in range(10)]
     pools, again, other = (DevSet.from_random_pools(toy_data(n=500, dev=judged), seed) for seed in (3, 3, 4))
     drawn = [pools.documents[columns] for columns in pools.columns]
-    for one, found in zip(judged, drawn, strict=True):
-        assert {*one.documents.tolist()} <= {*found.tolist()}
-        assert len(one.documents) + DEV_RANDOM <= len(np.unique(found)) == len(found) <= 2 * DEV_RANDOM + 2
-    assert [one.tolist() for one in drawn] == [again.documents[found].tolist() for found in again.columns]
-    assert [one.tolist() for one in drawn] != [other.documents[found].tolist() for found in other.columns]
+    for one, actual in zip(judged, drawn, strict=True):
+        assert {*one.documents.tolist()} <= {*actual.tolist()}
+        assert len(one.documents) + DEV_RANDOM <= len(np.unique(actual)) == len(actual) <= 2 * DEV_RANDOM + 2
+    assert [one.tolist() for one in drawn] == [again.documents[actual].tolist() for actual in again.columns]
+    assert [one.tolist() for one in drawn] != [other.documents[actual].tolist() for actual in other.columns]
     watch = Watch()
     fitted = trainer(toy_data(dev=judged), small(epoch_by="pool-random"), watch).fit("text")
     assert (fitted.measure, fitted.baseline_value) == ("dev NDCG among random documents", None)

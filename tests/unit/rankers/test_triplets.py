@@ -62,8 +62,8 @@ def test_references_without_text_and_direct_citations_are_not_drawn(large):
     near = large.neighbors(target, "section")
     far = [n for n in range(len(large)) if usable[n] and n not in near and n != target]
     of = sampler(large, usable=usable, direct={target: far[:-2]})
-    found = draw_triplets(of, target)
-    assert len(found) == 20 * TRIPLETS_PER_TARGET
-    assert {negative for _, negative in found} == set(far[-2:])
-    assert usable[[positive for positive, _ in found]].all()
+    actual = draw_triplets(of, target)
+    assert len(actual) == 20 * TRIPLETS_PER_TARGET
+    assert {negative for _, negative in actual} == set(far[-2:])
+    assert usable[[positive for positive, _ in actual]].all()
     assert usable[of.targets()].all()

@@ -243,8 +243,8 @@ def test_the_service_uses_the_second_phase(collection, model):
     def context(deadline: float = math.inf) -> RequestContext:
         return RequestContext(deadline, 1000)
 
-    found = search(snapshot, SearchBody(query=query.text, k=100), context())
-    assert [hit["id"] for hit in found["hits"]] == expected
+    actual = search(snapshot, SearchBody(query=query.text, k=100), context())
+    assert [hit["id"] for hit in actual["hits"]] == expected
     given = context()
     given.timeout = 0.0  # the client does not wait
     late = search(snapshot, SearchBody(query=query.text, k=100), given)
@@ -252,19 +252,19 @@ def test_the_service_uses_the_second_phase(collection, model):
     assert given.to_log(False)["late"]
     plain = workspace.search(query, 100, stack=replace(stack, then=None)).answer.ranking.ids
     assert [hit["id"] for hit in late["hits"]] == plain
-    found = rerank_ids(snapshot, IdsBody(query=query.text, ids=plain), context())
-    assert [plain[one["index"]] for one in found["results"]] == expected
+    actual = rerank_ids(snapshot, IdsBody(query=query.text, ids=plain), context())
+    assert [plain[one["index"]] for one in actual["results"]] == expected
     scores = np.linspace(2, 1, len(plain)).tolist()
     body = {"query": {"match": {"text": query.text}}, "ids": plain, "scores": scores}
-    found = read_answer(
+    actual = read_answer(
         hook(snapshot, HookCall.read(call({**body, "rerank": {"explain": True}})), context()), plain
     )
-    assert found["ids"] == expected
-    assert ["cross-encoder" in one for one in found["signals"]] == [True] * 5 + [False] * (len(plain) - 5)
+    assert actual["ids"] == expected
+    assert ["cross-encoder" in one for one in actual["signals"]] == [True] * 5 + [False] * (len(plain) - 5)
     sent = HookCall.read(call({**body, "timeout": 1e-9}))
-    found = read_answer(hook(snapshot, sent, context()), plain)
-    assert (found["ids"], found["late"]) == (plain, True)
+    actual = read_answer(hook(snapshot, sent, context()), plain)
+    assert (actual["ids"], actual["late"]) == (plain, True)
     texts = [document.text for document in workspace.engine.get(plain[:5])]
-    found = rerank(snapshot, RerankBody(query=query.text, documents=texts), context())
-    assert [plain[one["index"]] for one in found["results"]] == expected[:5]
-    assert all(0 <= one["relevance_score"] <= 1 for one in found["results"])
+    actual = rerank(snapshot, RerankBody(query=query.text, documents=texts), context())
+    assert [plain[one["index"]] for one in actual["results"]] == expected[:5]
+    assert all(0 <= one["relevance_score"] <= 1 for one in actual["results"])

@@ -42,13 +42,13 @@ def test_each_signal_reads_its_text(workspace: Workspace) -> None:
     """By hand: tf-idf prefers the shorter text with a wolf. The ranker prefers the text with a fox."""
     pipeline = workspace.pipeline(["tfidf", "bm25", "dictionary"])
     answer = pipeline.answer(QUERY, workspace.stack("bm25*0.1 + tfidf*0.2 + dictionary*0.7"))
-    found = {hit.id: hit.signals for hit in answer.ranking.top(9)}
-    assert list(found) == ["b", "w"]
-    assert {id: signals["dictionary"].raw for id, signals in found.items()} == {"b": 1.0, "w": 0.0}
+    actual = {hit.id: hit.signals for hit in answer.ranking.top(9)}
+    assert list(actual) == ["b", "w"]
+    assert {id: signals["dictionary"].raw for id, signals in actual.items()} == {"b": 1.0, "w": 0.0}
     of_translation = pipeline.answer("lupo", workspace.stack("tfidf"))
     scores = {hit.id: hit.score for hit in of_translation.ranking.top(9)}
-    assert {id: signals["tfidf"].raw for id, signals in found.items()} == scores
-    assert found["w"]["bm25"].raw > 0
+    assert {id: signals["tfidf"].raw for id, signals in actual.items()} == scores
+    assert actual["w"]["bm25"].raw > 0
     assert pipeline.answer("fox", workspace.stack("tfidf")).ranking.ids == []
 
 

@@ -78,12 +78,12 @@ def test_each_signal_has_its_column(engine):
     query = Query("q", "apple pear", ("a", "c"))
     stack = Stack.parse("count*0.2+bm25*0.3+tfidf*0.5", first_stage="tfidf")
     answer = pipeline.answer(query, stack)
-    found = engine.find(SearchRequest("apple pear", first_stage="tfidf", depth=1000))
+    actual = engine.find(SearchRequest("apple pear", first_stage="tfidf", depth=1000))
     bm25 = engine.find(SearchRequest("apple pear", first_stage="bm25", depth=1000))
     by_bm25 = dict(zip(bm25.ids, bm25.scores.tolist()))
     hits = {hit.id: hit for hit in answer.ranking}
-    assert len(hits) == len(found) == 30
-    for place, (document, score) in enumerate(zip(engine.get(found.ids), found.scores.tolist()), 1):
+    assert len(hits) == len(actual) == 30
+    for place, (document, score) in enumerate(zip(engine.get(actual.ids), actual.scores.tolist()), 1):
         hit = hits[document.id]
         assert hit.first_stage_rank == place
         assert hit.signals["tfidf"].raw == score

@@ -163,12 +163,12 @@ def test_one_limit_of_encoded_documents_holds_for_all_documents_of_the_engine(un
     def context() -> RequestContext:
         return RequestContext(time.monotonic() + 600, 100, 3)
 
-    found = search(unencoded, SearchBody(query="apple", k=20), context())
-    assert found["unscored"] == 17
-    assert [bool(hit["signals"]) for hit in found["hits"]] == [True] * 3 + [False] * 17
-    found = rerank_ids(unencoded, IdsBody(query="apple", ids=ids), context())
-    assert found["without_features"] == {"encoded": 3, "unscored": 17}
-    assert [result["index"] for result in found["results"]][3:] == list(range(3, 20))
+    actual = search(unencoded, SearchBody(query="apple", k=20), context())
+    assert actual["unscored"] == 17
+    assert [bool(hit["signals"]) for hit in actual["hits"]] == [True] * 3 + [False] * 17
+    actual = rerank_ids(unencoded, IdsBody(query="apple", ids=ids), context())
+    assert actual["without_features"] == {"encoded": 3, "unscored": 17}
+    assert [result["index"] for result in actual["results"]][3:] == list(range(3, 20))
     body = {"query": {"match": {"a": "apple"}}, "ids": ids, "scores": list(range(20, 0, -1)), "features": {}}
     answer = read_answer(hook(unencoded, HookCall.read(call(body)), context()), ids)
     assert answer["without_features"] == {"encoded": 3, "unscored": 17}

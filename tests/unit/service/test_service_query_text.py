@@ -172,15 +172,15 @@ JSON = st.recursive(
 @settings(max_examples=20)
 @given(JSON)
 def test_any_json_is_accepted_as_a_query(query):
-    found = query_text(query)
-    assert found is None or found.strip() == found != ""
+    actual = query_text(query)
+    assert actual is None or actual.strip() == actual != ""
 
 
 @given(st.text('ab"()-+!:[]{}~^/*?\\ ANDORT'))
 def test_any_syntax_is_accepted(text):
     for kind in ("query_string", "simple_query_string"):
-        found = query_text({kind: {"query": text}})
-        assert len(found or "") <= len(text)
+        actual = query_text({kind: {"query": text}})
+        assert len(actual or "") <= len(text)
 
 
 @pytest.mark.parametrize(

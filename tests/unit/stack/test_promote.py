@@ -102,10 +102,10 @@ def test_a_better_candidate_is_promoted_and_rolled_back(workspace: Workspace) ->
     assert workspace.versions() == {"lsi": "v2"}
     assert (report.version, dict(workspace.releases.history[-1].gate)["value"]) == (2, 1.0)
     used = workspace.releases
-    found = rollback(workspace, dry_run=True)
-    assert (found.version, found.rolled_back_version, workspace.releases) == (1, 2, used)
-    found = rollback(workspace)
-    assert (found.stack, found.rolled_back, found.encoded) == (first, report.stack, {})
+    actual = rollback(workspace, dry_run=True)
+    assert (actual.version, actual.rolled_back_version, workspace.releases) == (1, 2, used)
+    actual = rollback(workspace)
+    assert (actual.stack, actual.rolled_back, actual.encoded) == (first, report.stack, {})
     assert (ranking(workspace), missing_by_version(workspace)["v1"]) == (before, 0)
     with pytest.raises(UsageError, match="no other stack was in use before"):
         rollback(workspace)
@@ -213,8 +213,8 @@ def test_a_service_uses_the_stack_in_use(workspace: Workspace) -> None:
     tune(workspace, STACK, queries=QUERIES, qrels=QRELS)
     tune(workspace, f"{STACK},bm25", queries=QUERIES, qrels=QRELS)  # the first stack with these signals
     third = Snapshot(settings)
-    found = [version(third, stack) for stack in (None, STACK, "lsi", f"{STACK},bm25")]
-    assert found == ["v1", "v1", "v1", "v2"]
+    actual = [version(third, stack) for stack in (None, STACK, "lsi", f"{STACK},bm25")]
+    assert actual == ["v1", "v1", "v1", "v2"]
     promote(workspace, queries=QUERIES, qrels=QRELS, force=True)
     fourth = Snapshot(settings)
     assert (fourth.waits_for(third), version(fourth), version(fourth, "lsi")) == (None, "v2", "v2")

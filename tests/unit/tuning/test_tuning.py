@@ -117,12 +117,12 @@ def test_the_search_of_a_large_grid_finds_nearly_the_best_setting(monkeypatch):
     monkeypatch.setattr(tuning, "FEW_QUERIES", 0)  # the best setting, not a mean of good ones
     full = tune(table, qrels, **settings)
     monkeypatch.setattr(tuning, "MAX_WORK", 0)
-    found = tune(table, qrels, **settings)
-    assert found.settings < full.settings / 100
-    assert found.value >= full.value - 0.001
-    assert found.single_signal == pytest.approx(full.single_signal)
+    actual = tune(table, qrels, **settings)
+    assert actual.settings < full.settings / 100
+    assert actual.value >= full.value - 0.001
+    assert actual.single_signal == pytest.approx(full.single_signal)
     for name, value in full.ablation.items():
-        assert found.ablation[name] >= value - 0.002
+        assert actual.ablation[name] >= value - 0.002
     raw = tune(table, qrels, **{**settings, "normalizations": ["none"]}).combiner
     assert parse_stack(str(raw)) == (raw.signals, raw.weights)
 
@@ -192,8 +192,8 @@ def test_the_tuner_ignores_the_last_bits_of_scores(normalization):
         stack = Stack.parse(text, normalization=normalization).combiner
         chosen = [SIGNALS.index(name) for name in stack.signals]
         expected = by_ir_measures(stack, [(q, ids, scores[:, chosen]) for q, ids, scores in noisy], qrels)
-        found = by_tuner(stack, table, qrels)
-        assert {query: found[query] for query in expected} == pytest.approx(expected, abs=1e-12)
+        actual = by_tuner(stack, table, qrels)
+        assert {query: actual[query] for query in expected} == pytest.approx(expected, abs=1e-12)
     without = [(q, ids, scores[:, [0, 2]]) for q, ids, scores in noisy]
     assert run_of(Stack.parse("bm25*0.3+meta*0.1", normalization=normalization).combiner, without) == run_of(
         Stack.parse("bm25*0.3+text*0.6+meta*0.1", normalization=normalization).combiner, noisy

@@ -51,9 +51,9 @@ def test_files_are_recognized_by_their_names(tmp_path, names, told):
     for name in names:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    found = read_folder(tmp_path)
-    assert {name: path.name for name, path in found.qrels.items()} == told
-    assert found.categories is None
+    actual = read_folder(tmp_path)
+    assert {name: path.name for name, path in actual.qrels.items()} == told
+    assert actual.categories is None
     (tmp_path / "categories.tsv").touch()
     assert tmp_path / "categories.tsv" in read_folder(tmp_path).files()
 
@@ -73,8 +73,8 @@ def test_other_names_of_the_dev_split_are_read(tmp_path, name):
 
 def test_given_splits_are_used_unchanged():
     given = {"train": judged(0, 200), "dev": judged(200, 250), "test": judged(250, 300)}
-    found, *_ = parts(given)
-    assert (found.train, found.dev, found.test, found.notes) == (*given.values(), ())
+    actual, *_ = parts(given)
+    assert (actual.train, actual.dev, actual.test, actual.notes) == (*given.values(), ())
 
 
 @pytest.mark.parametrize(
@@ -91,13 +91,13 @@ def test_given_splits_are_used_unchanged():
     ],
 )
 def test_missing_splits_are_sampled(given, sizes):
-    found, train, dev, test = parts(given)
+    actual, train, dev, test = parts(given)
     assert (len(train), len(dev), len(test)) == sizes
     assert not train & dev
     assert not (train | dev) & test
-    assert found.notes
+    assert actual.notes
     if "test" in given and len(given) > 1:
-        assert found.test == given["test"]
+        assert actual.test == given["test"]
     assert parts(given) == parts(given)
     if "all" in given:
         assert parts(given, seed=1) != parts(given)
@@ -136,10 +136,10 @@ def test_too_few_queries_are_refused(given, what):
 def test_queries_of_a_given_test_set_are_never_used_for_training():
     """This includes a query whose documents are missing. It is measured and counts as 0."""
     test = Qrels([*((query.id, "d", 1) for query in QUERIES[250:]), ("q000", "elsewhere", 1)])
-    found, train, dev, measured = parts({"train": judged(0, 250), "test": test})
+    actual, train, dev, measured = parts({"train": judged(0, 250), "test": test})
     assert "q000" in measured
     assert not (train | dev) & measured
-    assert found.notes[1] == "1 train query is also in test or dev: not used for train"
+    assert actual.notes[1] == "1 train query is also in test or dev: not used for train"
 
 
 def test_large_collections_get_fewer_epochs():
@@ -239,11 +239,11 @@ def test_auto_builds_a_stack_from_a_folder_and_resumes(run, folder, tmp_path, mo
     (folder / "qrels.tsv").write_text("\n".join(rows[:-1]) + "\n")
     said = Watch()
     (tmp_path / "ws" / "training" / "s2net").mkdir(parents=True)  # an interrupted training
-    found = rerank.auto(folder, tmp_path / "ws", progress=said)
+    actual = rerank.auto(folder, tmp_path / "ws", progress=said)
     assert not (tmp_path / "ws" / "training").exists()
     assert "rankers: lsi is trained: it is quick" in said.said
-    assert repr(found).startswith("lsi is trained: it is quick\n")
-    assert "<table>" in found._repr_html_()
+    assert repr(actual).startswith("lsi is trained: it is quick\n")
+    assert "<table>" in actual._repr_html_()
 
 
 def test_equal_files_give_an_equal_stack(folder, tmp_path, monkeypatch):
@@ -271,13 +271,13 @@ def test_work_is_interrupted_when_its_time_is_over():
 
 
 def test_without_time_the_first_stages_are_tuned(folder, tmp_path):
-    found = rerank.auto(folder, tmp_path / "ws", minutes=1e-6)
-    assert [one.ranker for one in found.choices if one.trained] == []
-    assert {one.reason for one in found.choices if one.cut} <= {
+    actual = rerank.auto(folder, tmp_path / "ws", minutes=1e-6)
+    assert [one.ranker for one in actual.choices if one.trained] == []
+    assert {one.reason for one in actual.choices if one.cut} <= {
         "no time is left for it",
         "its time was over before its first measurement",
     }
-    assert {*found.stack.signals} <= {"bm25", "tfidf"}
+    assert {*actual.stack.signals} <= {"bm25", "tfidf"}
     # With more time, the same command trains the rankers.
     rules = (LSI,)
     with pytest.MonkeyPatch.context() as patch:

@@ -135,10 +135,10 @@ def test_tune_reports_the_same_value_as_evaluate(workspace, tmp_path, measure):
     out = tmp_path / "stack.json"
     report = tune(workspace, "tfidf,bm25", queries=QUERIES, qrels=QRELS, measure=measure, out=out, depth=10)
     assert report.to_json()["tuned"]["measure"] == report.tuned.measure == measure
-    found = evaluate(
+    actual = evaluate(
         workspace, [str(out)], queries=QUERIES, qrels=QRELS, protocols=["retrieved:10"], measures=[measure]
     )
-    assert [row.measures[measure] for row in found.results] == pytest.approx(
+    assert [row.measures[measure] for row in actual.results] == pytest.approx(
         [report.tuned.first_stage_value, report.tuned.value], abs=1e-12
     )
     assert [row["signal"] for row in report.rows()] == ["tfidf", "bm25"]
@@ -189,8 +189,8 @@ def test_training_queries_are_recorded_and_reported_as_leaks(workspace):
     assert [(leak.of, leak.how, leak.queries) for leak in tuned.leaks] == [("lsi", "trained", 1)]
     both = Qrels((q, d, g) for one in judged.values() for q in one for d, g in one[q].items())
     report = evaluate(workspace, ["bm25,lsi"], queries=QUERIES, qrels=both, protocols=["retrieved:10"])
-    found = {row.stack: [(leak.of, leak.how, leak.queries) for leak in row.leaks] for row in report.results}
-    assert found == {
+    actual = {row.stack: [(leak.of, leak.how, leak.queries) for leak in row.leaks] for row in report.results}
+    assert actual == {
         "tfidf": [],
         "bm25,lsi": [("lsi", "trained", 1), ("lsi", "stopped", 1), ("bm25,lsi", "tuned", 1)],
     }

@@ -46,14 +46,14 @@ def test_the_paired_randomization_test():
     same = paired_test([(SCORES, 0.5)], [(SCORES, 0.5)], LABELS, permutations=50)
     assert set(same.values()) == {1.0}
     perfect = LABELS.astype(float)
-    found = paired_test([(perfect, 0.5)], [(OTHER, 0.3)], LABELS, permutations=300)
-    assert max(found.values()) == pytest.approx(1 / 301)
+    actual = paired_test([(perfect, 0.5)], [(OTHER, 0.3)], LABELS, permutations=300)
+    assert max(actual.values()) == pytest.approx(1 / 301)
     # For accuracy it equals the sign test, because exchanging answers flips the sign of each difference.
     better = (SCORES >= 0.5) == LABELS
     worse = (OTHER >= 0.3) == LABELS
     wins, losses = int((better & ~worse).sum()), int((worse & ~better).sum())
-    found = paired_test([(SCORES, 0.5)], [(OTHER, 0.3)], LABELS, permutations=1000)
-    assert found["accuracy"] == pytest.approx(binomtest(wins, wins + losses).pvalue, abs=0.03)
+    actual = paired_test([(SCORES, 0.5)], [(OTHER, 0.3)], LABELS, permutations=1000)
+    assert actual["accuracy"] == pytest.approx(binomtest(wins, wins + losses).pvalue, abs=0.03)
     # Two equal seeds give the result of one.
     one = paired_test([(SCORES, 0.5)], [(OTHER, 0.3)], LABELS, permutations=200)
     assert paired_test([(SCORES, 0.5)] * 2, [(OTHER, 0.3)], LABELS, permutations=200) == one
@@ -100,9 +100,9 @@ def test_the_score_of_a_pair_is_the_mean_of_both_orders(folder):
     ranker, engine = workspace.ranker("lsi"), workspace.engine
     by_id = {one["_id"]: Document(one["_id"], one["title"], one["text"]) for one in documents()}
     for signal in (ranker, LexicalSignal("bm25")):
-        found = score_pairs(engine, signal, [("red0", "blue1"), ("blue1", "red0"), ("red2", "red2")])
-        assert found[0] == found[1]
-        for (a, b), score in zip([("red0", "blue1"), ("red2", "red2")], found[[0, 2]].tolist()):
+        actual = score_pairs(engine, signal, [("red0", "blue1"), ("blue1", "red0"), ("red2", "red2")])
+        assert actual[0] == actual[1]
+        for (a, b), score in zip([("red0", "blue1"), ("red2", "red2")], actual[[0, 2]].tolist()):
             both = []
             for query, document in ((a, b), (b, a)):
                 if isinstance(signal, LexicalSignal):
@@ -118,20 +118,20 @@ def test_the_score_of_a_pair_is_the_mean_of_both_orders(folder):
 
 def test_evaluate_pairs_reports_measures_and_comparisons(folder):
     workspace = Workspace.open(folder / "ws")
-    found = evaluate_pairs(workspace, ["lsi", "s2net"], TEST, dev_pairs=DEV, permutations=50)
-    by = {one.ranker: one for one in found.results}
+    actual = evaluate_pairs(workspace, ["lsi", "s2net"], TEST, dev_pairs=DEV, permutations=50)
+    by = {one.ranker: one for one in actual.results}
     assert list(by) == ["tfidf", "lsi", "s2net"]
-    assert (found.pairs, found.related, found.dev_pairs) == (15, 3, 15)
+    assert (actual.pairs, actual.related, actual.dev_pairs) == (15, 3, 15)
     labels = [pair.related for pair in TEST]
     for name, row in by.items():
-        expected = f1_score(labels, found.scores[name] >= row.threshold)
+        expected = f1_score(labels, actual.scores[name] >= row.threshold)
         assert row.measures["F1"] == pytest.approx(expected)
     assert by["tfidf"].measures["AUC"] == 1.0
     assert by["lsi"].measures["AUC"] < 1.0
     (delta, *_) = by["lsi"].comparisons
     assert delta.delta == by["lsi"].measures["accuracy"] - by["tfidf"].measures["accuracy"]
     assert delta.p_holm >= delta.p
-    rows = found.rows()
+    rows = actual.rows()
     assert {tuple(row) for row in rows[1:]} == {tuple(rows[1])}
     reversed_, both = TEST[0]._replace(a=TEST[0].b, b=TEST[0].a), LabeledPair("red1", "blue3", True)
     more = [*TEST, reversed_, both, LabeledPair("blue3", "red1", False)]
@@ -142,9 +142,9 @@ def test_evaluate_pairs_reports_measures_and_comparisons(folder):
 def test_predict_pairs_uses_a_given_or_chosen_threshold(folder):
     workspace = Workspace.open(folder / "ws")
     pairs = [("red0", "red1", None), ("red0", "blue0", False), ("blue0", "red0", True)]
-    found = predict_pairs(workspace, "lsi", pairs, threshold=0.5)
-    assert [row["related"] for row in found.rows()] == [None, 0, 1], "labels and zeros are kept"
-    assert [row["predicted"] for row in found.rows()] == [1, 0, 0]
+    actual = predict_pairs(workspace, "lsi", pairs, threshold=0.5)
+    assert [row["related"] for row in actual.rows()] == [None, 0, 1], "labels and zeros are kept"
+    assert [row["predicted"] for row in actual.rows()] == [1, 0, 0]
     assert predict_pairs(workspace, "lsi", pairs).rows()[0]["predicted"] is None
     chosen = predict_pairs(workspace, "lsi", pairs, dev_pairs=DEV)
     assert chosen.threshold == best_threshold(
@@ -163,9 +163,9 @@ def test_pairs_commands_print_tables_and_json(folder, run, tmp_path):
     assert "delta AUC" in header
     assert len(baseline.split()) == 4
     assert len(row.split()) == 10
-    found = run("pairs", "evaluate", "--ranker", "lsi", "--baseline", "bm25", *files, *where, "--json").json
-    assert [one["ranker"] for one in found["results"]] == ["bm25", "lsi"]
-    assert "scores" not in found
+    actual = run("pairs", "evaluate", "--ranker", "lsi", "--baseline", "bm25", *files, *where, "--json").json
+    assert [one["ranker"] for one in actual["results"]] == ["bm25", "lsi"]
+    assert "scores" not in actual
     (tmp_path / "some.tsv").write_text("red0\tred1\nred1\tblue0\n")
     some = ("pairs", "predict", "--ranker", "lsi", "--pairs", tmp_path / "some.tsv", *where)
     done = run(*some)
@@ -219,9 +219,9 @@ def test_a_ranker_that_computes_relatedness_from_features(folder, monkeypatch):
     workspace = Workspace.open(folder / "ws")
     monkeypatch.setitem(workspace._rankers, "related", Related())
     monkeypatch.setattr(workspace, "ranker", lambda name: workspace._rankers[name])
-    found = predict_pairs(workspace, "related", [("red0", "red1", None), ("blue0", "red0", None)])
-    assert found.scores.tolist() == [1.0, 0.5]
-    assert [row["predicted"] for row in found.rows()] == [1, 0], "the ranker's threshold"
+    actual = predict_pairs(workspace, "related", [("red0", "red1", None), ("blue0", "red0", None)])
+    assert actual.scores.tolist() == [1.0, 0.5]
+    assert [row["predicted"] for row in actual.rows()] == [1, 0], "the ranker's threshold"
     report = evaluate_pairs(workspace, ["related"], TEST, baseline="related")
     (row,) = report.results
     assert row.threshold == 0.75
