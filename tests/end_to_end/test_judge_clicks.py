@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.click_logs import judgments, page, write
-from tests.commands import limit_file_size
+from tests.support.cli import limit_file_size
+from tests.support.click_logs import judgments, page, write
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.click_logs import page, write
-from tests.node import Node
-from tests.unavailable import unavailable
+from tests.support.click_logs import page, write
+from tests.support.opensearch import unavailable
+from tools.opensearch_node import Node
 
 UBI = Path(__file__).parents[3] / "shared" / "data" / "ubi" / "ubi_queries_events.ndjson.gz"
 

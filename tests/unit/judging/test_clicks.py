@@ -23,8 +23,8 @@ from rerank.judging.grades import count_clicks, training_grades, tuning_grades
 from rerank.judging.log import ClickOptions
 from rerank.judging.page_views import Shown
 from rerank.judging.srw import SrwCounts
-from tests.click_logs import event, grades_by_loops, judgments, page, write
-from tests.unavailable import unavailable
+from tests.support.click_logs import event, grades_by_loops, judgments, page, write
+from tests.support.opensearch import unavailable
 
 UBI = Path(__file__).parents[3] / "shared" / "data" / "ubi" / "ubi_queries_events.ndjson.gz"
 
