@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.hook import PLACES, WHOLE, WORDS, Dummy, Hook, ids, without_took
-from tests.node import Node
+from tests.support.hook import PLACES, WHOLE, WORDS, Dummy, Hook, ids, without_took
+from tools.opensearch_node import Node
 
 COUNT = 60
 SHARDS = {"grouped": 1, "groups": 3}

@@ -17,7 +17,7 @@ from rerank.filters import filters_of
 from rerank.formats import read_template
 from rerank.records import Candidates
 from tests.conformance.vector_rules import Case, found_by, queries
-from tests.node import Node
+from tools.opensearch_node import Node
 
 COUNT = 60
 CASES = (Case("s2net", 0), Case("dense", 4))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rerank.engines.opensearch.restrictions import restrictions
 from rerank.errors import InputError
 
-CASES = json.loads((Path(__file__).parents[1] / "conditions.json").read_text("utf-8"))
+CASES = json.loads((Path(__file__).parents[2] / "conditions.json").read_text("utf-8"))
 FIELDS = ("a", "b")
 CONDITIONS = [{"term": {name: True}} for name in FIELDS]
 TEXTS = [{"match": {f"text{i}": {"query": "wolf"}}} for i in range(2)]

@@ -26,7 +26,7 @@ from rerank.judging.srw import SrwCounts
 from tests.support.click_logs import event, grades_by_loops, judgments, page, write
 from tests.support.opensearch import unavailable
 
-UBI = Path(__file__).parents[3] / "shared" / "data" / "ubi" / "ubi_queries_events.ndjson.gz"
+UBI = Path(__file__).parents[4] / "shared" / "data" / "ubi" / "ubi_queries_events.ndjson.gz"
 
 FOUR_PAGES = [
     *page("1", "a", ["d1", "d2"], ["d1"]),
