@@ -23,7 +23,7 @@ COMMANDS = {
     "attach": "Use an existing OpenSearch index.",
     "train": "Train rankers on judged queries, pairs or links.",
     "pairs": "Score pairs of documents and compare the scores with labels.",
-    "judge": "Make judgments from clicks.",
+    "judge": "Make judgments from clicks and by hand.",
     "tune": "Find the weights of a stack.",
     "stack": "Activate, promote and roll back stacks.",
     "query": "Rank documents for one query.",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from . import clicks
+from . import clicks, pool
 
-SUBCOMMANDS = (clicks.command,)
+SUBCOMMANDS = (clicks.command, pool.command)
 
 
 @click.group("judge", commands=SUBCOMMANDS)
 def command() -> None:
-    """Make judgments from clicks."""
+    """Make judgments from clicks and by hand."""

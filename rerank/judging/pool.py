@@ -1,0 +1,303 @@
+"""Queries and hits for people to judge: a pool of the best hits of several stacks."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from numbers import Real
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import msgspec
+
+from rerank.errors import InputError, UsageError
+from rerank.files import trouble, write_text
+from rerank.inputs import Queries, as_queries
+from rerank.progress import Progress
+from rerank.records import Query
+from rerank.results import Report
+from rerank.stack.stack import Stack
+from rerank.workspace import Workspace, WorkspaceOrPath
+
+POOL_MARK = '"rerank_pool"'
+"""Text near the start of every pool file. Other existing files are not replaced."""
+FORMAT = 1
+COUNT_FIELD = "count"
+"""Field of a query with the number of its searches."""
+SAMPLE = 1000
+"""Most queries that are ranked to find those on which the stacks differ most."""
+LONGEST_TEXT = 2000
+"""Characters of a document in the pool."""
+TRAFFIC, RANDOM, DIFFERENCE = "traffic", "random", "difference"
+
+Rankings = Sequence[Sequence[str]]
+"""The best hits of a query by each stack."""
+
+
+@dataclass(frozen=True)
+class PoolOptions:
+    """Size of a pool.
+
+    count: number of queries. top: best hits of each stack. seed: of the random choice and of the order.
+    """
+
+    count: int = 50
+    top: int = 10
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("count", "top"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} is {getattr(self, name)}; give a number of 1 or more")
+
+
+class PoolHit(msgspec.Struct, frozen=True):
+    """A document to judge. Nothing tells which stack has found it."""
+
+    id: str
+    title: str = ""
+    text: str = ""
+
+
+class PoolQuery(msgspec.Struct, frozen=True):
+    """A query and its hits, in random order. reason: ``traffic``, ``random`` or ``difference``."""
+
+    id: str
+    text: str
+    hits: tuple[PoolHit, ...]
+    reason: str = RANDOM
+
+
+class Pool(msgspec.Struct, frozen=True):
+    """Queries and hits to judge. stacks: texts of the stacks whose best ``top`` hits are pooled."""
+
+    queries: tuple[PoolQuery, ...]
+    stacks: tuple[str, ...] = ()
+    top: int = 0
+    seed: int = 0
+    rerank_pool: int = FORMAT
+
+    @property
+    def hits(self) -> int:
+        """The number of hits to judge."""
+        return sum(len(query.hits) for query in self.queries)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the pool as JSON."""
+        fields = msgspec.to_builtins(self)
+        record = {"rerank_pool": fields.pop("rerank_pool"), "stacks": fields.pop("stacks"), **fields}
+        write_text(path, json.dumps(record, ensure_ascii=False, indent=1) + "\n", follow=True)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Pool:
+        """Read a pool. Raises InputError for another file, or one in which an id comes twice."""
+        name = os.fspath(path)
+        try:
+            data = Path(path).read_bytes()
+        except OSError as error:
+            raise trouble(error, path) or InputError(f"{name}: {error.strerror}") from error
+        if POOL_MARK.encode() not in data[:1000]:
+            raise InputError(f"{name}: not a pool; `rerank judge pool` makes one")
+        try:
+            pool = msgspec.json.decode(data, type=cls)
+        except msgspec.DecodeError as error:
+            raise InputError(
+                f"{name}: damaged pool ({error}); make it again by `rerank judge pool`"
+            ) from error
+        if pool.rerank_pool != FORMAT:
+            raise InputError(
+                f"{name}: pool format {pool.rerank_pool}, but this version reads {FORMAT}; make it again"
+            )
+        ids = [query.id for query in pool.queries]
+        repeated = len(set(ids)) < len(ids)
+        for query in pool.queries:
+            repeated |= len({hit.id for hit in query.hits}) < len(query.hits)
+        if repeated or not pool.hits:
+            problem = "an id comes twice" if repeated else "nothing to judge"
+            raise InputError(f"{name}: {problem}; make the pool again by `rerank judge pool`")
+        return pool
+
+
+@dataclass
+class PoolReport(Report):
+    """A pool that was made.
+
+    reasons: why queries were chosen -> their number. without_hits: number of queries without any hit.
+    difference: mean difference of the stacks on the ranked queries, from 0 (equal lists) to 1 (no common
+    hit).
+    """
+
+    pool: Pool
+    reasons: dict[str, int]
+    ranked: int
+    without_hits: int
+    difference: float
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one row per query."""
+        return [
+            {"query": query.text, "reason": query.reason, "hits": len(query.hits)}
+            for query in self.pool.queries
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the counts."""
+        counts = {"queries": len(self.pool.queries), "hits": self.pool.hits, "reasons": self.reasons}
+        more = {"ranked": self.ranked, "without_hits": self.without_hits, "difference": self.difference}
+        return {**counts, **more, "stacks": list(self.pool.stacks), "top": self.pool.top}
+
+
+def judged_file(pool: str | os.PathLike[str]) -> Path:
+    """Return the file of the judgments of a pool.
+
+    >>> judged_file("work/pool.json")
+    PosixPath('work/pool.judged.jsonl')
+    """
+    path = Path(pool)
+    return path.with_name(f"{path.stem}.judged.jsonl")
+
+
+def make_pool(
+    workspace: WorkspaceOrPath,
+    stacks: Sequence[str | Stack],
+    queries: Queries,
+    options: PoolOptions = PoolOptions(),
+    progress: Progress | None = None,
+) -> PoolReport:
+    """Choose queries, and pool the best hits of the stacks for them.
+
+    Half of the queries are the most frequent ones, if queries have a field ``count``, else a random sample.
+    For the other half, the lists of the stacks differ most. Queries without hits are left out. The order of
+    the queries and of the hits is random, but the same for the same seed, so it does not show the stack.
+
+    stacks: texts as for :meth:`Workspace.stack`, or stacks. One stack is pooled with its first stage.
+
+    Raises UsageError for an unknown stack, InputError if no query has a hit.
+
+    >>> report = make_pool(workspace, ["bm25", "tfidf"], {"q1": "wolf", "q2": "night"}, PoolOptions(count=1))
+    >>> [(query.text, sorted(hit.id for hit in query.hits)) for query in report.pool.queries]
+    [('night', ['owl', 'wolf'])]
+    """
+    workspace = Workspace.open(workspace)
+    loaded = [stack if isinstance(stack, Stack) else workspace.stack(stack, latest=True) for stack in stacks]
+    if len(loaded) == 1:
+        loaded.insert(0, workspace.stack(loaded[0].first_stage, latest=True))
+    if not loaded:
+        raise UsageError("no stack is named; name the stacks whose hits are judged")
+    shuffled = sorted(as_queries(queries), key=lambda query: _hash(options.seed, query.id))
+    chooser = _Chooser(_ranker(workspace, loaded, options.top), options.count, progress or Progress())
+    chosen = chooser.choose(shuffled)
+    if not chosen:
+        raise InputError(
+            f"no query has a hit ({len(shuffled):,} were read); check that they belong to the collection"
+        )
+    chosen.sort(key=lambda pair: _hash(options.seed, pair[0].id))
+    pooled = []
+    for query, reason in chosen:
+        ids = set(itertools.chain(*chooser.rankings[query.id]))
+        hits = tuple(_hits(workspace, sorted(ids, key=partial(_hash, options.seed, query.id))))
+        if hits:
+            pooled.append(PoolQuery(query.id, query.text, hits, reason))
+    reasons = [reason for _, reason in chosen]
+    return PoolReport(
+        pool=Pool(tuple(pooled), tuple(map(str, loaded)), options.top, options.seed),
+        reasons={reason: reasons.count(reason) for reason in dict.fromkeys(reasons)},
+        ranked=len(chooser.rankings),
+        without_hits=chooser.without_hits,
+        difference=fmean(difference(rankings) for rankings in chooser.rankings.values()),
+    )
+
+
+class _Chooser:
+    """Ranks queries, and chooses those to judge.
+
+    rankings: query id -> lists of the ranked queries with hits.
+    """
+
+    def __init__(self, rank: Callable[[Query], Rankings], count: int, progress: Progress) -> None:
+        self.rankings: dict[str, Rankings] = {}
+        self.without_hits = 0
+        self._rank = rank
+        self._count = count
+        self._progress = progress
+
+    def choose(self, shuffled: Sequence[Query]) -> list[tuple[Query, str]]:
+        """Return queries with the reason of their choice. shuffled: all queries in random order."""
+        counts = {query.id: _count_of(query) for query in shuffled}
+        frequent = sorted(shuffled, key=lambda query: -counts[query.id])
+        reason = TRAFFIC if any(counts.values()) else RANDOM
+        with self._progress.step("rank queries", unit="query") as advance:
+            ranked = self._with_hits(frequent, advance)
+            chosen = [(query, reason) for query in itertools.islice(ranked, (self._count + 1) // 2)]
+            others = [query for query in shuffled if query.id not in self.rankings]
+            sample = list(self._with_hits(others[:SAMPLE], advance))
+        sample.sort(key=lambda query: -difference(self.rankings[query.id]))  # stable: ties stay random
+        return chosen + [(query, DIFFERENCE) for query in sample[: self._count - len(chosen)]]
+
+    def _with_hits(self, queries: Sequence[Query], advance: Callable[[int], object]) -> Iterator[Query]:
+        """Rank queries and yield those with a hit."""
+        for query in queries:
+            rankings = self._rank(query)
+            advance(1)
+            if any(rankings):
+                self.rankings[query.id] = rankings
+                yield query
+            else:
+                self.without_hits += 1
+
+
+def difference(rankings: Rankings) -> float:
+    """Return how much the lists of a query differ: 1 minus their average overlap, mean over all pairs.
+
+    The overlap at depth d is the share of the first d hits that both lists have. It is averaged over the
+    depths up to the longer list (Webber, Moffat, Zobel 2010, section 3.2).
+
+    >>> difference([["a", "b"], ["a", "b"]]), difference([["a", "b"], ["b", "a"]]), difference([["a"], ["c"]])
+    (0.0, 0.5, 1.0)
+    """
+    pairs = itertools.combinations(rankings, 2)
+    return fmean([_pair_difference(first, second) for first, second in pairs] or [0.0])
+
+
+def _pair_difference(first: Sequence[str], second: Sequence[str]) -> float:
+    depth = max(len(first), len(second))
+    if not depth:
+        return 0.0
+    return 1 - fmean(len(set(first[:d]) & set(second[:d])) / d for d in range(1, depth + 1))
+
+
+def _ranker(workspace: Workspace, stacks: Sequence[Stack], top: int) -> Callable[[Query], Rankings]:
+    """Return a function that ranks a query by each stack."""
+    pipelines = [
+        workspace.pipeline(stack.signals, retrieve=stack.retrieve, versions=workspace.versions(stack))
+        for stack in stacks
+    ]
+
+    def rank(query: Query) -> Rankings:
+        answers = [pipeline.answer(query, stack) for pipeline, stack in zip(pipelines, stacks)]
+        return [list(answer.ranking.ids[:top]) for answer in answers]
+
+    return rank
+
+
+def _hits(workspace: Workspace, ids: Sequence[str]) -> Iterator[PoolHit]:
+    for id, document in zip(ids, workspace.engine.get(ids)):
+        if document is not None:
+            yield PoolHit(id, document.title, document.text[:LONGEST_TEXT])
+
+
+def _count_of(query: Query) -> float:
+    """Return the number of searches of a query, or 0 if it is unknown."""
+    fields: Mapping[str, Any] = query.params
+    count = fields.get(COUNT_FIELD)
+    return float(count) if isinstance(count, Real) else 0.0
+
+
+def _hash(seed: int, *parts: str) -> bytes:
+    return hashlib.sha256("\0".join((str(seed), *parts)).encode("utf-8", "surrogatepass")).digest()
