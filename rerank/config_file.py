@@ -20,6 +20,20 @@ FORMAT = 1
 _LONGEST = 32_768  # bytes; long names take minutes and gigabytes
 
 
+class ExperimentSettings(Struct, forbid_unknown_fields=True):
+    """``[experiment]``: two stacks whose results the service interleaves.
+
+    name:  of the experiment, in the log.
+    a, b:  stacks, as a request names them, or ``first stage``.
+    share: of the clients whose results are interleaved.
+    """
+
+    name: Annotated[str, Meta(min_length=1, max_length=100)]
+    a: Annotated[str, Meta(min_length=1, max_length=1000)]
+    b: Annotated[str, Meta(min_length=1, max_length=1000)]
+    share: Annotated[float, Meta(ge=0, le=1)] = 1.0
+
+
 class Config(Struct, forbid_unknown_fields=True):
     """The settings, without engines' tables."""
 
@@ -28,6 +42,7 @@ class Config(Struct, forbid_unknown_fields=True):
     lang: str = ""
     first_stage: str = FIRST_STAGES[0]
     words: list[Annotated[str, Meta(min_length=1)]] = []
+    experiment: ExperimentSettings | None = None
 
 
 def render_settings(
@@ -47,6 +62,11 @@ def render_settings(
         if table:
             lines += ["", f"[{name}]", *(f"{key} = {_quoted(value)}" for key, value in table.items())]
     return "\n".join(lines) + "\n"
+
+
+def experiment_settings(config: Mapping[str, Any]) -> ExperimentSettings | None:
+    """Return the experiment of valid settings, or None."""
+    return convert(config["experiment"], ExperimentSettings) if "experiment" in config else None
 
 
 def validate_settings(config: Mapping[str, Any], file: Path) -> None:

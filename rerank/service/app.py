@@ -41,6 +41,7 @@ from rerank.service.pool import DisconnectedError, Pool, end_soon
 from rerank.service.retrieve import retrieve
 from rerank.service.settings import Settings, withheld
 from rerank.service.snapshot import Snapshot, signature
+from rerank.service.ubi_log import UbiLog
 
 _DOCUMENTS = "Documents, best first: index in the request and relevance_score; the stack used is the model"
 _SEARCH = "The JSON of `rerank query --json`"
@@ -101,6 +102,7 @@ class Application:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.snapshot = Snapshot(settings)
+        self._ubi_log = UbiLog(settings.ubi_log) if settings.ubi_log else None
         self._access = Access(settings)
         self._withheld = withheld(settings, self.snapshot.is_shared)
         self._endpoints = {endpoint.path: endpoint for endpoint in ENDPOINTS}
@@ -156,6 +158,8 @@ class Application:
             pool.stop()
         self._loader.shutdown(wait=False, cancel_futures=True)
         watching.cancel()
+        if self._ubi_log is not None:
+            self._ubi_log.close()
         logs.event("stopped", pid=os.getpid())
         end_soon()
         await send({"type": "lifespan.shutdown.complete"})
@@ -201,7 +205,8 @@ class Application:
     def _context(self) -> RequestContext:
         settings = self.settings
         deadline = time.monotonic() + settings.deadline
-        return RequestContext(deadline, settings.max_candidates, settings.max_encoded, self._costs)
+        limits = (settings.max_candidates, settings.max_encoded)
+        return RequestContext(deadline, *limits, self._costs, logs_searches=self._ubi_log is not None)
 
     async def _answer(self, scope: Scope, receive: Any, notes: Notes) -> Answer:
         path = str(scope["path"])
@@ -298,6 +303,8 @@ class Application:
             metrics.SECONDS.labels(endpoint).observe(seconds)
             metrics.observe(endpoint, context)
             fields |= context.to_log(self.settings.log_queries)
+            if self._ubi_log is not None and context.record is not None and status == 200:
+                self._ubi_log.add(context.record)
         if notes.error:
             fields["error"] = notes.error
         logs.event("request", **fields)

@@ -13,6 +13,8 @@ from rerank.service import metrics
 HEAD_BYTES = 32 * 2**10
 _LONG_HEAD = f"the headers are longer than {HEAD_BYTES:,} bytes; send less"
 
+CONNECTIONS_PER_REQUEST = 16
+"""Connections for each request at the same time. Clients keep idle connections."""
 _LINGER = 1.0
 """Seconds to read on after a refusal: to close at once could lose the answer."""
 _DISCARDED = 2**24
@@ -37,7 +39,7 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for a request; close a connection if there are too many."""
         super().connection_made(transport)
-        if len(self.connections) > self.settings.max_connections:
+        if len(self.connections) > CONNECTIONS_PER_REQUEST * self.settings.max_requests:
             metrics.REFUSED.labels("connections").inc()
             connections = cast("set[Connection]", self.connections)
             min(connections, key=lambda connection: connection._use).transport.abort()

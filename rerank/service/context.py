@@ -11,6 +11,7 @@ from typing import Any
 
 from rerank.errors import UsageError
 from rerank.scoring.scorer import StageTimer
+from rerank.service.ubi_log import SearchRecord
 from rerank.text import plural
 
 _MEMORY = 0.8  # weight of earlier documents in the mean cost
@@ -66,6 +67,8 @@ class RequestContext(StageTimer):
     passed:        why hits keep their order.
     late:          whether the second phase took too long.
     timeout:       seconds that the client waits.
+    logs_searches: whether searches are written to a file, so that ids of hits are needed.
+    record:        the search, for this file.
     """
 
     deadline: float
@@ -83,6 +86,8 @@ class RequestContext(StageTimer):
     late: bool = False
     timeout: float = math.inf
     query: str | None = None
+    logs_searches: bool = False
+    record: SearchRecord | None = None
 
     def check(self) -> None:
         """Raise DeadlineError if the time is over or the client is gone."""

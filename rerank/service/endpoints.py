@@ -18,10 +18,12 @@ from rerank.scoring.scorer import ScoringInput, encoding_size
 from rerank.scoring.second_phase import rank_scored
 from rerank.scoring.unscored import select_scorable
 from rerank.service.context import RequestContext
+from rerank.service.experiment import Interleaving
 from rerank.service.request_documents import clean, read_documents
 from rerank.service.request_scores import LexicalScorer
 from rerank.service.schemas import IdsBody, RerankBody, SearchBody
 from rerank.service.snapshot import Snapshot
+from rerank.service.ubi_log import MOST_HITS, SearchRecord
 from rerank.stack.ranking import Ranking
 from rerank.stack.relevance import check_min_score
 from rerank.stack.signals import lexical_names
@@ -149,26 +151,43 @@ def _lexical_scores(
 
 
 def search(snapshot: Snapshot, body: SearchBody, context: RequestContext) -> dict[str, Any]:
-    """``POST /v1/search``: the answer of ``rerank query --json``."""
+    """``POST /v1/search``: the answer of ``rerank query --json``, also of an experiment."""
     context.query = body.query
     stack = snapshot.stack(body.stack)
     for count in (body.depth, body.k):
         if count is not None:
             context.check_count(count, "candidates")
-    stack = replace(stack, depth=min(body.depth or stack.depth, context.max_candidates))
     query = make_query(body.query, body.categories, body.lexical_text, body.lang)
     query = replace(query, params=body.params)
+    is_excluded = body.stack is not None or body.min_score is not None
+    experiment, coins = (None, b"") if is_excluded else snapshot.draw(body.client_id, query.text)
+    if experiment is not None:
+        stack = experiment.joint
+    stack = replace(stack, depth=min(body.depth or stack.depth, context.max_candidates))
     pipeline = snapshot.pipeline_of(stack)
     answer = pipeline.answer(
         query, stack, filters=filters_of(body.filter), min_score=body.min_score, timer=context
     )
+    if experiment is not None:
+        answer = experiment.rank_answer(coins, answer, context, pipeline.engine.get)
     context.candidates = len(answer.ranking)
     context.missing = dict(answer.recomputed)
     context.without_features = dict(answer.without_features)
     context.late = answer.ranking.late
     with context.stage("documents"):
         hits = pipeline.hits(answer, body.k, explain=body.explain)
-    return {**answer.to_json(hits), "query": body.query}
+    result = {**answer.to_json(hits), "query": body.query}
+    query_id = body.query_id
+    if query_id is None and context.logs_searches:
+        query_id = result["query_id"] = secrets.token_hex(16)
+    shown: dict[str, str] = {}
+    if experiment is not None and isinstance(answer.ranking, Interleaving):
+        shown = result["experiment"] = experiment.to_json(answer.ranking)
+        for hit, team in zip(hits, answer.ranking.teams):
+            hit["team"] = team
+    hit_ids = answer.ranking.ids[:MOST_HITS]
+    context.record = SearchRecord(body.query, query_id, body.client_id, hit_ids, shown)
+    return result
 
 
 def rerank_ids(snapshot: Snapshot, body: IdsBody, context: RequestContext) -> dict[str, Any]:

@@ -19,11 +19,13 @@ from rerank.scoring.unscored import ScorableInput, select_rows, select_scorable
 from rerank.service import logs
 from rerank.service.context import DeadlineError, RequestContext
 from rerank.service.endpoints import make_query
+from rerank.service.experiment import CandidatePool, Experiment
 from rerank.service.hook_hits import HookHits
 from rerank.service.query_text import query_text
 from rerank.service.retrieve import Added, Features, check_first, cut_to_depth, is_free, vector_queries
 from rerank.service.schemas import FRAME, HookCall, SearchOptions, Values
 from rerank.service.snapshot import Snapshot
+from rerank.service.ubi_log import MOST_HITS, SearchRecord
 from rerank.stack.parse import retriever_depths
 from rerank.stack.ranking import Hit, Ranking
 from rerank.stack.signals import is_field, lexical_names, ranker_names
@@ -44,6 +46,7 @@ class _Search:
     """A call and its scorer.
 
     by_id: scoring needs ids. unknown: unknown categories. first: number of hits of the query.
+    experiment: whose results are interleaved, by these coins; None: the stack decides alone.
     """
 
     context: RequestContext
@@ -56,6 +59,8 @@ class _Search:
     by_id: bool
     unknown: Sequence[str]
     first: int
+    experiment: Experiment | None
+    coins: bytes
 
 
 def hook(snapshot: Snapshot, call: HookCall, context: RequestContext) -> bytes:
@@ -93,6 +98,10 @@ def _parse(snapshot: Snapshot, call: HookCall, context: RequestContext) -> _Sear
     text = options.query if options.query is not None else query_text(call.body.query, snapshot.words)
     context.query = text
     stack, scorer = snapshot.scorer(options.stack or call.body.stack)
+    is_excluded = options.stack is not None or call.body.min_score is not None or call.body.shadow
+    experiment, coins = (None, b"") if is_excluded else snapshot.draw(options.client_id, text)
+    if experiment is not None:
+        stack, scorer = experiment.joint, snapshot.scorer_of(experiment.joint)
     if text is None or not text.strip():
         raise NotRerankedError("the query has no text")
     if not ids:
@@ -107,7 +116,8 @@ def _parse(snapshot: Snapshot, call: HookCall, context: RequestContext) -> _Sear
         raise NotRerankedError("the pipeline does not allow this stack")
     hits = HookHits(snapshot.pipeline.engine, call)
     first = check_first(call.body.first, len(ids))
-    return _Search(context, call, hits, options, query, stack, scorer, by_id, unknown, first)
+    parts = (query, stack, scorer, by_id, unknown, first, experiment, coins)
+    return _Search(context, call, hits, options, *parts)
 
 
 def _stored(snapshot: Snapshot, search: _Search) -> ScoringInput:
@@ -185,11 +195,18 @@ def _answer(search: _Search, added: Added, selected: ScorableInput, scored: Scor
     context, read = search.context, selected.inputs.documents
     assert read is not None
     stack = search.stack.for_case(scored.case)
-    ranking = rank_scored(stack, scored, context, read)
     ids = [search.hits.ids[position] for position in added.kept.tolist()]
-    ranking = ranking.with_unscored(ids, selected.scorable, added.found_by)
-    context.late = ranking.late
     answer: dict[str, Any] = {"requested_fields": _requested_fields(search)}
+    if search.experiment is None:
+        ranking = rank_scored(stack, scored, context, read)
+        ranking = ranking.with_unscored(ids, selected.scorable, added.found_by)
+    else:
+        found_by = {stack.first_stage: added.kept < search.first, **added.found_by}
+        pool = CandidatePool(ids, selected.scorable, found_by, scored)
+        ranking = search.experiment.rank(search.coins, pool, context, read)
+        answer["experiment"] = search.experiment.to_json(ranking)
+    context.late = ranking.late
+    context.record = _record(search, added.kept[ranking.order], answer.get("experiment", {}))
     if search.call.body.first is not None:
         answer["dropped"] = len(search.hits.ids) - len(added.kept)
     if search.call.body.min_score is not None:
@@ -214,6 +231,20 @@ def _answer(search: _Search, added: Added, selected: ScorableInput, scored: Scor
         answer["weights"] = {**shown, "case": scored.case}
     positions = added.kept[ranking.order]
     return _framed(answer, positions.astype(">i4").tobytes(), ranking.scores.astype(">f4").tobytes())
+
+
+def _record(search: _Search, positions: NDArray[np.int64], experiment: dict[str, str]) -> SearchRecord | None:
+    """Return the record of a search whose hits have these positions in the call, best first."""
+    if not search.context.logs_searches or search.call.body.shadow:
+        return None
+    hits = search.hits
+    options = search.options
+    if hits.attached:
+        hits.find_ids()
+    ids = [hits.ids[position] for position in positions[:MOST_HITS].tolist()]
+    hit_ids = ["" if id.startswith("\0") else id for id in ids]
+    query_id, client_id = options.query_id, options.client_id
+    return SearchRecord(search.query.text, query_id, client_id, hit_ids, experiment)
 
 
 def _above(ranking: Ranking, min_score: float) -> Ranking:

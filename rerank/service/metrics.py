@@ -42,6 +42,8 @@ WITHOUT_FEATURES = _counter(
     "rerank_searches_without_features", "Requests with candidates that have no stored features"
 )
 PASSED = _counter("rerank_passed", "Hook requests passed through", ["reason"])
+UBI_RECORDS = _counter("rerank_ubi_records", "Searches in the file of --ubi-log", ["result"])
+INTERLEAVED = _counter("rerank_interleaved", "Interleaved searches, by presence of a query_id", ["joinable"])
 ERRORS = _counter("rerank_errors", "Requests that failed, by kind", ["endpoint", "kind"])
 REFUSED = _counter("rerank_refused", "Connections ended before a request was complete", ["status"])
 RELOADS = _counter("rerank_reloads", "Changes of rankers or stacks", ["result"])

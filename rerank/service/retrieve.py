@@ -36,6 +36,8 @@ def retrieve(snapshot: Snapshot, body: RetrieveBody, context: RequestContext) ->
     text = options.query if options.query is not None else query_text(body.query, snapshot.words)
     context.query = text
     stack, scorer = snapshot.scorer(options.stack or body.stack)
+    if options.stack is None and (experiment := snapshot.draw(options.client_id, text)[0]) is not None:
+        stack, scorer = experiment.joint, snapshot.scorer_of(experiment.joint)
     reason = _reason_to_pass(snapshot, body, stack, text)
     if reason is not None:
         context.passed = reason

@@ -50,6 +50,9 @@ MinScore = Annotated[
     float, Meta(description="Smallest probability of relevance, from 0 to 1. Needs a tuned stack.")
 ]
 
+ClientId = Annotated[str, Meta(max_length=LONGEST_CATEGORY, description="Client, as in its UBI events.")]
+QueryId = Annotated[str, Meta(max_length=LONGEST_CATEGORY, description="Search, as in its UBI events.")]
+
 T = TypeVar("T")
 
 
@@ -109,6 +112,8 @@ class SearchBody(Struct, kw_only=True, forbid_unknown_fields=True):
     depth: Annotated[int, Meta(ge=1, description="Candidates to rerank. Default: the stack's.")] | None = None
     explain: Annotated[bool, Meta(description="Return the signals of each hit.")] = True
     min_score: MinScore | None = None
+    client_id: ClientId | None = None
+    query_id: QueryId | None = None
 
 
 class IdsBody(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -127,6 +132,8 @@ class SearchOptions(Struct):
     explain: bool = False
     categories: Categories | None = None
     lang: Lang | None = None
+    client_id: ClientId | None = None
+    query_id: QueryId | None = None
 
 
 class RetrieveBody(Struct, kw_only=True):
@@ -172,6 +179,8 @@ class HookBody(Struct, kw_only=True):
     """Whether the pipeline lists the stack of the search, so that it may read any field."""
     min_score: float | None = None
     """Smallest probability of relevance of an answered hit: of the search, else of the pipeline."""
+    shadow: bool = False
+    """Whether the answer is only counted, and the search keeps its order."""
     raw_values: bool = False
     """Whether the pipeline lets explanations show values of documents."""
 

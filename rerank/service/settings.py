@@ -45,11 +45,13 @@ class ServeOptions(Options, frozen=True):
     infer_categories: Annotated[bool, option("Infer the categories of queries without categories.")] = True
     allow_host: Annotated[tuple[str, ...], option("Host names of a service without a token.")] = ()
     log_queries: Annotated[bool, option("Write the words of queries to the log.")] = False
+    ubi_log: Annotated[str | None, option("File for a UBI query record of each search.", metavar="FILE")] = (
+        None
+    )
     max_body: Annotated[int, option("Largest body of a request, in bytes.", ge=1)] = 16 * 2**20
     max_candidates: Annotated[int, option("Most documents of a request.", ge=1, le=100_000)] = 1000
     max_encoded: Annotated[int, option("Most documents without features to encode for a request.", ge=0)] = 4
     max_requests: Annotated[int, option("Most requests of a process at the same time.", ge=1)] = 64
-    max_connections: Annotated[int, option("Most connections of a process.", ge=1)] = 1024
     deadline: Annotated[float, option("Seconds for an answer.", gt=0, le=3600)] = 10.0
     request_timeout: Annotated[float, option("Seconds for each transfer.", gt=0, le=3600)] = 10.0
 

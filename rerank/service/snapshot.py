@@ -8,12 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rerank.config_file import experiment_settings
 from rerank.engines.opensearch.columns import column, feature_key
 from rerank.errors import UsageError
 from rerank.records import Document
 from rerank.scoring.pipeline import Pipeline
 from rerank.scoring.scorer import Scorer
 from rerank.scoring.vector_cache import VectorCache
+from rerank.service.experiment import Experiment
 from rerank.service.settings import Settings
 from rerank.stack.parse import parse_stack
 from rerank.stack.signals import lexical_names, resolve
@@ -32,6 +34,7 @@ class Snapshot:
     versions:  (ranker, version) -> ranker, also older ones.
     tuned:     signals -> tuned stack.
     default:   stack of requests without one.
+    experiment: the stacks whose results are interleaved, or None.
     columns:   features (``text@5865d3bb237ae6a4``) -> layout.
     analyze:   text -> terms.
     words:     fields with query words; empty: all.
@@ -48,7 +51,9 @@ class Snapshot:
         self._first_stage, self._search = workspace.first_stage_of(None)
         self.tuned = self._tuned()
         self.default = self._default(settings.stack)
-        for stack in (*self.tuned.values(), self.default):
+        self.experiment = self._experiment()
+        arms = self.experiment.arms if self.experiment is not None else ()
+        for stack in (*self.tuned.values(), self.default, *arms):
             if stack.then is not None:
                 stack.then.encoder()  # load it now, not at the first request
             for name, version in workspace.installed_versions(stack).items():
@@ -83,9 +88,20 @@ class Snapshot:
         active = None if text else self._releases.stack
         return active or self.stack(text or self._first_stage)
 
+    def _experiment(self) -> Experiment | None:
+        settings = experiment_settings(self.workspace.config)
+        return None if settings is None else Experiment.load(settings, self._default)
+
+    def draw(self, client: str | None, text: str | None) -> tuple[Experiment | None, bytes]:
+        """Return the experiment that a search takes part in, and its coins; None and nothing without one."""
+        coins = None if self.experiment is None else self.experiment.coins(client, text or "")
+        return (None, b"") if coins is None else (self.experiment, coins)
+
     def describe(self) -> dict[str, Any]:
         """Return the stack and the rankers that are served, for the log and ``/readyz``."""
+        experiment = {} if self.experiment is None else {"experiment": self.experiment.name}
         return {
+            **experiment,
             "stack": str(self.default),
             "normalization": self.default.combiner.normalization,
             "rankers": {name: ranker.version for name, ranker in self.rankers.items()},
@@ -135,9 +151,13 @@ class Snapshot:
             if len(self._scorers) >= _STACKS:
                 self._scorers.clear()
             stack = self.stack(text)
-            entry = stack, self.pipeline_of(stack).scorer(stack.signals, stack.first_stage)
+            entry = stack, self.scorer_of(stack)
             self._scorers[text] = entry
         return entry
+
+    def scorer_of(self, stack: Stack) -> Scorer:
+        """Return the scorer of the signals of a stack, in the versions of the stack."""
+        return self.pipeline_of(stack).scorer(stack.signals, stack.first_stage)
 
     def pipeline_of(self, stack: Stack) -> Pipeline:
         """Return the pipeline with the ranker versions that a stack was tuned with."""

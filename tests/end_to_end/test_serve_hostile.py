@@ -21,7 +21,7 @@ from tests.support.service import Server, call, call_hook, serving, wait_until
 
 WOLF = {"query": "wolf"}
 NO_HITS = call({"ids": [], "scores": []})
-LIMITS = ("--request-timeout", 1, "--max-connections", 60)
+LIMITS = ("--request-timeout", 1)
 
 
 @pytest.fixture(scope="module")
@@ -108,8 +108,8 @@ def test_an_incomplete_request_is_ended(server, case):
 
 
 def test_slow_clients_do_not_delay_other_clients(script, trained, tmp_path):
-    """The incomplete heads and bodies exceed the limits of connections and requests."""
-    options = ("--max-requests", 4, "--request-timeout", 12, "--deadline", 12, "--max-connections", 60)
+    """The incomplete heads and bodies exceed the limits of requests (4) and connections (64)."""
+    options = ("--max-requests", 4, "--request-timeout", 12, "--deadline", 12)
     with serving(script, trained, tmp_path, *options) as server:
         slow = [connect(server) for _ in range(150)]
         for number, raw in enumerate(slow):
@@ -123,8 +123,8 @@ def test_slow_clients_do_not_delay_other_clients(script, trained, tmp_path):
         assert time.monotonic() - begin < 11
         assert server.metric("rerank_requests_in_hand") == 0
         ended = [rest(raw) for raw in slow]
-        assert 40 < sum(b" 408 " in answer for answer in ended) <= 60
-        assert server.metric('rerank_refused_total{status="connections"}') >= 90
+        assert 40 < sum(b" 408 " in answer for answer in ended) <= 64
+        assert server.metric('rerank_refused_total{status="connections"}') >= 86
 
 
 def test_unfinished_bodies_take_limited_memory(script, trained, tmp_path):

@@ -4,7 +4,12 @@ import java.io.IOException;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import org.opensearch.common.xcontent.XContentHelper;
+import org.opensearch.common.xcontent.json.JsonXContent;
+import org.opensearch.core.common.bytes.BytesReference;
 import org.opensearch.core.common.io.stream.StreamOutput;
+import org.opensearch.core.xcontent.MediaTypeRegistry;
+import org.opensearch.core.xcontent.ToXContent;
 import org.opensearch.core.xcontent.XContentBuilder;
 import org.opensearch.core.xcontent.XContentParser;
 import org.opensearch.search.SearchExtBuilder;
@@ -12,6 +17,8 @@ import org.opensearch.search.builder.SearchSourceBuilder;
 
 /** {@code ext.rerank_stack}: options in a request, the outcome in a response. */
 final class RerankExt extends SearchExtBuilder {
+    private static final String UBI = "ubi";
+    private static final List<String> IDS = List.of("client_id", "query_id");
     static final int LONGEST_QUERY = 100_000; // characters
     final Map<String, Object> values;
 
@@ -27,7 +34,7 @@ final class RerankExt extends SearchExtBuilder {
                 case "stack" -> text(value, Protocol.LONGEST_STACK);
                 case "categories" -> value instanceof List<?> list && list.size() <= Protocol.MOST_CATEGORIES
                     && list.stream().allMatch(one -> text(one, Protocol.LONGEST_CATEGORY));
-                case "lang" -> text(value, Protocol.LONGEST_CATEGORY);
+                case "lang", "client_id", "query_id" -> text(value, Protocol.LONGEST_CATEGORY);
                 case "min_score" -> value instanceof Number number && Double.isFinite(number.doubleValue());
                 case "explain", "off" -> value instanceof Boolean;
                 default -> false;
@@ -36,7 +43,8 @@ final class RerankExt extends SearchExtBuilder {
             }
             throw new IllegalArgumentException("ext.rerank_stack: [" + name + "] is unknown, of a wrong type or too long; query and"
                 + " stack are strings of at most " + LONGEST_QUERY + " and " + Protocol.LONGEST_STACK + " characters, categories at most "
-                + Protocol.MOST_CATEGORIES + " strings of " + Protocol.LONGEST_CATEGORY + ", lang one of so many, min_score a number, explain and off true or false");
+                + Protocol.MOST_CATEGORIES + " strings of " + Protocol.LONGEST_CATEGORY + ", lang, client_id and query_id one"
+                + " of so many, min_score a number, explain and off true or false");
         });
         return new RerankExt(values);
     }
@@ -45,7 +53,10 @@ final class RerankExt extends SearchExtBuilder {
         return value instanceof String text && text.length() <= longest;
     }
 
-    /** Remove the options from a request: a data node without the plugin could not read them. */
+    /**
+     * Remove the options from a request: a data node without the plugin could not read them. By default, client_id and query_id are
+     * those of {@code ext.ubi}.
+     */
     static RerankExt take(SearchSourceBuilder source) {
         if (source == null || source.ext().isEmpty()) {
             return new RerankExt(Map.of());
@@ -55,9 +66,26 @@ final class RerankExt extends SearchExtBuilder {
         if (text != null) {
             values.put("query", text);
         }
+        source.ext().stream().filter(RerankExt::isUbi).map(RerankExt::asMap).forEach(ubi -> IDS.stream()
+            .filter(name -> text(ubi.get(name), Protocol.LONGEST_CATEGORY)).forEach(name -> values.put(name, ubi.get(name))));
         source.ext().forEach(ext -> values.putAll(ext instanceof RerankExt ours ? ours.values : Map.of()));
         source.ext(source.ext().stream().filter(ext -> (ext instanceof RerankExt || ext instanceof QueryContext) == false).toList());
         return new RerankExt(values);
+    }
+
+    /** Whether it is the ext of User Behavior Insights, whose plugin may have another version, or be missing. */
+    static boolean isUbi(SearchExtBuilder ext) {
+        return ext.getWriteableName().equals(UBI);
+    }
+
+    private static Map<?, ?> asMap(SearchExtBuilder ext) {
+        try (XContentBuilder json = JsonXContent.contentBuilder()) {
+            ext.toXContent(json.startObject(), ToXContent.EMPTY_PARAMS);
+            Map<String, Object> map = XContentHelper.convertToMap(BytesReference.bytes(json.endObject()), false, MediaTypeRegistry.JSON).v2();
+            return map.get(UBI) instanceof Map<?, ?> named ? named : map; // with or without its name
+        } catch (IOException | RuntimeException e) {
+            return Map.of();
+        }
     }
 
     String text(String name) {

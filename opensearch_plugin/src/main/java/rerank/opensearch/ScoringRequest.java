@@ -103,6 +103,7 @@ record ScoringRequest(SearchPlan plan, List<SearchHit> hits, List<SearchHit> res
         List<String> different = uuids.stream().distinct().toList();
         try (XContentBuilder json = JsonXContent.contentBuilder()) {
             json.startObject().field("stack", plan.stack).field("stack_allowed", plan.isStackAllowed);
+            json.field("shadow", plan.asker.config.shadow());
             json.field("raw_values", plan.showsValues).field("min_score", plan.minScore).field("index", withNames ? indices : List.of());
             json.rawField("query", new ByteArrayInputStream(query), MediaTypeRegistry.JSON);
             json.field("rerank", plan.ext.values.isEmpty() ? null : plan.ext.values);

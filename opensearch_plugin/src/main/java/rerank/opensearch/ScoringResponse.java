@@ -14,7 +14,7 @@ import rerank.opensearch.ScoringClient.Failure;
 record ScoringResponse(String outcome, String reason, List<Hit> hits, RequestedFields requested, Map<String, Object> explained) {
     /** Fields of the answer that an explanation shows. */
     private static final Map<String, Class<?>> EXPLAINED =
-        Map.of("weights", Map.class, "without_features", Map.class, "unknown_categories", List.class, "removed", Integer.class);
+        Map.of("weights", Map.class, "experiment", Map.class, "without_features", Map.class, "unknown_categories", List.class, "removed", Integer.class);
     private static final Pattern PLAIN = Pattern.compile("[^*?,.\\s]{1,200}");
 
     /** position: in the order of the first stage. signals: its explanation, or null. relevance: its probability, or null. */

@@ -167,7 +167,8 @@ final class SearchPlan implements ToXContentObject {
         boolean ofShards = request.preference() != null && request.preference().startsWith("_shards:");
         AtomicBoolean plain = new AtomicBoolean(
             user.getDerivedFields() == null && user.getDerivedFieldsObject() == null && user.pointInTimeBuilder() == null
-                && user.ext().stream().allMatch(ext -> ext.getWriteableName().equals(QueryContext.NAME)) && Boolean.TRUE.equals(user.explain()) == false && user.profile() == false && ofShards == false);
+                && user.ext().stream().allMatch(ext -> ext.getWriteableName().equals(QueryContext.NAME) || RerankExt.isUbi(ext))
+                && Boolean.TRUE.equals(user.explain()) == false && user.profile() == false && ofShards == false);
         if (user.query() != null) {
             user.query().visit(new QueryBuilderVisitor() {
                 @Override

@@ -16,7 +16,10 @@ import org.opensearch.common.settings.Settings;
 import org.opensearch.common.xcontent.json.JsonXContent;
 import org.opensearch.core.xcontent.DeprecationHandler;
 import org.opensearch.core.xcontent.NamedXContentRegistry;
+import org.opensearch.core.common.io.stream.StreamOutput;
+import org.opensearch.core.xcontent.XContentBuilder;
 import org.opensearch.core.xcontent.XContentParser;
+import org.opensearch.search.SearchExtBuilder;
 import org.opensearch.search.builder.SearchSourceBuilder;
 
 class RerankExtTest {
@@ -101,6 +104,51 @@ class RerankExtTest {
         Path theirs = Files.createDirectories(home.resolve("plugins/any"));
         Files.writeString(theirs.resolve("plugin-descriptor.properties"), "version=3\nname=opensearch-neural-search\n");
         assertTrue(QueryContext.isReadByNeuralSearch(settings));
+    }
+
+    /** {@code ext.ubi} as the plugin of User Behavior Insights writes it: its fields without its name. */
+    private static SearchExtBuilder ubi(boolean isNamed, Map<String, ?> fields) {
+        return new SearchExtBuilder() {
+            @Override
+            public String getWriteableName() {
+                return "ubi";
+            }
+
+            @Override
+            public void writeTo(StreamOutput out) { }
+
+            @Override
+            public XContentBuilder toXContent(XContentBuilder json, Params params) throws IOException {
+                return isNamed ? json.field("ubi", fields) : json.mapContents(fields);
+            }
+
+            @Override
+            public boolean equals(Object other) {
+                return this == other;
+            }
+
+            @Override
+            public int hashCode() {
+                return 1;
+            }
+        };
+    }
+
+    @ParameterizedTest
+    @ValueSource(booleans = {true, false})
+    void idsOfUserBehaviorInsightsAreUsed(boolean isNamed) throws IOException {
+        SearchExtBuilder ubi = ubi(isNamed, Map.of("query_id", "q1", "client_id", "c1", "user_query", "words"));
+        SearchSourceBuilder source = new SearchSourceBuilder().ext(List.of(ubi));
+        assertEquals(Map.of("query_id", "q1", "client_id", "c1"), RerankExt.take(source).values);
+        assertEquals(List.of(ubi), source.ext());
+        source.ext(List.of(ubi, parse("{\"client_id\": \"mine\", \"explain\": true}")));
+        assertEquals(Map.of("query_id", "q1", "client_id", "mine", "explain", true), RerankExt.take(source).values);
+    }
+
+    @Test
+    void idsOfUserBehaviorInsightsThatAreNoTextAreIgnored() {
+        SearchSourceBuilder source = new SearchSourceBuilder().ext(List.of(ubi(false, Map.of("query_id", 7, "client_id", "x".repeat(301)))));
+        assertEquals(Map.of(), RerankExt.take(source).values);
     }
 
     @Test

@@ -1,0 +1,240 @@
+"""The experiment of a workspace: the results of two stacks, interleaved on one page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank.config_file import ExperimentSettings
+from rerank.errors import UsageError
+from rerank.evaluation.interleaving import draw_coins, draw_share, team_draft
+from rerank.scoring.pipeline import SearchResult
+from rerank.scoring.scorer import ScoringResult, StageTimer
+from rerank.scoring.second_phase import Read, rank_scored
+from rerank.stack.linear import Linear
+from rerank.stack.ranking import Hit, Ranking
+from rerank.stack.stack import Stack
+
+FIRST_STAGE = "first stage"
+"""The name of the stack that keeps the order of the first stage."""
+
+
+@dataclass(frozen=True)
+class Interleaving(Ranking):
+    """The interleaved ranking of two stacks. The scores are those of A, in descending order.
+
+    teams:     n letters: A, B or -.
+    rankings:  of A and B.
+    sources:   (n,) the ranking of each document: 0 or 1.
+    positions: (n,) its position there.
+    """
+
+    teams: str = ""
+    rankings: tuple[Ranking, ...] = ()
+    sources: list[int] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+
+    def __getitem__(self, position: int) -> Hit:
+        """Return a hit with the explanation of the stack that chose it."""
+        index = range(len(self))[position]
+        hit = self.rankings[self.sources[index]][self.positions[index]]
+        return replace(hit, score=float(self.scores[index]), rank=index + 1)
+
+
+@dataclass(frozen=True)
+class CandidatePool:
+    """n candidates of two stacks, in first-stage order.
+
+    ids:      n ids.
+    scorable: (n,) bool, m of them True.
+    found_by: retriever -> (n,) whether it found a candidate.
+    scored:   the scores of the m candidates.
+    rows:     (n,) their rows in the pool that :meth:`of_retrievers` selected from.
+    """
+
+    ids: list[str]
+    scorable: NDArray[np.bool_]
+    found_by: Mapping[str, NDArray[np.bool_]]
+    scored: ScoringResult
+    rows: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, np.intp))
+
+    def of_retrievers(self, names: Collection[str]) -> CandidatePool:
+        """Return the candidates that one of these retrievers found, with their rows in this pool."""
+        found_by = {name: found for name, found in self.found_by.items() if name in names}
+        own = np.zeros(len(self.ids), np.bool_)
+        for found in found_by.values():
+            own |= found
+        rows = np.flatnonzero(own)
+        if len(rows) == len(own):
+            return replace(self, rows=rows, found_by=found_by)
+        ids = [self.ids[row] for row in rows.tolist()]
+        scorable = self.scorable[rows]
+        scored_ids = [id for id, is_scored in zip(ids, scorable.tolist()) if is_scored]
+        scored = replace(self.scored, ids=scored_ids, raw=self.scored.raw[own[self.scorable]])
+        found_by = {name: found[rows] for name, found in found_by.items()}
+        return CandidatePool(ids, scorable, found_by, scored, rows)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Two stacks that rank the same candidates.
+
+    name, share: see :class:`rerank.config_file.ExperimentSettings`.
+    arms:  the stacks A and B.
+    joint: a stack with the signals, retrievers and versions of both. Only its raw scores are used.
+    """
+
+    name: str
+    share: float
+    arms: tuple[Stack, Stack]
+    joint: Stack
+
+    @classmethod
+    def load(cls, settings: ExperimentSettings, find_stack: Callable[[str], Stack]) -> Experiment:
+        """Read both stacks. Raises UsageError if they cannot be compared, and the errors of ``find_stack``.
+
+        find_stack: returns the stack that a text names.
+        """
+        texts = (settings.a, settings.b)
+        if settings.a == settings.b:
+            raise UsageError(f"[experiment]: a and b are both {settings.a!r}; name two stacks")
+        arms = [None if text == FIRST_STAGE else find_stack(text) for text in texts]
+        known = next(stack for stack in arms if stack is not None)
+        plain = Stack(Linear((known.first_stage,), (1.0,), "none"), known.first_stage, known.depth)
+        plain = replace(plain, search=known.search)
+        a, b = (plain if stack is None else stack for stack in arms)
+        if a.first_stage != b.first_stage:
+            raise UsageError(
+                f"[experiment]: the first stage of a is {a.first_stage}, and of b {b.first_stage}; both need"
+                " the same one"
+            )
+        for name in a.versions.keys() & b.versions.keys():
+            if a.versions[name] != b.versions[name]:
+                raise UsageError(
+                    f"[experiment]: a uses {name} {a.versions[name]}, and b {b.versions[name]}; train one of"
+                    " them under another name"
+                )
+        return cls(settings.name, settings.share, (a, b), _joint(a, b))
+
+    def to_json(self, ranking: Interleaving) -> dict[str, str]:
+        """Return the name of the experiment and the teams of the ranking, for answers."""
+        return {"name": self.name, "teams": ranking.teams}
+
+    def coins(self, client: str | None, text: str) -> bytes | None:
+        """Return the random bytes of the draft of a search, or None if it is not in the experiment.
+
+        client: its id. Without an id, each text is a client.
+        """
+        subject = client or " ".join(text.lower().split())
+        if draw_share(self.name, subject) >= self.share:
+            return None
+        return draw_coins(self.name, subject, text)
+
+    def rank(
+        self, coins: bytes, pool: CandidatePool, timer: StageTimer, read_documents: Read
+    ) -> Interleaving:
+        """Rank the candidates by both stacks, and interleave the rankings.
+
+        Each stack ranks the candidates of its own retrievers.
+        """
+        rankings: list[Ranking] = []
+        rows: list[NDArray[np.intp]] = []
+        for stack, columns in zip(self.arms, self._columns):
+            own = pool.of_retrievers(self._names(stack))
+            scored = replace(own.scored, raw=own.scored.raw[:, columns])
+            ranking = rank_scored(stack.for_case(scored.case), scored, timer, read_documents)
+            rankings.append(ranking.with_unscored(own.ids, own.scorable, own.found_by))
+            rows.append(own.rows)
+        return interleave((rankings[0], rankings[1]), (rows[0], rows[1]), coins)
+
+    def rank_answer(
+        self, coins: bytes, answer: SearchResult, timer: StageTimer, read_documents: Read
+    ) -> SearchResult:
+        """Return the answer of ``joint`` with the interleaved ranking."""
+        ranking = answer.ranking
+        ids = np.empty(len(ranking), object)
+        ids[ranking.order] = ranking.ids
+        scorable = np.ones(len(ids), np.bool_) if ranking.scored is None else ranking.scored
+        scored = ScoringResult(answer.ids, answer.raw, answer.query, answer.inferred)
+        pool = CandidatePool(ids.tolist(), scorable, ranking.found, scored)
+        return replace(answer, stack=self.arms[0], ranking=self.rank(coins, pool, timer, read_documents))
+
+    @staticmethod
+    def _names(stack: Stack) -> set[str]:
+        return {retriever.partition(":")[0] for retriever in stack.retrievers}
+
+    @cached_property
+    def _columns(self) -> list[list[int]]:
+        """The columns of each stack among the signals of ``joint``."""
+        columns = {name: column for column, name in enumerate(self.joint.signals)}
+        return [[columns[name] for name in stack.signals] for stack in self.arms]
+
+
+def _joint(a: Stack, b: Stack) -> Stack:
+    signals = tuple(dict.fromkeys((*a.signals, *b.signals)))
+    retrieve = tuple(dict.fromkeys((*a.retrievers, *b.retrievers)))
+    return Stack(
+        Linear(signals, (1.0,) * len(signals), "none"),
+        a.first_stage,
+        max(a.depth, b.depth),
+        retrieve,
+        {**a.versions, **b.versions},
+        a.search,
+    )
+
+
+def interleave(
+    rankings: tuple[Ranking, Ranking], rows: tuple[NDArray[np.intp], NDArray[np.intp]], coins: bytes
+) -> Interleaving:
+    """Return the interleaved ranking of two rankings.
+
+    rows: the row in a common pool of each candidate of a ranking.
+    """
+    a, b = rankings
+    draft = team_draft(a.ids, b.ids, coins)
+    sources = np.array(draft.rankings, np.intp)
+    positions = np.array(draft.positions, np.intp)
+    order = np.zeros(len(sources), np.intp)
+    for source, ranking in enumerate(rankings):
+        own = sources == source
+        order[own] = rows[source][ranking.order[positions[own]]]
+    return Interleaving(
+        ids=[rankings[source].ids[position] for source, position in zip(draft.rankings, draft.positions)],
+        scores=descending(a.scores, len(order)),
+        order=order,
+        signals=a.signals,
+        raw=a.raw,
+        normalized=a.normalized,
+        weighted=a.weighted,
+        relevance=a.relevance if b.relevance is not None else None,
+        late=a.late or b.late,
+        teams=draft.teams,
+        rankings=rankings,
+        sources=draft.rankings,
+        positions=draft.positions,
+    )
+
+
+def descending(scores: NDArray[np.float64], count: int) -> NDArray[np.float64]:
+    """Return ``count`` scores, each below the one before it also in single precision.
+
+    Otherwise OpenSearch could change the order of documents with equal scores.
+
+    scores: (m,) descending. The last one is repeated and then lowered.
+
+    >>> found = descending(np.array([2.0, 2.0, 1.0]), 4)
+    >>> (np.diff(found.astype(np.float32)) < 0).all(), found.round(5).tolist()
+    (True, [2.0, 2.0, 1.0, 1.0])
+    """
+    padded = np.full(count, scores[-1] if len(scores) else 0.0, np.float32)
+    padded[: len(scores)] = scores[:count]
+    bits = padded.view(np.int32).astype(np.int64)
+    keys = np.where(bits < 0, -(bits & 0x7FFFFFFF), bits)  # in the order of the numbers
+    steps = np.arange(count)
+    keys = np.minimum.accumulate(keys + steps) - steps
+    lowered = np.where(keys < 0, -keys | -0x80000000, keys).astype(np.int32)
+    return lowered.view(np.float32).astype(np.float64)
