@@ -27,16 +27,21 @@ import org.opensearch.core.action.ActionListener;
 import org.opensearch.core.action.ActionResponse;
 import org.opensearch.core.common.bytes.BytesReference;
 import org.opensearch.core.common.io.stream.NamedWriteableRegistry;
+import org.opensearch.core.common.io.stream.StreamInput;
+import org.opensearch.core.common.io.stream.StreamOutput;
 import org.opensearch.core.rest.RestStatus;
 import org.opensearch.core.xcontent.NamedXContentRegistry;
+import org.opensearch.core.xcontent.XContentBuilder;
 import org.opensearch.env.Environment;
 import org.opensearch.env.NodeEnvironment;
 import org.opensearch.index.IndexModule;
 import org.opensearch.plugins.ActionPlugin;
 import org.opensearch.plugins.Plugin;
+import org.opensearch.plugins.SearchPlugin;
 import org.opensearch.repositories.RepositoriesService;
 import org.opensearch.rest.*;
 import org.opensearch.script.ScriptService;
+import org.opensearch.search.SearchExtBuilder;
 import org.opensearch.tasks.Task;
 import org.opensearch.threadpool.ThreadPool;
 import org.opensearch.transport.client.Client;
@@ -49,8 +54,9 @@ import org.opensearch.watcher.ResourceWatcherService;
  * secret is yes, nor the fields kind, pay, note and rerank_features.meta@w. Without the header, the user is the one of the
  * name and the password; requests with neither see no document. GET /_rights returns how often each user opened a reader,
  * and which fields were read. For users with a name and a password, it also returns their actions, for which rights are given.
+ * Searches may have {@code ext.ubi}, as with the plugin of User Behavior Insights.
  */
-public final class RightsPlugin extends Plugin implements ActionPlugin {
+public final class RightsPlugin extends Plugin implements ActionPlugin, SearchPlugin {
     private static final String HEADER = "x-user";
     private static final Map<String, Set<String>> HIDDEN =
         Map.of("chief", Set.of(), "clerk", Set.of("kind", "pay", "note", "rerank_features.meta@w"), "nobody", Set.of("kind"));
@@ -67,6 +73,50 @@ public final class RightsPlugin extends Plugin implements ActionPlugin {
             Supplier<RepositoriesService> repositories) {
         context = threadPool.getThreadContext();
         return List.of();
+    }
+
+    @Override
+    public List<SearchExtSpec<?>> getSearchExts() {
+        return List.of(new SearchExtSpec<>(Ubi.NAME, Ubi::new, parser -> new Ubi(parser.map())));
+    }
+
+    /** {@code ext.ubi}. Like the original, it writes its fields without its name. */
+    private static final class Ubi extends SearchExtBuilder {
+        static final String NAME = "ubi";
+        private final Map<String, Object> fields;
+
+        Ubi(Map<String, Object> fields) {
+            this.fields = fields;
+        }
+
+        Ubi(StreamInput in) throws IOException {
+            this(in.readMap());
+        }
+
+        @Override
+        public String getWriteableName() {
+            return NAME;
+        }
+
+        @Override
+        public void writeTo(StreamOutput out) throws IOException {
+            out.writeMap(fields);
+        }
+
+        @Override
+        public XContentBuilder toXContent(XContentBuilder json, Params params) throws IOException {
+            return json.mapContents(fields);
+        }
+
+        @Override
+        public boolean equals(Object other) {
+            return other instanceof Ubi ubi && ubi.fields.equals(fields);
+        }
+
+        @Override
+        public int hashCode() {
+            return fields.hashCode();
+        }
     }
 
     @Override
