@@ -70,8 +70,8 @@ def team_draft(a: Sequence[Hashable], b: Sequence[Hashable], coins: bytes) -> Dr
 
     The team with fewer documents picks its best document that is not on the page yet. With equal numbers,
     the next coin decides: A picks if it is even. After one ranking has ended, or after MOST_DRAFTED
-    documents, the other documents follow without a team: those of A, then those of B. A document without a
-    counterpart of the other team also has none, so that both teams have equal numbers.
+    documents, the remaining documents of A follow, then the remaining documents of B, both without a team.
+    If only one team picked in the last turn, its document has no team: both teams have equal numbers.
 
     a, b: distinct documents, best first. coins: one random byte for two documents.
 

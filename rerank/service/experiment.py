@@ -25,7 +25,7 @@ FIRST_STAGE = "first stage"
 
 @dataclass(frozen=True)
 class Interleaving(Ranking):
-    """The interleaved ranking of two stacks. The scores are those of A, in descending order.
+    """The interleaved ranking of two stacks. The scores of A, in descending order, are its scores.
 
     teams:     n letters: A, B or -.
     rankings:  of A and B.
@@ -139,7 +139,7 @@ class Experiment:
     ) -> Interleaving:
         """Rank the candidates by both stacks, and interleave the rankings.
 
-        Each stack ranks the candidates of its own retrievers.
+        A stack ranks only candidates that its retrievers found.
         """
         rankings: list[Ranking] = []
         rows: list[NDArray[np.intp]] = []

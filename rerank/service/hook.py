@@ -46,7 +46,7 @@ class _Search:
     """A call and its scorer.
 
     by_id: scoring needs ids. unknown: unknown categories. first: number of hits of the query.
-    experiment: whose results are interleaved, by these coins; None: the stack decides alone.
+    experiment: interleaves the hits, by the coins; None: the hits are ranked by the stack.
     """
 
     context: RequestContext

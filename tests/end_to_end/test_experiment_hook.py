@@ -77,7 +77,7 @@ def expected(node: Node, text: str, client: str) -> tuple[list[str], str]:
 
 
 def test_plain_searches_are_interleaved_and_logged(hooked, small, log):
-    reranked = hooked.request("GET", "/_rerank/stats")["reranked"]
+    reranked = hooked.request("GET", "/_plugins/_rerank_stack/stats")["reranked"]
     for number, text in enumerate(texts(small, 4)):
         client, query_id = f"client {number}", f"node {number}"
         answer = search(hooked, text, ext=ubi(client, query_id))
@@ -90,7 +90,7 @@ def test_plain_searches_are_interleaved_and_logged(hooked, small, log):
         assert record["user_query"] == text
         assert record["query_response_hit_ids"] == documents[:20]
         assert record["query_attributes"] == {"experiment": "new", "teams": teams[:20]}
-    assert hooked.request("GET", "/_rerank/stats")["reranked"] > reranked
+    assert hooked.request("GET", "/_plugins/_rerank_stack/stats")["reranked"] > reranked
 
 
 def test_pages_of_a_client_are_parts_of_one_draft(hooked, small):

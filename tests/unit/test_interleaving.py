@@ -234,7 +234,7 @@ def test_a_stack_ranks_only_the_documents_of_its_own_retrievers():
     )
     ranking = experiment.rank(A * 50, pool, StageTimer(), lambda ids: [None] * len(ids))
     assert [one.ids for one in ranking.rankings] == [["u", "x", "w"], ["v", "x", "u", "w"]]
-    assert (ranking.ids, ranking.teams) == (["u", "v", "x", "w"], "AB--")
+    assert (ranking.ids, ranking.teams) == (["u", "v", "x", "w"], "ABAB")
     assert ranking.order.tolist() == [0, 3, 1, 2]
     assert [hit.rank for hit in ranking] == [1, 2, 3, 4]
     assert [*ranking[1].signals] == ["bm25", "text"]
