@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from rerank.evaluation.interleaving import draw_coins
-from tests.endpoints import WORDS, call_hook
-from tests.hook import query_hits
-from tests.service import Server, serving, wait_until
+from tests.support.hook import query_hits
+from tests.support.service import WORDS, Server, call_hook, serving, wait_until
 
 STACK = "bm25*0.5 + text*0.5"
 EXPERIMENT = f'\n[experiment]\nname = "new"\na = "first stage"\nb = "{STACK}"\n'

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tests.end_to_end.test_experiment import EXPERIMENT, STACK, expected_page, records
-from tests.hook import TOKEN, articles, texts
-from tests.hook import ids as ids_of
-from tests.node import Node
-from tests.service import Server, serving, wait_until
+from tests.support.hook import TOKEN, articles, texts
+from tests.support.hook import ids as ids_of
+from tests.support.service import Server, serving, wait_until
+from tools.opensearch_node import Node
 
 INDEX = "articles"
 DEPTH = 50
@@ -45,7 +45,7 @@ def service(cluster, script, log, tmp_path_factory) -> Iterator[Server]:
 @pytest.fixture(scope="module")
 def hooked(cluster, service, plugged) -> Iterator[Node]:
     """The node, whose default pipeline calls the service."""
-    from tests.commands import run_here
+    from tests.support.cli import run_here
 
     options = ("--service", service.url, "--stack", STACK, "--depth", DEPTH, "--timeout", 20, "--default")
     patch = pytest.MonkeyPatch()
