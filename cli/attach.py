@@ -2,53 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Sequence
 
 import click
 
 import rerank
-from rerank.text import plural
+from rerank.text import count_of
 
-from . import cluster, options, output
-from .options import Output, option
+from . import output
+from .cluster import connection_options, connection_settings
+from .options import (
+    Command,
+    categories_option,
+    dry_run_option,
+    json_option,
+    option,
+    workspace_option,
+)
 from .output import suggested
 
 
-@options.command(
-    "attach",
-    options.argument("fields", nargs=-1, metavar="[NAME=FIELD]..."),
-    "Input",
-    options.categories,
-    option("--lang TEXT", "Language of the documents, for example en. Default: of an index made by rerank."),
-    "Connection",
-    *cluster.connection,
-    options.GENERAL,
-    options.dry_run,
+@click.command("attach", cls=Command)
+@click.argument("fields", nargs=-1, metavar="[NAME=FIELD]...")
+@categories_option
+@option(
+    "--lang",
+    metavar="TEXT",
+    group="Input",
+    help="Language of the documents, for example en. Default: of an index made by rerank.",
 )
-def command(folder: str, progress: output.Bar, fields: tuple[str, ...], **settings: Any) -> Iterator[Output]:
+@connection_options
+@dry_run_option
+@workspace_option
+@json_option
+def command(
+    folder: str,
+    fields: tuple[str, ...],
+    categories: str | None,
+    lang: str | None,
+    url: tuple[str, ...],
+    index: str | None,
+    profile: str | None,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
     """Make a workspace for an existing index.
 
     NAME is title, text, categories, links or lang, and FIELD its field: title=name text=body,summary. The
     index stays unchanged. For an index of rerank, leave the fields out.
     """
-    named: dict[str, list[str]] = {}
-    for pair in fields:
-        name, _, paths = pair.partition("=")
-        if not paths:
-            raise click.UsageError(f"{pair!r} is not NAME=FIELD, for example text=body")
-        named.setdefault(name, []).extend(path for path in paths.split(",") if path)
-    opensearch = cluster.settings(settings)
+    index_fields = _parse_fields(fields)
+    opensearch = connection_settings(url, index, profile)
     if opensearch is None:
         raise click.UsageError("the cluster is missing: give --url and --index, or --profile")
-    report = rerank.attach(folder, named, opensearch=opensearch, **settings)
-    yield Output(report)
-    for name, index_fields in report.fields.items():
-        click.echo(f"{name}: {', '.join(index_fields)}")
+    report = rerank.attach(
+        folder, index_fields, opensearch=opensearch, lang=lang, categories=categories, dry_run=dry_run
+    )
+    if as_json:
+        output.print_json(report)
+        return
+    for name, field_names in report.fields.items():
+        click.echo(f"{name}: {', '.join(field_names)}")
     indices = ", ".join(report.indices)
     if report.workspace is None:
-        click.echo(f"{plural(report.documents, 'document[|s]')} of {indices}; nothing was changed")
+        click.echo(f"{count_of(report.documents, 'document')} of {indices}; nothing was changed")
         return
-    click.echo(plural(report.documents, f"document[|s] of {indices} [is|are] ready in {folder}"))
+    click.echo(f"{folder} is ready: {count_of(report.documents, 'document')} of {indices}")
     rankers = ("text", "meta") if "categories" in report.fields else ("text",)
     click.echo(f"next: {suggested('train', *rankers, '--queries', 'QUERIES', '--qrels', 'QRELS')}")
+
+
+def _parse_fields(texts: Sequence[str]) -> dict[str, list[str]]:
+    """Return name -> fields of the index, from texts such as ``text=body,summary``."""
+    fields: dict[str, list[str]] = {}
+    for text in texts:
+        name, _, paths = text.partition("=")
+        if not paths:
+            raise click.UsageError(f"{text!r} is not NAME=FIELD, for example text=body")
+        fields.setdefault(name, []).extend(path for path in paths.split(",") if path)
+    return fields

@@ -1,82 +1,138 @@
-"""``rerank auto``: a folder of files -> a tuned stack."""
+"""``rerank auto``: make a tuned stack from a folder of files."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 import rerank
 
-from . import cluster, evaluate, options
-from .options import Output, option
+from . import evaluate, output
+from .cluster import connection_options, connection_settings
+from .options import (
+    Command,
+    json_option,
+    lang_option,
+    measure_option,
+    option,
+    seed_option,
+    workspace_option,
+)
 
 if TYPE_CHECKING:
+    from rerank.report_page.tables import EvaluationReport
     from rerank.workflows.auto.run import AutoReport
 
 
-@options.command(
-    "auto",
-    options.argument("source", metavar="FOLDER"),
-    "Input",
-    options.lang,
-    "Training",
-    option("--model NAME", "Encoder of dense: folder or model. Default: MiniLM for English texts."),
-    options.measure,
-    option("--minutes X", "Time for all steps. Trainings end when it is over.", type=float, default=10.0),
-    "Connection",
-    *cluster.connection,
-    options.GENERAL,
-    options.seed,
+@click.command("auto", cls=Command)
+@click.argument("source", metavar="FOLDER")
+@lang_option
+@option(
+    "--model",
+    metavar="NAME",
+    group="Training",
+    help="Encoder of dense: folder or model. Default: MiniLM for English texts.",
 )
-def command(folder: str, source: str, **settings: Any) -> Iterator[Output]:
+@measure_option("Training")
+@option(
+    "--minutes",
+    metavar="X",
+    type=float,
+    default=10.0,
+    group="Training",
+    help="Time for all steps. Trainings end when it is over.",
+)
+@connection_options
+@seed_option
+@workspace_option
+@json_option
+def command(
+    source: str,
+    folder: str,
+    lang: str | None,
+    model: str | None,
+    measure: str,
+    minutes: float,
+    url: tuple[str, ...],
+    index: str | None,
+    profile: str | None,
+    seed: int,
+    as_json: bool,
+) -> None:
     """Ingest, train, tune and evaluate the collection in FOLDER, with reasons for each choice.
 
     FOLDER contains corpus.jsonl, queries.jsonl, and qrels.tsv or qrels/train.tsv, dev.tsv and test.tsv. If
     interrupted, the same command continues.
     """
-    report = rerank.auto(source, folder, opensearch=cluster.settings(settings), **settings)
-    yield Output(report)
+    report = rerank.auto(
+        source,
+        folder,
+        opensearch=connection_settings(url, index, profile),
+        lang=lang,
+        model=model,
+        measure=measure,
+        minutes=minutes,
+        seed=seed,
+        progress=output.Bar(hidden=as_json),
+    )
+    if as_json:
+        output.print_json(report)
+        return
+    _show(report)
+    click.echo("\nNext:")
+    for next_command in _next_commands(report, folder):
+        click.echo(f"  {next_command}")
+
+
+def _is_first_stage(report: AutoReport) -> bool:
+    """Whether no stack is better than its first stage, which is active."""
+    return report.stack.signals == (report.stack.first_stage,)
+
+
+def _show(report: AutoReport) -> None:
     click.echo("\nTest queries; they were not used for training, choices or tuning.\n")
     evaluate.show(report.evaluated)
     evaluate.show_remarks(report.evaluated)
     first_stage = report.stack.first_stage
-    same = report.stack.signals == (first_stage,)
-    if same:
+    if _is_first_stage(report):
         click.echo(f"\nNo stack is better than {first_stage}. {first_stage} is active.")
     else:
         relation = "is" if report.better else "is NOT"
         click.echo(f"\nThe stack {relation} significantly better than {first_stage}. The stack is active.")
     if report.without_categories is not None:
-        _show_without_categories(report)
+        _show_gains(report.evaluated, report.without_categories)
     if report.halves is not None:
         click.echo(f"Few queries are judged, so one split can mislead. Random halves: {report.halves}.")
     for choice in report.choices:
         if choice.cut:
             click.echo(f"A larger --minutes may help: {choice}")
-    click.echo(f"Query by query: {report.page}\n\nNext:")
-    workspace = f"-w {shlex.quote(folder)}"
-    test = f"--queries {shlex.quote(str(report.queries))} --qrels {shlex.quote(str(report.splits['test']))}"
-    stack = f"--stack {','.join(report.stack.tuned_for)} --baseline {first_stage}"
-    for line in (
-        f'rerank query "..." --explain {workspace}',
-        *([] if same else [f"rerank evaluate {stack} {test} {workspace}"]),
-        f"rerank serve {workspace}",
-    ):
-        click.echo(f"  {line}")
+    click.echo(f"Query by query: {report.page}")
 
 
-def _show_without_categories(report: AutoReport) -> None:
-    """Print the gain with and without the categories of the queries."""
-    assert report.without_categories is not None
-    gains = []
-    for evaluated in (report.evaluated, report.without_categories):
-        baseline = evaluated.results[0].measures[evaluated.compared[0]]
-        gains.append(evaluated.results[-1].measures[evaluated.compared[0]] - baseline)
-    measure = report.evaluated.compared[0]
+def _show_gains(with_categories: EvaluationReport, without_categories: EvaluationReport) -> None:
+    """Print the gain of the stack with and without the categories of the queries."""
+    measure = with_categories.compared[0]
     click.echo(
-        f"Gain of the stack in {measure}: {gains[0]:+.4f} with the categories of the queries,"
-        f" {gains[1]:+.4f} without them."
+        f"Gain of the stack in {measure}: {_gain(with_categories, measure):+.4f} with the categories of the"
+        f" queries, {_gain(without_categories, measure):+.4f} without them."
     )
+
+
+def _gain(report: EvaluationReport, measure: str) -> float:
+    baseline = report.results[0]
+    stack = report.results[-1]
+    return stack.measures[measure] - baseline.measures[measure]
+
+
+def _next_commands(report: AutoReport, folder: str) -> Iterator[str]:
+    workspace = f"-w {shlex.quote(folder)}"
+    yield f'rerank query "..." --explain {workspace}'
+    if not _is_first_stage(report):
+        stack = f"--stack {','.join(report.stack.tuned_for)} --baseline {report.stack.first_stage}"
+        queries = shlex.quote(str(report.queries))
+        qrels = shlex.quote(str(report.splits["test"]))
+        yield f"rerank evaluate {stack} --queries {queries} --qrels {qrels} {workspace}"
+    yield f"rerank serve {workspace}"

@@ -3,48 +3,77 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import option
+from .options import Function, option
 
 if TYPE_CHECKING:
     import rerank
     from rerank.engines.opensearch import Settings
 
 
-VARIABLE = "RERANK_PROFILES"
-_FILES = ("token_file", "password_file", "ca_file", "client_cert", "client_key")
+PROFILES_VARIABLE = "RERANK_PROFILES"
+"""Environment variable with the path of the file of profiles."""
+_PATH_SETTINGS = ("token_file", "password_file", "ca_file", "client_cert", "client_key")
+"""Settings of a profile that are paths; relative paths start at the folder of the profile's file."""
 
 
-connection = (
-    option("--url URL...", "Node of the cluster. Default: of the profile."),
-    option("--index NAME", "Index or alias. Default: of the profile."),
-    option("--profile NAME", f"Profile in ~/.config/rerank/profiles.toml or {VARIABLE}."),
-)
+def connection_options(function: Function) -> Function:
+    """Add --url, --index and --profile to a command."""
+    url_option = option(
+        "--url",
+        metavar="URL",
+        multiple=True,
+        group="Connection",
+        help="Node of the cluster. Default: of the profile.",
+    )
+    index_option = option(
+        "--index", metavar="NAME", group="Connection", help="Index or alias. Default: of the profile."
+    )
+    profile_option = option(
+        "--profile",
+        metavar="NAME",
+        group="Connection",
+        help=f"Profile in ~/.config/rerank/profiles.toml or {PROFILES_VARIABLE}.",
+    )
+    return url_option(index_option(profile_option(function)))
 
 
-def settings(values: dict[str, Any]) -> Settings | None:
-    """Remove the options of a cluster and return its settings; None without URL and profile.
+def connection_settings(
+    url: Sequence[str],
+    index: str | None,
+    profile: str | None,
+    shards: int | None = None,
+    replicas: int | None = None,
+) -> Settings | None:
+    """Return the settings of a cluster; None without a URL and a profile. Options override the profile.
 
     Raises UsageError for a missing URL or index, or a wrong profile.
     """
     from rerank.engines.opensearch import Settings
 
-    profile, names = values.pop("profile"), ("url", "index", "shards", "replicas")
-    given = {name: value for name in names if (value := values.pop(name, None)) not in (None, ())}
-    if profile is None and "url" not in given:
-        if given:
+    overrides: dict[str, Any] = {"index": index, "shards": shards, "replicas": replicas}
+    overrides = {name: value for name, value in overrides.items() if value is not None}
+    if profile is None and not url:
+        if overrides:
             raise click.UsageError("--index, --shards and --replicas need --url or --profile")
         return None
-    table, where = _profile(profile) if profile is not None else ({}, "the command")
-    table |= {name: list(value) if name == "url" else value for name, value in given.items()}
+    if profile is None:
+        table: dict[str, Any] = {}
+        location = "the command"
+    else:
+        table, location = _read_profile(profile)
+    if url:
+        table["url"] = list(url)
+    table.update(overrides)
     for name, example in (("url", "http://127.0.0.1:9200"), ("index", "articles")):
         if not table.get(name):
             raise click.UsageError(f"--{name} is missing, for example --{name} {example}")
-    return Settings.read(table, where)
+    return Settings.read(table, location)
 
 
 def ubi_settings(url: str | None, profile: str | None, workspace: rerank.Workspace | None) -> Settings | None:
@@ -57,28 +86,35 @@ def ubi_settings(url: str | None, profile: str | None, workspace: rerank.Workspa
     from rerank.engines.opensearch import OpenSearchEngine, Settings
     from rerank.engines.opensearch.ubi import EVENTS
 
-    table: dict[str, Any] = {}
-    where = "--ubi"
     if url is None:
         if profile is not None:
             raise click.UsageError("--profile needs --ubi URL")
         return None
+    table: dict[str, Any] = {}
+    location = "--ubi"
     if profile is not None:
-        table, where = _profile(profile)
+        table, location = _read_profile(profile)
     elif workspace is not None and isinstance(workspace.engine, OpenSearchEngine):
-        engine = workspace.engine.settings
-        if url.rstrip("/") in {node.rstrip("/") for node in engine.url}:
-            table = engine.table()
-    return Settings.read({**table, "url": url, "index": EVENTS}, where)
+        engine_settings = workspace.engine.settings
+        if url.rstrip("/") in {node.rstrip("/") for node in engine_settings.url}:
+            table = engine_settings.table()
+    return Settings.read({**table, "url": url, "index": EVENTS}, location)
 
 
-def _profile(name: str) -> tuple[dict[str, Any], str]:
-    """A table of the profile file, with absolute paths, and its name for messages."""
+def _profiles_file() -> Path:
+    file = os.environ.get(PROFILES_VARIABLE)
+    if file:
+        return Path(file)
+    config_folder = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(config_folder) / "rerank" / "profiles.toml"
+
+
+def _read_profile(name: str) -> tuple[dict[str, Any], str]:
+    """Return a table of the profile file, with absolute paths, and its name for messages."""
     from rerank import config_file
     from rerank.errors import UsageError
 
-    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-    file = Path(os.environ.get(VARIABLE) or Path(base) / "rerank" / "profiles.toml")
+    file = _profiles_file()
     if not file.exists():
         raise UsageError(f"{file}: no such file; write a table [{name}] in it")
     if file.stat().st_uid not in (0, os.geteuid()):
@@ -87,5 +123,8 @@ def _profile(name: str) -> tuple[dict[str, Any], str]:
     table = tables.get(name)
     if not isinstance(table, dict):
         raise UsageError(f"{file}: no profile {name!r}; profiles: {', '.join(tables) or 'none'}")
-    paths = {key: str(file.parent.resolve() / table[key]) for key in _FILES if table.get(key)}
-    return {**table, **paths}, f"{file}: profile {name}"
+    table = dict(table)
+    for setting in _PATH_SETTINGS:
+        if table.get(setting):
+            table[setting] = str(file.parent.resolve() / table[setting])
+    return table, f"{file}: profile {name}"

@@ -1,4 +1,8 @@
-"""Settings of trainings as options, and ``--config``."""
+"""Options for the settings of trainings and of the service, and ``--config``.
+
+A setting is a field of a configuration class of the library, with its type, default and help
+(``rerank/config.py``). A command gets one option for each setting of its configuration classes.
+"""
 
 from __future__ import annotations
 
@@ -8,67 +12,96 @@ from typing import Any
 from rerank.config import Option as Setting
 from rerank.config import Options, merge_options, options_of
 
-from .options import Option
+from .options import GroupedOption
 
-Families = Mapping[str, type[Options]]
-"""Family -> its settings."""
-
-
-def options_for(families: Families) -> list[Option]:
-    """Options for the settings of families, in one group."""
-    known: dict[str, dict[str, Setting]] = {}
-    for family, config in families.items():
-        for one in options_of(config):
-            known.setdefault(one.name, {})[family] = one
-    group = f"Settings of {', '.join(families)}"
-    return [_option(name, of, group=group, help=_help(of, families)) for name, of in known.items()]
+Configurations = Mapping[str, type[Options]]
+"""Name, such as a family of rankers -> its configuration class."""
 
 
-def settings(values: dict[str, Any], families: Families, file: str | None = None) -> dict[str, Any]:
-    """Remove the settings from the options of a command and return them; they override the file."""
+def setting_options(configurations: Configurations) -> list[GroupedOption]:
+    """Return an option for each setting, all in one group. Equal names share one option."""
+    settings_by_name: dict[str, dict[str, Setting]] = {}
+    for family, configuration in configurations.items():
+        for setting in options_of(configuration):
+            settings_by_name.setdefault(setting.name, {})[family] = setting
+    group = f"Settings of {', '.join(configurations)}"
+    return [_setting_option(settings, configurations, group) for settings in settings_by_name.values()]
+
+
+def _setting_option(
+    settings: Mapping[str, Setting], configurations: Configurations, group: str
+) -> GroupedOption:
+    """Return the option for the settings of one name, one for each family that has it."""
+    setting = next(iter(settings.values()))
+    flag = setting.name.replace("_", "-")
+    help_text = _describe(settings, configurations)
+    if setting.kind is bool and not setting.many:
+        return GroupedOption(
+            [f"--{flag}/--no-{flag}", setting.name], default=None, group=group, help=help_text
+        )
+    return GroupedOption(
+        [f"--{flag}", setting.name],
+        metavar=_metavar(setting),
+        multiple=setting.many,
+        group=group,
+        help=help_text,
+    )
+
+
+def given_settings(
+    values: Mapping[str, object], configurations: Configurations, file: str | None = None
+) -> dict[str, Any]:
+    """Return the settings that the user chose on the command line or in a TOML file.
+
+    values: name -> value of all options of :func:`setting_options`; None or () if an option is missing.
+    file:   of --config; the options override it.
+    """
     from rerank import config_file
 
-    known = [one for config in families.values() for one in options_of(config)]
-    given = {name: values.pop(name) for name in {one.name for one in known}}
-    found = {name: value for name, value in given.items() if value not in (None, ())}
-    return merge_options(config_file.load(file) if file else {}, found, known)
+    from_file = config_file.load(file) if file else {}
+    from_options = {name: value for name, value in values.items() if value not in (None, ())}
+    settings = [setting for configuration in configurations.values() for setting in options_of(configuration)]
+    return merge_options(from_file, from_options, settings)
 
 
-def _option(name: str, of: Mapping[str, Setting], **about: Any) -> Option:
-    one, flag = next(iter(of.values())), name.replace("_", "-")
-    if one.kind is bool and not one.many:
-        return Option([f"--{flag}/--no-{flag}", name], default=None, **about)
-    return Option([f"--{flag}", name], metavar=_values(one), multiple=one.many, **about)
+def _describe(settings: Mapping[str, Setting], configurations: Configurations) -> str:
+    """Return the help: the rankers that have the setting, its meaning, and its defaults."""
+    setting = next(iter(settings.values()))
+    default_by_family = {
+        family: _describe_default(setting, configurations[family]) for family, setting in settings.items()
+    }
+    defaults = "; ".join(f"{family} {default}" for family, default in default_by_family.items())
+    if len(set(default_by_family.values())) == 1:
+        defaults = next(iter(default_by_family.values()))
+    rankers = f"{', '.join(setting.only)}: " if setting.only and len(settings) == 1 else ""
+    return f"{rankers}{setting.help.rstrip('.')}. Default: {defaults}."
 
 
-def _help(of: Mapping[str, Setting], families: Families) -> str:
-    one = next(iter(of.values()))
-    defaults = {family: _defaults(each, families[family]) for family, each in of.items()}
-    same = len(set(defaults.values())) == 1
-    shown = defaults[next(iter(of))] if same else "; ".join(map(" ".join, defaults.items()))
-    only = f"{', '.join(one.only)}: " if one.only and len(of) == 1 else ""
-    return f"{only}{one.help.rstrip('.')}. Default: {shown}."
-
-
-def _values(one: Setting) -> str:
-    if one.metavar:
-        return one.metavar
-    if one.many:
+def _metavar(setting: Setting) -> str:
+    """Return the form of the value, such as ``N`` or ``cosine|mlp``."""
+    if setting.metavar:
+        return setting.metavar
+    if setting.many:
         return "A,B,..."
-    return "|".join(one.choices) or {int: "N", float: "X"}.get(one.kind, "TEXT")
+    if setting.choices:
+        return "|".join(setting.choices)
+    if setting.kind is int:
+        return "N"
+    return "X" if setting.kind is float else "TEXT"
 
 
-def _defaults(one: Setting, config: type[Options]) -> str:
-    """Defaults, also of presets: ``12 (paper: 20)``."""
-    others = [
-        f"{preset}: {_text(values[one.name])}"
-        for preset, values in config.presets.items()
-        if values.get(one.name, one.default) != one.default
-    ]
-    return _text(one.default) + (f" ({', '.join(others)})" if others else "")
+def _describe_default(setting: Setting, configuration: type[Options]) -> str:
+    """Return the default, also of presets: ``12 (paper: 20)``."""
+    default_text = _value_text(setting.default)
+    preset_texts: list[str] = []
+    for preset, values in configuration.presets.items():
+        value = values.get(setting.name, setting.default)
+        if value != setting.default:
+            preset_texts.append(f"{preset}: {_value_text(value)}")
+    return f"{default_text} ({', '.join(preset_texts)})" if preset_texts else default_text
 
 
-def _text(value: Any) -> str:
+def _value_text(value: object) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, tuple):

@@ -4,31 +4,31 @@ from __future__ import annotations
 
 import textwrap
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
-from . import options, output
-from .options import Output
+from . import evaluate, query
+from .options import Command, json_option, make_workspace_option, seed_option
+from .output import Bar, print_json
 
 
-@options.command(
-    "demo",
-    options.workspace(".rerank-demo", "Workspace folder of the demo. An earlier demo in it is replaced."),
-    options.seed,
-)
-def command(folder: str, progress: output.Bar, seed: int) -> Iterator[Output]:
+@click.command("demo", cls=Command)
+@make_workspace_option(".rerank-demo", "Workspace folder of the demo. An earlier demo in it is replaced.")
+@seed_option
+@json_option
+def command(folder: str, seed: int, as_json: bool) -> None:
     """Ingest, train, tune, evaluate and explain 1,979 eLife articles. Needs no network."""
     from rerank.demo import FIRST_STAGE, PAGE, run_demo
 
-    from . import evaluate, query
-
+    progress = Bar(hidden=as_json)
     begin = time.perf_counter()
     progress.say("1,979 eLife articles. The queries are the first two sentences of lay summaries.\n")
     demo = run_demo(folder, seed=seed, progress=progress)
     seconds = time.perf_counter() - begin
-    yield Output(demo)
+    if as_json:
+        print_json(demo)
+        return
     count = demo.evaluated.queries
     click.echo(f"\n{count} summaries as test queries. The weights were tuned on other queries.\n")
     evaluate.show(demo.evaluated)
@@ -41,8 +41,8 @@ def command(folder: str, progress: output.Bar, seed: int) -> Iterator[Output]:
     click.echo(
         f"Without headings, {demo.stack} {relation} significantly better than {FIRST_STAGE} by nDCG@10."
     )
-    for asked, answer, hits in demo.examples:
-        click.echo("\n" + textwrap.fill(f"Query {asked.id}: {asked.text}", 100))
+    for example_query, answer, hits in demo.examples:
+        click.echo("\n" + textwrap.fill(f"Query {example_query.id}: {example_query.text}", 100))
         query.show(answer, demo.tuned.stack, hits, explain=True)
     click.echo(f"\nAll tables, and both rankings of every query: {Path(folder) / PAGE}")
     click.echo(f"\n{seconds:.0f} s. Try your own query:")

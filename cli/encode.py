@@ -1,32 +1,36 @@
-"""``rerank encode``: features of documents."""
+"""``rerank encode``: compute the features of documents."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
-from typing import Any
 
 import click
 
 import rerank
-from rerank.text import plural
+from rerank.text import count_of
 
-from . import options
-from .options import Output, option
+from . import output
+from .options import Command, json_option, option, split_at_commas, workspace_option
 
 
-@options.command(
-    "encode",
-    option("--retrieve NAME,...", "Rankers that also retrieve, by k-NN fields.", callback=options.retrievers),
-    option("--force", "Encode all documents again."),
+@click.command("encode", cls=Command)
+@option(
+    "--retrieve",
+    metavar="NAME,...",
+    callback=split_at_commas,
+    help="Rankers that also retrieve, by k-NN fields.",
 )
-def command(workspace: rerank.Workspace, **settings: Any) -> Iterator[Output]:
+@option("--force", is_flag=True, help="Encode all documents again.")
+@workspace_option
+@json_option
+def command(folder: str, retrieve: tuple[str, ...], force: bool, as_json: bool) -> None:
     """Compute the missing features of trained rankers.
 
     The command continues an interrupted encoding. It also encodes changed documents of an attached index.
     """
-    report = rerank.encode(workspace, **settings)
-    yield Output(report)
+    report = rerank.encode(folder, retrieve=retrieve, force=force, progress=output.Bar(hidden=as_json))
+    if as_json:
+        output.print_json(report)
+        return
     for name, count in report.encoded.items():
-        click.echo(f"{name}: {plural(count, 'document[|s]')} encoded")
+        click.echo(f"{name}: {count_of(count, 'document')} encoded")
     if not report.encoded:
         click.echo("no ranker is trained; nothing to encode")

@@ -1,197 +1,269 @@
-"""``rerank evaluate``: measures of stacks on judged queries."""
+"""``rerank evaluate``: measure stacks on judged queries."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 import rerank
 from rerank.results import cell, table
-from rerank.text import plural
+from rerank.text import count_of
 
-from . import options, output
-from .options import Output, option
+from . import output
+from .options import (
+    Command,
+    filter_option,
+    first_stage_option,
+    ignore_categories_option,
+    infer_option,
+    json_option,
+    option,
+    qrels_option,
+    queries_option,
+    retrieve_option,
+    seed_option,
+    workspace_option,
+)
 
 if TYPE_CHECKING:
-    from rerank.report_page.tables import EvaluationReport
+    from rerank.evaluation.significance import Comparison
+    from rerank.report_page.tables import EvaluationReport, Row
+
+LEAK = "†"
+"""Mark of a stack that was trained or tuned on some of the queries."""
 
 
-def _measure_names(
-    context: click.Context, option: click.Parameter, texts: tuple[str, ...]
+def _split_measures(
+    context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
 ) -> tuple[str, ...]:
+    """Return the measures of all --measure options. A measure can contain commas itself."""
     from rerank.evaluation.measures import split_measures
 
     return tuple(split_measures(" ".join(texts)))
 
 
-measures = option(
-    "--measure NAME,... ...",
-    "Measures of ir_measures, for example nDCG@10 or RR. Stacks are compared by each."
+@click.command("evaluate", cls=Command)
+@queries_option
+@qrels_option
+@ignore_categories_option
+@option(
+    "--stack",
+    "stacks",
+    metavar="STACK",
+    multiple=True,
+    group="Stacks",
+    help="Signals, weights or a file. Repeatable. Default: the active stack.",
+)
+@option(
+    "--baseline",
+    metavar="STACK",
+    group="Stacks",
+    help="Stack to compare with. Default: the first stage of the first stack.",
+)
+@option(
+    "--protocol",
+    "protocols",
+    metavar="KIND:N",
+    multiple=True,
+    default=["retrieved:1000"],
+    group="Candidates",
+    help="retrieved:N or judged. Repeatable.",
+)
+@first_stage_option(group="Candidates", runs=True)
+@retrieve_option
+@filter_option("Candidates")
+@infer_option("Candidates")
+@option(
+    "--measure",
+    "measures",
+    metavar="NAME,...",
+    multiple=True,
+    callback=_split_measures,
+    group="Measures",
+    help="Measures of ir_measures, for example nDCG@10 or RR. Stacks are compared by each."
     " Default: nDCG@10, nDCG, RR and R@100, compared by nDCG@10.",
-    dest="measures",
-    callback=_measure_names,
 )
-
-
-@options.command(
-    "evaluate",
-    "Input",
-    *options.judged,
-    options.ignore_categories,
-    "Stacks",
-    option(
-        "--stack STACK...",
-        "Signals, weights or a file. Repeatable. Default: the active stack.",
-        dest="stacks",
-    ),
-    option("--baseline STACK", "Stack to compare with. Default: the first stage of the first stack."),
-    "Candidates",
-    option(
-        "--protocol KIND:N...",
-        "retrieved:N or judged. Repeatable.",
-        dest="protocols",
-        default=["retrieved:1000"],
-    ),
-    options.first_stage_or_run,
-    options.retrieve,
-    options.filters,
-    options.infer,
-    "Measures",
-    measures,
-    "Output",
-    option("--report FILE", "Write an HTML page: the last stack against the baseline.", dest="page"),
-    option("--save-run DIR", "Write each ranking as a TREC run to this folder."),
-    options.GENERAL,
-    options.seed,
+@option(
+    "--report",
+    "page",
+    metavar="FILE",
+    group="Output",
+    help="Write an HTML page: the last stack against the baseline.",
 )
+@option("--save-run", metavar="DIR", group="Output", help="Write each ranking as a TREC run to this folder.")
+@seed_option
+@workspace_option
+@json_option
 def command(
-    workspace: rerank.Workspace,
-    stacks: tuple[str, ...],
+    folder: str,
     queries: str,
     qrels: str,
+    ignore_categories: bool,
+    stacks: tuple[str, ...],
+    baseline: str | None,
+    protocols: tuple[str, ...],
+    first_stage: str | None,
+    retrieve: tuple[str, ...],
+    filter: tuple[str, ...],
+    infer: bool,
+    measures: tuple[str, ...],
     page: str | None,
-    **settings: Any,
-) -> Iterator[Output]:
+    save_run: str | None,
+    seed: int,
+    as_json: bool,
+) -> None:
     """Measure stacks on judged queries and compare them with a baseline (paired randomization test)."""
     from rerank.files import check_output, write_text
     from rerank.report_page.tables import PAGE_MARK
 
+    workspace = rerank.Workspace.open(folder)
     if page is not None:
-        check_output(page, PAGE_MARK)
-    asked = rerank.read_queries(queries)
+        check_output(page, PAGE_MARK)  # raises before the long work
+    all_queries = rerank.read_queries(queries)
     report = rerank.evaluate(
         workspace,
-        stacks or [in_use(workspace)],
-        queries=asked,
+        stacks or [active_stack(workspace)],
+        queries=all_queries,
         qrels=qrels,
+        baseline=baseline,
+        first_stage=first_stage,
+        retrieve=retrieve,
+        filter=filter,
+        protocols=protocols,
+        measures=measures,
+        save_run=save_run,
         keep=10 if page else 0,
-        **settings,
+        ignore_categories=ignore_categories,
+        infer=infer,
+        seed=seed,
+        progress=output.Bar(hidden=as_json),
     )
     if page is not None:
-        html = rerank.evaluation_page(workspace, report, asked, Path(qrels).name)
+        html = rerank.evaluation_page(workspace, report, all_queries, Path(qrels).name)
         write_text(page, html, follow=True)
         output.note(f"written to {page}")
-    yield Output(report)
+    if as_json:
+        output.print_json(report)
+        return
     show(report)
     show_remarks(report)
 
 
-def show_remarks(report: EvaluationReport) -> None:
-    """Print the remarks of each scoring once, and whether most of the best hits are not judged."""
-    scorings = list(report.scoring.values())
-    for place, scoring in enumerate(scorings):
-        if scoring not in scorings[:place]:
-            output.remarks(scoring)
-    # With the protocol `judged`, every hit is judged, so these rows are never the worst ones.
-    hits = {f"{row.stack} ({row.protocol})": row.judged_at_10 for row in report.results}
-    output.warn_of_unjudged(hits, report.irrelevant_judged)
-
-
-def in_use(workspace: rerank.Workspace) -> str:
-    """Signals of the active stack."""
+def active_stack(workspace: rerank.Workspace) -> str:
+    """Return the signals of the active stack, or its name if its file has another name."""
     name = workspace.default_stack
     signals = workspace.stack(name).tuned_for
     return ",".join(signals) if workspace.stack_path(signals).stem == name else name
 
 
-LEAK = "†"
-"""Mark of a stack that was trained or tuned on some of the queries."""
+def show_remarks(report: EvaluationReport) -> None:
+    """Print the notes of each scoring once, and whether most of the best hits are not judged."""
+    shown: list[object] = []
+    for scoring in report.scoring.values():
+        if scoring not in shown:
+            output.print_scoring_notes(scoring)
+            shown.append(scoring)
+    # With the protocol `judged`, every hit is judged, so these rows are never the worst ones.
+    judged_hits = {f"{row.stack} ({row.protocol})": row.judged_at_10 for row in report.results}
+    output.warn_of_unjudged(judged_hits, report.irrelevant_judged)
 
 
 def show(report: EvaluationReport) -> None:
     """Print the tables; first warn about training and tuning queries."""
     from rerank.evaluation.leakage import format_leakage
 
-    if leaks := [leak for row in report.results for leak in row.leaks]:
+    leaks = [leak for row in report.results for leak in row.leaks]
+    if leaks:
         click.echo(
             f"{format_leakage(leaks, report.queries + report.none_relevant)}: rows with {LEAK} do not show"
             " the quality for new queries; measure on others\n"
         )
-    for number, protocol in enumerate(report.per_query):
-        click.echo(("\n" if number else "") + f"{protocol}, {plural(report.queries, output.QUERIES)}")
-        click.echo(_table(report, protocol))
-        for found in report.candidate_recall:
-            if found.protocol == protocol:
-                click.echo(output.recall_line(found.recall))
+    for position, protocol in enumerate(report.per_query):
+        if position:
+            click.echo()
+        _show_table(report, protocol)
     _show_intervals(report)
     _show_new_documents(report)
-    for result in report.results:
-        if len(result.weights) > 1 and result.protocol == report.results[0].protocol:
-            click.echo(f"{result.stack}: {result.text} ({result.normalization})")
+    for row in report.results:
+        if len(row.weights) > 1 and row.protocol == report.results[0].protocol:
+            click.echo(f"{row.stack}: {row.text} ({row.normalization})")
     if report.none_relevant:
-        text = "judged quer[y has|ies have] no relevant document and [is|are] left out"
-        output.note(plural(report.none_relevant, text))
+        output.note(f"{count_of(report.none_relevant, 'judged query')} without a relevant document; left out")
     for path in report.runs:
         output.note(f"run written to {path}")
 
 
-def _table(report: EvaluationReport, protocol: str, *, marked: bool = True) -> str:
+def _show_table(report: EvaluationReport, protocol: str) -> None:
+    """Print the rows of a protocol, and the recall of its candidates."""
+    click.echo(f"{protocol}, {count_of(report.queries, 'query')}")
+    click.echo(_table(report, protocol, mark_leaks=True))
+    for candidates in report.candidate_recall:
+        if candidates.protocol == protocol:
+            click.echo(output.recall_line(candidates.recall))
+
+
+def _table(report: EvaluationReport, protocol: str, *, mark_leaks: bool) -> str:
     from rerank.evaluation.judged import TOP
 
-    comparisons = {(one.stack, one.measure): one for one in report.comparisons if one.protocol == protocol}
-    body = []
+    header = ["", *report.results[0].measures, f"judged@{TOP}"]
+    for measure in report.compared:
+        header += [f"Δ {measure}", f"p {measure} (Holm)"]
+    comparisons: dict[tuple[str, str], Comparison] = {}
+    for comparison in report.comparisons:
+        if comparison.protocol == protocol:
+            comparisons[comparison.stack, comparison.measure] = comparison
+    body: list[list[str]] = []
     for row in report.results:
-        if row.protocol != protocol:
-            continue
-        cells = [f"{row.stack} {LEAK}" if marked and row.leaks else row.stack]
-        cells += [f"{value:.4f}" for value in row.measures.values()]
-        cells.append(cell(row.judged_at_10.share))
-        for name in report.compared:
-            one = comparisons.get((row.stack, name))
-            cells += ["", ""] if one is None else [f"{one.delta:+.4f}", output.p_value(one.p_holm)]
-        body.append(cells)
-    compared = [
-        f"{sign} {name}{of}" for name in report.compared for sign, of in (("Δ", ""), ("p", " (Holm)"))
-    ]
-    return table(["", *report.results[0].measures, f"judged@{TOP}", *compared], body)
+        if row.protocol == protocol:
+            body.append(_table_row(row, report.compared, comparisons, mark_leaks))
+    return table(header, body)
+
+
+def _table_row(
+    row: Row,
+    compared: list[str],
+    comparisons: dict[tuple[str, str], Comparison],
+    mark_leaks: bool,
+) -> list[str]:
+    """Return the cells of a stack. The baseline has no differences."""
+    cells = [f"{row.stack} {LEAK}" if mark_leaks and row.leaks else row.stack]
+    cells += [f"{value:.4f}" for value in row.measures.values()]
+    cells.append(cell(row.judged_at_10.share))
+    for measure in compared:
+        comparison = comparisons.get((row.stack, measure))
+        if comparison is None:
+            cells += ["", ""]
+        else:
+            cells += [f"{comparison.delta:+.4f}", output.p_value(comparison.p_holm)]
+    return cells
 
 
 def _show_intervals(report: EvaluationReport) -> None:
     """Print the gains by the first measure with their intervals."""
     from rerank.evaluation.significance import Gain
 
+    if len(report.per_query) != 1:
+        return
     for comparison in report.comparisons:
-        if comparison.measure == report.compared[0] and len(report.per_query) == 1:
+        if comparison.measure == report.compared[0]:
             interval = Gain(comparison.delta, comparison.low, comparison.high, comparison.smallest)
             gain = output.gain(interval, comparison.measure, report.queries)
             click.echo(f"{comparison.stack} against {report.baseline}: {gain}")
 
 
 def _show_new_documents(report: EvaluationReport) -> None:
+    """Print the quality for documents that were not relevant for a training query."""
     if not report.seen_pairs:
         return
-    known = (
-        f"{100 * report.seen_pairs / report.pairs:.0f} % of the relevant documents were also relevant for"
-        " training queries"
-    )
-    new = report.new_documents
-    if new is None:
-        click.echo(f"\n{known}; no queries are left to measure new documents")
+    percentage = 100 * report.seen_pairs / report.pairs
+    seen = f"{percentage:.0f} % of the relevant documents were also relevant for training queries"
+    new_documents = report.new_documents
+    if new_documents is None:
+        click.echo(f"\n{seen}; no queries are left to measure new documents")
         return
-    click.echo(f"\n{known}. All other documents:")
-    for protocol in new.per_query:
-        click.echo(f"{protocol}, {plural(new.queries, output.QUERIES)}")
-        click.echo(_table(new, protocol, marked=False))
+    click.echo(f"\n{seen}. All other documents:")
+    for protocol in new_documents.per_query:
+        click.echo(f"{protocol}, {count_of(new_documents.queries, 'query')}")
+        click.echo(_table(new_documents, protocol, mark_leaks=False))

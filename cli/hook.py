@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -10,14 +10,22 @@ import click
 
 import rerank
 from rerank.results import table
-from rerank.text import plural
+from rerank.text import count_of
 
-from . import options, output
-from .options import Output, option
-from .output import with_workspace_option
+from . import output
+from .options import (
+    COUNT,
+    Command,
+    Function,
+    WholeNumber,
+    dry_run_option,
+    json_option,
+    option,
+    workspace_option,
+)
 
 if TYPE_CHECKING:
-    from rerank.hook import Hook, InstallReport
+    from rerank.hook import Hook, InstallReport, SearchTrial, Status
 
 
 @click.group("hook")
@@ -25,74 +33,160 @@ def command() -> None:
     """Rerank the searches of an OpenSearch index by `rerank serve`."""
 
 
-_pipeline = (
-    "Pipeline",
-    option("--route plugin|stock", "Way to call the service.", default="plugin"),
-    option("--name NAME", "Search pipeline. Default: rerank-INDEX, or rerank-INDEX-stock."),
-    options.GENERAL,
-)
+def pipeline_options(function: Function) -> Function:
+    """Add --route and --name to a command."""
+    route_option = option(
+        "--route",
+        metavar="plugin|stock",
+        type=click.Choice(["plugin", "stock"]),
+        default="plugin",
+        group="Pipeline",
+        help="Way to call the service.",
+    )
+    name_option = option(
+        "--name",
+        metavar="NAME",
+        group="Pipeline",
+        help="Search pipeline. Default: rerank-INDEX, or rerank-INDEX-stock.",
+    )
+    return route_option(name_option(function))
 
 
-def _hook(workspace: rerank.Workspace, route: str, name: str | None) -> Hook:
+def _open_hook(folder: str, route: str, name: str | None) -> Hook:
     from rerank.hook import hook
     from rerank.service.settings import read_token
 
-    return hook(workspace, route, name, read_token(None))
+    return hook(rerank.Workspace.open(folder), route, name, read_token(None))
 
 
-@options.command(
-    "install",
-    "Service",
-    option("--service URL", "URL of the service for the nodes.", required=True),
-    option("--timeout SECONDS", "Time limit of a call, at most 60.", type=float, default=1.0),
-    option("--on-failure first_stage|error", "Answer if the service fails.", default="first_stage"),
-    option("--token-file FILE", "Stock: token of the service."),
-    "Searches",
-    option("--stack STACK", "Signals or weights. Default: the stack of the service."),
-    option("--depth N", "Number of candidates of a search.", type=options.Whole(1, 10_000), default=100),
-    option("--min-score P", "Plugin: leave out hits with a smaller probability (0 to 1).", type=float),
-    option("--shadow", "Score and count searches, but do not change their results."),
-    option("--default", "Use the pipeline for all searches without a pipeline."),
-    option("--add-to PIPELINE", "Plugin: also run a copy of this pipeline, until `hook remove`."),
-    option("--id-field FIELD", "Stock: field that contains _id. Default: id or _id."),
-    *_pipeline,
-    options.dry_run,
-    group=command,
+@command.command("install", cls=Command)
+@option("--service", metavar="URL", required=True, group="Service", help="URL of the service for the nodes.")
+@option(
+    "--timeout",
+    metavar="SECONDS",
+    type=float,
+    default=1.0,
+    group="Service",
+    help="Time limit of a call, at most 60.",
 )
+@option(
+    "--on-failure",
+    metavar="first_stage|error",
+    type=click.Choice(["first_stage", "error"]),
+    default="first_stage",
+    group="Service",
+    help="Answer if the service fails.",
+)
+@option("--token-file", metavar="FILE", group="Service", help="Stock: token of the service.")
+@option(
+    "--stack",
+    metavar="STACK",
+    group="Searches",
+    help="Signals or weights. Default: the stack of the service.",
+)
+@option(
+    "--depth",
+    metavar="N",
+    type=WholeNumber(1, 10_000),
+    default=100,
+    group="Searches",
+    help="Number of candidates of a search.",
+)
+@option(
+    "--min-score",
+    metavar="P",
+    type=float,
+    group="Searches",
+    help="Plugin: leave out hits with a smaller probability (0 to 1).",
+)
+@option(
+    "--shadow",
+    is_flag=True,
+    group="Searches",
+    help="Score and count searches, but do not change their results.",
+)
+@option(
+    "--default",
+    is_flag=True,
+    group="Searches",
+    help="Use the pipeline for all searches without a pipeline.",
+)
+@option(
+    "--add-to",
+    metavar="PIPELINE",
+    group="Searches",
+    help="Plugin: also run a copy of this pipeline, until `hook remove`.",
+)
+@option(
+    "--id-field",
+    metavar="FIELD",
+    group="Searches",
+    help="Stock: field that contains _id. Default: id or _id.",
+)
+@pipeline_options
+@dry_run_option
+@workspace_option
+@json_option
 def install(
-    workspace: rerank.Workspace,
-    progress: output.Bar,
+    folder: str,
+    service: str,
+    timeout: float,
+    on_failure: str,
+    token_file: str | None,
+    stack: str | None,
+    depth: int,
+    min_score: float | None,
+    shadow: bool,
+    default: bool,
+    add_to: str | None,
+    id_field: str | None,
     route: str,
     name: str | None,
-    default: bool,
     dry_run: bool,
-    token_file: str | None,
-    id_field: str | None,
-    **given: Any,
-) -> Iterator[Output]:
+    as_json: bool,
+) -> None:
     """Create or replace the search pipeline. Every node needs the plugin first."""
     from rerank.hook import HookOptions
     from rerank.service.settings import read_token
 
-    of_stock = {"--token-file": token_file, "--id-field": id_field}
-    unread = [option for option, value in of_stock.items() if value and route != "stock"]
-    if unread:
-        raise click.UsageError(f"{unread[0]} is for --route stock")
-    token = read_token(token_file) if token_file else ""
-    wanted = HookOptions(**given, token=token, id_field=id_field)
-    yield from _installed(_hook(workspace, route, name).install(wanted, default=default, dry_run=dry_run))
+    for option_name, value in (("--token-file", token_file), ("--id-field", id_field)):
+        if value and route != "stock":
+            raise click.UsageError(f"{option_name} is for --route stock")
+    hook_options = HookOptions(
+        service,
+        stack,
+        depth,
+        timeout,
+        on_failure,
+        add_to=add_to,
+        min_score=min_score,
+        shadow=shadow,
+        token=read_token(token_file) if token_file else "",
+        id_field=id_field,
+    )
+    report = _open_hook(folder, route, name).install(hook_options, default=default, dry_run=dry_run)
+    _show_requests(report, as_json)
 
 
-@options.command("status", *_pipeline, group=command)
-def status(
-    workspace: rerank.Workspace, progress: output.Bar, route: str, name: str | None
-) -> Iterator[Output]:
+@command.command("status", cls=Command)
+@pipeline_options
+@workspace_option
+@json_option
+def status(folder: str, route: str, name: str | None, as_json: bool) -> None:
     """Show the pipeline, plugin, service and counters, and report problems.
 
     Exit code 1 if there is a problem.
     """
-    report = _hook(workspace, route, name).status()
-    yield Output(report, int(bool(report.problems)))
+    report = _open_hook(folder, route, name).status()
+    if as_json:
+        output.print_json(report)
+    else:
+        _show_status(report)
+    if report.problems:
+        sys.exit(1)
+
+
+def _show_status(report: Status) -> None:
     click.echo(f"pipeline {report.pipeline}: {'exists' if report.there else 'missing'}")
     for key, value in (report.config or {}).items():
         click.echo(f"  {key}: {value}")
@@ -105,63 +199,81 @@ def status(
         click.echo(f"service: ready, its stack: {report.service.get('stack', 'shown only with its token')}")
     for url, counters in report.statistics.items():
         _show_counters(url, counters)
-    for line in report.problems:
-        click.echo(f"problem: {with_workspace_option(line)}")
+    for problem in report.problems:
+        click.echo(f"problem: {output.current_session().with_workspace_option(problem)}")
 
 
-@options.command("remove", *_pipeline, options.dry_run, group=command)
-def remove(
-    workspace: rerank.Workspace, progress: output.Bar, route: str, name: str | None, dry_run: bool
-) -> Iterator[Output]:
+def _show_counters(url: str, counters: dict[str, Any]) -> None:
+    passed = sum(counters["passed"].values())
+    failed = sum(counters["failed"].values())
+    click.echo(f"{url}: {counters['reranked']} reranked, {passed} passed through, {failed} failed")
+    shadow = counters["shadow"]
+    count = shadow["count"]
+    if count:
+        moved = shadow["moved"] / count
+        milliseconds = shadow["total_ms"] / max(count - 1, 1)  # the sum leaves out the first search
+        searches = count_of(count, "search")
+        click.echo(
+            f"  shadow: {searches}; {moved:.1f} of the first ten would move; {milliseconds:.1f} ms each"
+        )
+    for outcome in ("passed", "failed"):
+        for reason, number in counters[outcome].items():
+            click.echo(f"  {outcome}, {reason}: {number}")
+
+
+@command.command("remove", cls=Command)
+@pipeline_options
+@dry_run_option
+@workspace_option
+@json_option
+def remove(folder: str, route: str, name: str | None, dry_run: bool, as_json: bool) -> None:
     """Remove the pipeline, and stop using it as default."""
-    yield from _installed(_hook(workspace, route, name).remove(dry_run=dry_run))
+    _show_requests(_open_hook(folder, route, name).remove(dry_run=dry_run), as_json)
 
 
-@options.command(
-    "test",
-    options.argument("query"),
-    option("-k N", "Number of documents to compare.", dest="count", default=10),
-    *_pipeline,
-    group=command,
-)
-def test(
-    workspace: rerank.Workspace, progress: output.Bar, route: str, name: str | None, query: str, count: int
-) -> Iterator[Output]:
+def _show_requests(report: InstallReport, as_json: bool) -> None:
+    """Print the requests of an installation or a removal."""
+    for warning in report.warnings:
+        output.note(f"warning: {warning}")
+    if as_json:
+        output.print_json(report)
+        return
+    for request in report.requests:
+        click.echo(f"would {request}" if report.dry_run else str(request))
+    if not report.requests:
+        click.echo("nothing to change")
+    elif report.dry_run:
+        click.echo("nothing was changed")
+
+
+@command.command("test", cls=Command)
+@click.argument("query")
+@option("-k", "count", metavar="N", type=COUNT, default=10, help="Number of documents to compare.")
+@pipeline_options
+@workspace_option
+@json_option
+def test(folder: str, query: str, count: int, route: str, name: str | None, as_json: bool) -> None:
     """Compare a search for QUERY with `rerank query`. Exit code 1 if the order differs."""
     from rerank.hook import try_search
 
-    trial = try_search(_hook(workspace, route, name), query, count)
-    yield Output(trial, int(not trial.same))
+    trial = try_search(_open_hook(folder, route, name), query, count)
+    if as_json:
+        output.print_json(trial)
+    else:
+        _show_trial(trial)
+    if not trial.same:
+        sys.exit(1)
+
+
+def _show_trial(trial: SearchTrial) -> None:
     reason = f" ({trial.reason})" if trial.reason else ""
     click.echo(f"{trial.stack}, depth {trial.depth}: {trial.outcome}{reason}")
-    if used := trial.weights:
-        click.echo(output.weights_line(used["stack"], used["normalization"], used["case"]))
-    columns = zip_longest(trial.plain, trial.reranked, trial.expected, fillvalue="")
-    rows = [[str(place), *ids] for place, ids in enumerate(columns, 1)]
+    weights = trial.weights
+    if weights:
+        click.echo(output.weights_line(weights["stack"], weights["normalization"], weights["case"]))
+    rankings = zip_longest(trial.plain, trial.reranked, trial.expected, fillvalue="")
+    rows = [[str(rank), *ids] for rank, ids in enumerate(rankings, 1)]
     click.echo(table(["", "without", "with the hook", "rerank query"], rows, left=range(4)))
     click.echo(f"the order {'is the same' if trial.same else 'DIFFERS'}")
     if trial.difference is not None:
         click.echo(f"scores differ by {trial.difference:.1g} at most")
-
-
-def _installed(report: InstallReport) -> Iterator[Output]:
-    for line in report.warnings:
-        output.note(f"warning: {line}")
-    yield Output(report)
-    for request in report.requests:
-        click.echo(f"{'would ' if report.dry_run else ''}{request}")
-    if report.dry_run or not report.requests:
-        click.echo("nothing was changed" if report.requests else "nothing to change")
-
-
-def _show_counters(url: str, counters: dict[str, Any]) -> None:
-    passed, failed = (sum(counters[kind].values()) for kind in ("passed", "failed"))
-    click.echo(f"{url}: {counters['reranked']} reranked, {passed} passed through, {failed} failed")
-    shadow = counters["shadow"]
-    if count := shadow["count"]:
-        moved, took = shadow["moved"] / count, shadow["total_ms"] / max(count - 1, 1)  # of all but the first
-        searches = plural(count, "search[|es]")
-        click.echo(f"  shadow: {searches}; {moved:.1f} of the first ten would move; {took:.1f} ms each")
-    for kind in ("passed", "failed"):
-        for reason, number in counters[kind].items():
-            click.echo(f"  {kind}, {reason}: {number}")

@@ -1,166 +1,279 @@
-"""``rerank ingest``: files -> documents."""
+"""``rerank ingest``: add documents from files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 import rerank
-from rerank.text import join_names, plural
+from rerank.text import count_of, join_names
 
-from . import cluster, options, output
-from .options import Output, option
+from . import output
+from .cluster import connection_options, connection_settings
+from .options import (
+    COUNT,
+    NATURAL,
+    Command,
+    categories_option,
+    json_option,
+    lang_option,
+    option,
+    workspace_option,
+)
 
 if TYPE_CHECKING:
-    from rerank.workflows.ingest import IngestReport
+    from rerank.workflows.ingest import Format, IngestReport
+    from rerank.workflows.ingest_preview import IngestPreview
 
 MOST_INVALID = 20
-"""Invalid lines that are listed."""
+"""Number of invalid lines that are listed at most."""
 MOST_FIELDS = 10
-"""Fields that a remark lists."""
+"""Number of fields that a note lists at most."""
 
 
-@options.command(
-    "ingest",
-    options.argument("corpus", nargs=-1),
-    "Input",
-    option(
-        "--format jsonl|jats", "Format of CORPUS. jsonl: also tables. jats: articles in XML.", default="jsonl"
-    ),
-    option("--body", "For jats: use the body as text, not the abstract."),
-    options.categories,
-    options.lang,
-    option("--skip-invalid", "Skip invalid documents."),
-    "Changes",
-    option("--replace", "Remove all documents that are not in CORPUS."),
-    option("--yes", "With --replace, also remove more than half of the documents."),
-    option("--delete ID,... ...", "Remove these documents. Repeatable."),
-    option("--delete-from FILE", "Remove the documents with the ids in this file."),
-    option("--dry-run", "Read CORPUS and show what would change. Nothing is written."),
-    option("--encode/--no-encode", "Compute features.", dest="encode_features", default=True),
-    "Connection",
-    *cluster.connection,
-    option("--shards N", "Shards of a new index. Default: 1."),
-    option("--replicas N", "Replicas of a new index. Default: 1.", type=options.Whole(0)),
+@click.command("ingest", cls=Command)
+@click.argument("corpus", nargs=-1)
+@option(
+    "--format",
+    metavar="jsonl|jats",
+    type=click.Choice(["jsonl", "jats"]),
+    default="jsonl",
+    group="Input",
+    help="Format of CORPUS. jsonl: also tables. jats: articles in XML.",
 )
+@option("--body", is_flag=True, group="Input", help="For jats: use the body as text, not the abstract.")
+@categories_option
+@lang_option
+@option("--skip-invalid", is_flag=True, group="Input", help="Skip invalid documents.")
+@option("--replace", is_flag=True, group="Changes", help="Remove all documents that are not in CORPUS.")
+@option(
+    "--yes",
+    is_flag=True,
+    group="Changes",
+    help="With --replace, also remove more than half of the documents.",
+)
+@option(
+    "--delete",
+    metavar="ID,...",
+    multiple=True,
+    group="Changes",
+    help="Remove these documents. Repeatable.",
+)
+@option(
+    "--delete-from",
+    metavar="FILE",
+    group="Changes",
+    help="Remove the documents with the ids in this file.",
+)
+@option(
+    "--dry-run",
+    is_flag=True,
+    group="Changes",
+    help="Read CORPUS and show what would change. Nothing is written.",
+)
+@option("--encode/--no-encode", "encode_features", default=True, group="Changes", help="Compute features.")
+@connection_options
+@option(
+    "--shards",
+    metavar="N",
+    type=COUNT,
+    group="Connection",
+    help="Shards of a new index. Default: 1.",
+)
+@option(
+    "--replicas",
+    metavar="N",
+    type=NATURAL,
+    group="Connection",
+    help="Replicas of a new index. Default: 1.",
+)
+@workspace_option
+@json_option
 def command(
     folder: str,
     corpus: tuple[str, ...],
+    format: Format,
+    body: bool,
+    categories: str | None,
+    lang: str | None,
+    skip_invalid: bool,
+    replace: bool,
+    yes: bool,
     delete: tuple[str, ...],
     delete_from: str | None,
     dry_run: bool,
-    **settings: Any,
-) -> Iterator[Output]:
+    encode_features: bool,
+    url: tuple[str, ...],
+    index: str | None,
+    profile: str | None,
+    shards: int | None,
+    replicas: int | None,
+    as_json: bool,
+) -> None:
     """Add or update the documents of CORPUS by their `_id`.
 
     CORPUS is one or more files of JSON lines, tables (CSV, TSV) or articles in JATS; - is stdin. All
     documents are checked before the first change. If interrupted, run the same command again.
     """
-    from rerank.formats.lines import read_texts
-
-    ids = [*filter(None, ",".join(delete).split(","))]
-    if delete_from:
-        ids += [text.strip() for _, text in read_texts(delete_from)]
-    _check(corpus, ids, settings)
-    opensearch = cluster.settings(settings)
-    for file in corpus:
-        if "quer" in Path(file).name.lower():
-            output.note(f"{file} looks like a file of queries; pass such a file with --queries")
-    if dry_run:
-        yield from _preview(folder, corpus, settings)
-        return
-    report = rerank.ingest(folder, corpus, delete=ids, opensearch=opensearch, **settings)
-    yield Output(report)
-    unchanged = f", {report.unchanged:,} unchanged" if report.unchanged else ""
-    click.echo(
-        f"{report.added:,} added, {report.updated:,} updated, {report.deleted:,} deleted{unchanged}:"
-        f" {plural(report.documents, 'document[|s]')} ({report.lang or 'no one language'}) in {folder}"
-    )
-    for line in _remarks(report, settings["format"]):
-        output.note(line)
-    if settings["categories"]:
-        click.echo(f"category graph: {plural(report.category_edges, 'edge[|s]')}")
-    for name, count in report.encoded.items():
-        if count:
-            click.echo(f"{name}: {plural(count, 'document[|s]')} encoded")
-
-
-def _preview(folder: str, corpus: tuple[str, ...], settings: dict[str, Any]) -> Iterator[Output]:
-    from rerank.workflows.ingest import read_documents
     from rerank.workflows.ingest_preview import preview_ingest
 
-    errors: list[rerank.RerankError] = []
-    on_invalid = errors.append if settings["skip_invalid"] else None
-    documents = read_documents(corpus, settings["format"], settings["body"], on_invalid)
-    preview = preview_ingest(
+    deleted_ids = _deleted_ids(delete, delete_from)
+    _check_work(corpus, deleted_ids, categories)
+    _check_flags(corpus, format, body=body, replace=replace, yes=yes)
+    opensearch = connection_settings(url, index, profile, shards, replicas)
+    _note_query_files(corpus)
+    progress = output.Bar(hidden=as_json)
+    if dry_run:
+        documents, errors = _read(corpus, format, body=body, skip_invalid=skip_invalid)
+        preview = preview_ingest(folder, documents, lang=lang, replace=replace, progress=progress)
+        preview.invalid = [str(error) for error in errors]
+        _show_preview(preview, folder, as_json)
+        return
+    report = rerank.ingest(
         folder,
-        documents,
-        lang=settings["lang"],
-        replace=settings["replace"],
-        progress=settings["progress"],
+        corpus,
+        format=format,
+        body=body,
+        categories=categories,
+        delete=deleted_ids,
+        lang=lang,
+        skip_invalid=skip_invalid,
+        replace=replace,
+        yes=yes,
+        encode_features=encode_features,
+        opensearch=opensearch,
+        progress=progress,
     )
-    preview.invalid = [str(error) for error in errors]
-    yield Output(preview)
-    removed = f", {preview.removed:,} to remove" if preview.removed else ""
-    click.echo(
-        f"dry run: {plural(preview.documents, 'valid document[|s]')} ({preview.lang or 'no one language'}):"
-        f" {preview.new:,} new, {preview.existing:,} in {folder} already{removed}; nothing was written"
-    )
-    for line in preview.invalid[:MOST_INVALID]:
-        output.note(f"would skip {line}")
-    for line in output.counted(
-        (len(preview.invalid), "invalid record[|s] would be skipped"),
-        (preview.without_text, "document[ has|s have] neither title nor text and cannot be found by words"),
-    ):
-        output.note(line)
+    if as_json:
+        output.print_json(report)
+    else:
+        _show(report, folder, format, has_graph=categories is not None)
 
 
-def _check(corpus: tuple[str, ...], ids: list[str], settings: dict[str, Any]) -> None:
-    if not corpus and not ids and not settings["categories"]:
+def _deleted_ids(delete: Sequence[str], delete_from: str | None) -> list[str]:
+    """Return the ids of --delete, which may have several in one value, and of a file of ids."""
+    from rerank.formats.lines import read_texts
+
+    ids = [id for id in ",".join(delete).split(",") if id]
+    if delete_from:
+        ids += [text.strip() for _, text in read_texts(delete_from)]
+    return ids
+
+
+def _note_query_files(files: Sequence[str]) -> None:
+    for file in files:
+        if "quer" in Path(file).name.lower():
+            output.note(f"{file} looks like a file of queries; pass such a file with --queries")
+
+
+def _check_work(corpus: Sequence[str], deleted_ids: Sequence[str], categories: str | None) -> None:
+    if not corpus and not deleted_ids and not categories:
         raise click.UsageError("nothing to do: name a CORPUS, --delete, --delete-from or --categories")
-    if settings["body"] and settings["format"] != "jats":
+
+
+def _check_flags(corpus: Sequence[str], format: Format, *, body: bool, replace: bool, yes: bool) -> None:
+    """Raise UsageError for a flag that has no effect."""
+    if body and format != "jats":
         raise click.UsageError("--body is for --format jats: in JSON lines, `text` is the text")
-    if settings["replace"] and not corpus:
+    if replace and not corpus:
         raise click.UsageError("--replace needs a CORPUS to replace the documents with")
-    if settings["yes"] and not settings["replace"]:
+    if yes and not replace:
         raise click.UsageError("--yes has an effect only with --replace")
 
 
-def _remarks(report: IngestReport, format: str) -> Iterator[str]:
-    shown = report.invalid if format == "jats" else report.invalid[:MOST_INVALID]
-    yield from (f"skipped {line}" for line in shown)
+def _show(report: IngestReport, folder: str, format: Format, *, has_graph: bool) -> None:
+    """Print the counts. has_graph: a category graph was read."""
+    unchanged = f", {report.unchanged:,} unchanged" if report.unchanged else ""
+    click.echo(
+        f"{report.added:,} added, {report.updated:,} updated, {report.deleted:,} deleted{unchanged}:"
+        f" {count_of(report.documents, 'document')} ({report.lang or 'no one language'}) in {folder}"
+    )
+    for note in (
+        *_describe_invalid(report, format),
+        *_describe_documents(report),
+        *_describe_languages(report),
+    ):
+        output.note(note)
+    if has_graph:
+        click.echo(f"category graph: {count_of(report.category_edges, 'edge')}")
+    for name, count in report.encoded.items():
+        if count:
+            click.echo(f"{name}: {count_of(count, 'document')} encoded")
+
+
+def _describe_invalid(report: IngestReport, format: Format) -> Iterator[str]:
+    """Describe skipped records and ids to delete that no document has."""
+    listed = report.invalid if format == "jats" else report.invalid[:MOST_INVALID]
+    for error in listed:
+        yield f"skipped {error}"
+    if report.invalid:
+        record = "unreadable file" if format == "jats" else "invalid line"
+        yield f"{count_of(len(report.invalid), record)} skipped"
+    if report.unknown_deletes:
+        unknown_ids = count_of(len(report.unknown_deletes), "unknown id")
+        yield f"{unknown_ids} to delete: {join_names(report.unknown_deletes)}"
+
+
+def _describe_documents(report: IngestReport) -> Iterator[str]:
+    """Describe the fields that documents do not have."""
+    documents = report.added + report.updated
     if report.without_body and report.without_body == sum(report.languages.values()) and report.other_fields:
         fields = ", ".join(report.other_fields[:MOST_FIELDS])
         yield f"no document has a text: the field is `text`, but the documents have {fields}"
-    have_categories = report.without_categories < report.added + report.updated
-    yield from output.counted(
-        (len(report.invalid), f"{'unreadable file' if format == 'jats' else 'invalid line'}[|s] skipped"),
-        (
-            len(report.unknown_deletes),
-            "id[|s] to delete [is|are] unknown",
-            join_names(report.unknown_deletes),
-        ),
-        (report.without_text, "document[ has|s have] neither title nor text and cannot be found by words"),
-        (report.without_categories if have_categories else 0, "document[ has|s have] no categories"),
-        *(
-            (count, f"document[ has|s have] no number in the field {name!r}: it counts as missing")
-            for name, count in report.not_numbers.items()
-        ),
-        *(
-            (count, f"document[ has|s have] another language and [is|are] indexed as {report.lang}", lang)
-            for lang, count in report.languages.items()
-            if report.lang and lang not in ("", report.lang)
-        ),
-    )
+    if report.without_text:
+        yield _without_words(report.without_text)
+    if 0 < report.without_categories < documents:
+        yield f"{count_of(report.without_categories, 'document')} without categories"
+    for field, count in report.not_numbers.items():
+        yield f"{count_of(count, 'document')} without a number in the field {field!r}: it counts as missing"
+
+
+def _without_words(count: int) -> str:
+    return f"{count_of(count, 'document')} without title and text: no words to find them by"
+
+
+def _describe_languages(report: IngestReport) -> Iterator[str]:
+    """Describe documents that are not indexed in their own language."""
     if report.lang:
+        for lang, count in report.languages.items():
+            if lang not in ("", report.lang):
+                yield f"{count_of(count, 'document')} in another language, indexed as {report.lang}: {lang}"
         return
     hint = "words are not stemmed. If most are in one language, ingest into a new workspace with --lang en"
     if len(report.languages) > 1:
         by_count = sorted(report.languages.items(), key=lambda item: (-item[1], item[0]))
-        counts = ", ".join(f"{code or 'none'} {count:,}" for code, count in by_count)
+        counts = ", ".join(f"{lang or 'none'} {count:,}" for lang, count in by_count)
         yield f"mixed languages ({counts}): {hint}"
     elif report.languages.get("") == report.documents:
         yield f"no document has a language: {hint}"
+
+
+def _read(
+    corpus: Sequence[str], format: Format, *, body: bool, skip_invalid: bool
+) -> tuple[Iterator[rerank.Document], list[rerank.RerankError]]:
+    """Return the documents, and a list that gets the errors of skipped ones while they are read."""
+    from rerank.workflows.ingest import read_documents
+
+    errors: list[rerank.RerankError] = []
+    on_invalid = errors.append if skip_invalid else None
+    return read_documents(corpus, format, body, on_invalid), errors
+
+
+def _show_preview(preview: IngestPreview, folder: str, as_json: bool) -> None:
+    if as_json:
+        output.print_json(preview)
+        return
+    removed = f", {preview.removed:,} to remove" if preview.removed else ""
+    click.echo(
+        f"dry run: {count_of(preview.documents, 'valid document')} ({preview.lang or 'no one language'}):"
+        f" {preview.new:,} new, {preview.existing:,} in {folder} already{removed}; nothing was written"
+    )
+    for error in preview.invalid[:MOST_INVALID]:
+        output.note(f"would skip {error}")
+    if preview.invalid:
+        output.note(f"would skip {count_of(len(preview.invalid), 'invalid record')}")
+    if preview.without_text:
+        output.note(_without_words(preview.without_text))

@@ -11,14 +11,17 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 from rerank.progress import Progress
-from rerank.text import join_names, plural
+from rerank.text import count_of, join_names, plural_of
 
 if TYPE_CHECKING:
+    from tqdm import tqdm
+
     from rerank import Stack
     from rerank.evaluation.judged import JudgedHits
     from rerank.evaluation.significance import Gain
@@ -26,13 +29,8 @@ if TYPE_CHECKING:
     from rerank.stack.linear import Linear
 
 
-quiet = False
-"""Whether only results and errors are printed."""
-workspace: str | None = None
-"""The workspace that the user named; suggested commands contain it."""
 INTERVAL = 30.0
 """Seconds between two lines of progress if stderr is not a terminal."""
-QUERIES = "quer[y|ies]"
 CASES = {
     "given": "queries with categories",
     "inferred": "queries with inferred categories",
@@ -44,7 +42,46 @@ _HIDDEN = (*range(0x80, 0xA0), 0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *r
 _SIGNS = {n: chr(0x2400 + n) for n in range(32) if n not in (9, 10)} | {n: f"\\u{n:04x}" for n in _HIDDEN}
 _SIGNS[127] = "␡"
 """Controls except tab and newline, and characters that change the direction of writing -> visible signs."""
-_COMMAND = re.compile(r"`rerank [^`]+`")
+_COMMAND = re.compile(r"`(rerank [^`]+)`")
+
+
+@dataclass
+class Session:
+    """What the user chose for all messages of one call of the command line.
+
+    quiet:     print only results and errors.
+    workspace: the folder that the user named with --workspace, or None.
+    """
+
+    quiet: bool = False
+    workspace: str | None = None
+
+    def with_workspace_option(self, message: str) -> str:
+        """Add the user's workspace to the commands in a message, so that they can be pasted.
+
+        Messages of the library write commands in backquotes. They contain no workspace, because a program in
+        Python has named none.
+
+        >>> Session(workspace="my folder").with_workspace_option("run `rerank encode`")
+        "run `rerank encode -w 'my folder'`"
+        >>> Session().with_workspace_option("run `rerank encode`")
+        'run `rerank encode`'
+        """
+        if self.workspace is None:
+            return message
+        workspace_option = f"-w {shlex.quote(self.workspace)}"
+
+        def complete(match: re.Match[str]) -> str:
+            command = match[1]
+            return match[0] if " -w " in command else f"`{command} {workspace_option}`"
+
+        return _COMMAND.sub(complete, message)
+
+
+def current_session() -> Session:
+    """Return the session of the running command. Outside of commands, it has the defaults."""
+    context = click.get_current_context(silent=True)
+    return Session() if context is None else context.ensure_object(Session)
 
 
 def escape_controls(text: str) -> str:
@@ -57,13 +94,13 @@ def escape_controls(text: str) -> str:
 
 
 class Terminal:
-    """A terminal without control characters."""
+    """A text stream that writes control characters as visible signs. Otherwise it is the wrapped stream."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write a harmless text."""
+        """Write a text without its control characters."""
         return self._stream.write(escape_controls(text))
 
     def __getattr__(self, name: str) -> Any:
@@ -79,38 +116,36 @@ def escape_terminal() -> None:
         sys.stdout = Terminal(sys.stdout)
 
 
-def print_json(value: Any) -> None:
-    """Print a JSON value on stdout: in UTF-8, otherwise in ASCII, so that it is valid in every encoding."""
-    encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "")
-    click.echo(json.dumps(value, ensure_ascii=encoding != "utf8", indent=2))
+def print_json(report: object) -> None:
+    """Print a result as JSON on stdout: in UTF-8, or else in ASCII, which every encoding contains."""
+    from rerank.results import to_json_value
+
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    is_utf8 = encoding.lower().replace("-", "") == "utf8"
+    click.echo(json.dumps(to_json_value(report), ensure_ascii=not is_utf8, indent=2))
 
 
 def remark(line: str) -> None:
     """Print on stderr."""
-    click.echo(escape_controls(line) if sys.stderr is not None and sys.stderr.isatty() else line, err=True)
+    on_terminal = sys.stderr is not None and sys.stderr.isatty()
+    click.echo(escape_controls(line) if on_terminal else line, err=True)
 
 
 def note(line: str) -> None:
     """Print on stderr, unless --quiet."""
-    if not quiet:
-        remark(with_workspace_option(line))
-
-
-def with_workspace_option(message: str) -> str:
-    """Add the user's workspace to commands of a message.
-
-    >>> with_workspace_option("run `rerank encode`")
-    'run `rerank encode`'
-    """
-    if workspace is None:
-        return message
-    added = f" -w {shlex.quote(workspace)}`"
-    return _COMMAND.sub(lambda match: match[0] if " -w " in match[0] else match[0][:-1] + added, message)
+    session = current_session()
+    if not session.quiet:
+        remark(session.with_workspace_option(line))
 
 
 def suggested(*words: str) -> str:
-    """A command to paste."""
-    return with_workspace_option(f"`{' '.join(map(shlex.quote, ['rerank', *words]))}`")
+    """Return a command in backquotes that the user can paste.
+
+    >>> suggested("stack", "use", "my stack")
+    "`rerank stack use 'my stack'`"
+    """
+    command = shlex.join(["rerank", *words])
+    return current_session().with_workspace_option(f"`{command}`")
 
 
 def gain(interval: Gain, measure: str, queries: int) -> str:
@@ -123,7 +158,7 @@ def gain(interval: Gain, measure: str, queries: int) -> str:
     shown = f"a gain of {interval.smallest:.4f} or more" if math.isfinite(interval.smallest) else "no gain"
     return (
         f"{interval.mean:+.4f} {measure} (95 % interval {interval.low:+.4f} to {interval.high:+.4f});"
-        f" {plural(queries, QUERIES)} can show {shown}"
+        f" {count_of(queries, 'query')} can show {shown}"
     )
 
 
@@ -131,13 +166,18 @@ class Bar(Progress):
     """Progress on stderr: a bar, or a line every half minute."""
 
     def __init__(self, *, hidden: bool = False) -> None:
-        self._hidden = hidden or quiet
-        self._bar: Any = None
+        self._session = current_session()
+        self._hidden = hidden or self._session.quiet
+        self._bar: tqdm[Any] | None = None
 
     def start(self, title: str, total: int | None = None, unit: str = "") -> None:
-        """Open a step."""
-        self._title, self._total, self._unit, self._done = title, total, unit, 0
-        self._begin = self._reported = time.monotonic()
+        """Begin a step, and show its bar on a terminal."""
+        self._title = title
+        self._total = total
+        self._unit = unit
+        self._done = 0
+        self._begin = time.monotonic()
+        self._reported = self._begin
         if self._hidden or not sys.stderr.isatty():
             return
         from tqdm import tqdm
@@ -153,7 +193,7 @@ class Bar(Progress):
         )
 
     def advance(self, count: int = 1) -> None:
-        """Move the bar."""
+        """Move the bar. Without a terminal, print a line if the last one is half a minute old."""
         self._done += count
         if self._bar is not None:
             self._bar.update(count)
@@ -165,8 +205,10 @@ class Bar(Progress):
         from tqdm import tqdm
 
         total = f" of {self._total:,}" if self._total and self._done < self._total else ""
-        unit = self._unit if self._done == 1 and not total else _many(self._unit)
-        count = f"{self._done:,}{total} {unit} in " if self._done and unit else ""
+        count = ""
+        if self._done and self._unit:
+            unit = self._unit if self._done == 1 and not total else plural_of(self._unit)
+            count = f"{self._done:,}{total} {unit} in "
         self.say(f"{self._title}: {count}{tqdm.format_interval(time.monotonic() - self._begin)}")
 
     def show(self, **values: str) -> None:
@@ -186,30 +228,31 @@ class Bar(Progress):
         """Print above the bar."""
         if self._hidden:
             return
+        line = self._session.with_workspace_option(line)
         if self._bar is not None:
-            self._bar.write(escape_controls(with_workspace_option(line)), file=sys.stderr)
+            self._bar.write(escape_controls(line), file=sys.stderr)
         else:
-            remark(with_workspace_option(line))
+            remark(line)
 
 
-def weights_line(stack: str, remark: str, *cases: str) -> str:
-    """Weights for queries of these cases; without cases, all."""
+def weights_line(stack: str, details: str, *cases: str) -> str:
+    """Return the weights of a stack in one line. cases: the queries that they are for; none: all queries."""
     queries = f"{' and '.join(CASES[case] for case in cases)}: " if cases else ""
-    return f"{queries}{stack}   ({remark})"
+    return f"{queries}{stack}   ({details})"
 
 
 def weights_of(combiner: Linear, *cases: str) -> str:
-    """Weights and normalization of a combiner."""
+    """Return the weights and the normalization of a combiner in one line."""
     return weights_line(str(combiner), combiner.normalization, *cases)
 
 
 def show_weights(stack: Stack) -> None:
     """Print a line of weights per case."""
-    cases = stack.combiner.cases
-    rest = [case for case in CASES if case not in cases]
-    click.echo("  " + weights_of(stack.combiner, *(rest if cases else ())))
-    for case, one in cases.items():
-        click.echo("  " + weights_of(one, case))
+    combiner_by_case = stack.combiner.cases
+    other_cases = [case for case in CASES if case not in combiner_by_case] if combiner_by_case else []
+    click.echo("  " + weights_of(stack.combiner, *other_cases))
+    for case, combiner in combiner_by_case.items():
+        click.echo("  " + weights_of(combiner, case))
     show_second_phase(stack)
 
 
@@ -217,13 +260,6 @@ def show_second_phase(stack: Stack) -> None:
     """Print a line of the second phase, if there is one."""
     if stack.then is not None:
         click.echo(f"then the best {stack.then.top}: {weights_of(stack.then.linear())}, {stack.then.model}")
-
-
-def counted(*counts: tuple[int, str] | tuple[int, str, str]) -> Iterator[str]:
-    """Nonzero numbers with texts (see ``plural``) and details."""
-    for count, text, *details in counts:
-        if count:
-            yield ": ".join([plural(count, text), *details])
 
 
 def recall_line(recall: Mapping[str, float]) -> str:
@@ -247,35 +283,57 @@ def warn_of_unjudged(hits: Mapping[str, JudgedHits], irrelevant_judged: bool) ->
     note(f"{hits[worst].describe_unjudged(worst)} and count as irrelevant; {advice}")
 
 
-INFERRED = "quer[y|ies] without categories got them from [its|their] first candidates"
-
-
-def remarks(scoring: ScoringReport) -> None:
-    """Print omissions and recomputations of a scoring."""
-    for line in counted(
-        (scoring.unknown_queries, "judged quer[y is|ies are] not in the query file and [is|are] left out"),
-        (scoring.unknown_documents, "relevant document[ is|s are] not in the workspace"),
-        (
-            scoring.without_hits,
-            "quer[y retrieves|ies retrieve] nothing and count[s|] as 0",
-            join_names(scoring.silent),
-        ),
-        (scoring.unknown_categories, "quer[y has|ies have] unknown categories; they are ignored"),
-        (scoring.inferred_categories, INFERRED),
-        *((count, lacking(name)) for name, count in scoring.not_found.items()),
-        *((count, recomputed(name)) for name, count in scoring.recomputed.items()),
-    ):
+def print_scoring_notes(scoring: ScoringReport) -> None:
+    """Print what a scoring left out, and what it computed again."""
+    for line in _scoring_notes(scoring):
         note(line)
 
 
-def lacking(name: str) -> str:
-    """Documents that a ranker cannot retrieve, for ``plural``."""
-    return f"document[ has|s have] no features of {name} and cannot be retrieved by it"
+def _scoring_notes(scoring: ScoringReport) -> Iterator[str]:
+    if scoring.unknown_queries:
+        yield f"{not_in_query_file(scoring.unknown_queries)}; left out"
+    if scoring.unknown_documents:
+        yield not_in_workspace(scoring.unknown_documents)
+    if scoring.without_hits:
+        yield f"{without_candidates(scoring.without_hits)}; counted as 0: {join_names(scoring.silent)}"
+    if scoring.unknown_categories:
+        yield f"{count_of(scoring.unknown_categories, 'query')} with unknown categories, which are ignored"
+    if scoring.inferred_categories:
+        yield inferred_categories(scoring.inferred_categories)
+    for ranker, count in scoring.not_found.items():
+        yield cannot_be_retrieved(count, ranker)
+    for ranker, count in scoring.recomputed.items():
+        yield computed_features(count, ranker)
 
 
-def recomputed(name: str) -> str:
-    """Missing features, for ``plural``."""
-    return f"feature[|s] of {name} [was|were] missing and computed now: run {suggested('encode')}"
+def not_in_query_file(count: int) -> str:
+    """Describe judged queries without a text."""
+    return f"{count_of(count, 'judged query')} not in the query file"
+
+
+def not_in_workspace(count: int) -> str:
+    """Describe judged documents that no stack can find."""
+    return f"{count_of(count, 'relevant document')} not in the workspace"
+
+
+def without_candidates(count: int) -> str:
+    """Describe queries that retrieve nothing."""
+    return f"{count_of(count, 'query')} without candidates"
+
+
+def inferred_categories(count: int) -> str:
+    """Describe queries whose categories were inferred."""
+    return f"{count_of(count, 'query')} without categories: inferred from the first candidates"
+
+
+def cannot_be_retrieved(count: int, ranker: str) -> str:
+    """Describe documents without features of a ranker that retrieves."""
+    return f"{count_of(count, 'document')} without features of {ranker}, which cannot retrieve them"
+
+
+def computed_features(count: int, ranker: str) -> str:
+    """Describe features that the command had to compute."""
+    return f"computed {count_of(count, 'missing feature')} of {ranker}; {suggested('encode')} stores them"
 
 
 def p_value(p: float) -> str:
@@ -284,12 +342,7 @@ def p_value(p: float) -> str:
 
 
 def cut(text: str, taken: int) -> str:
-    """Cut to one line, on a terminal to the width that is left, at least 16."""
-    line, width = " ".join(text.split()), max(shutil.get_terminal_size().columns - taken, 16)
+    """Return the text in one line. On a terminal, cut it to the width that is left, at least 16."""
+    line = " ".join(text.split())
+    width = max(shutil.get_terminal_size().columns - taken, 16)
     return f"{line[: width - 1]}…" if sys.stdout.isatty() and len(line) > width else line
-
-
-def _many(noun: str) -> str:
-    if noun.endswith("y"):
-        return f"{noun[:-1]}ies"
-    return f"{noun}{'es' if noun.endswith(('tch', 's', 'x')) else 's' if noun else ''}"

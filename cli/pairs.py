@@ -1,21 +1,21 @@
-"""``rerank pairs``: scores of document pairs."""
+"""``rerank pairs``: score pairs of documents."""
 
 from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 import rerank
-from rerank.text import plural
+from rerank.text import count_of
 
-from . import options, output
-from .options import Output, option
+from . import output
+from .options import Command, json_option, option, seed_option, workspace_option
 
-_dev_pairs = option("--dev-pairs FILE", "Labeled pairs to choose the threshold.")
+if TYPE_CHECKING:
+    from rerank.workflows.pairs import PairScores
 
 
 @click.group("pairs")
@@ -23,57 +23,111 @@ def command() -> None:
     """Score pairs of documents and compare the scores with labels."""
 
 
-@options.command(
-    "predict",
-    "Input",
-    option("--ranker NAME", "A trained ranker, tfidf or bm25.", required=True),
-    option("--pairs FILE", "Pairs of documents, with or without labels.", required=True),
-    _dev_pairs,
-    option("--threshold X", "Lowest score of related pairs. Default: of the ranker.", type=float),
-    group=command,
+dev_pairs_option = option(
+    "--dev-pairs", metavar="FILE", group="Input", help="Labeled pairs to choose the threshold."
 )
+
+
+@command.command("predict", cls=Command)
+@option("--ranker", metavar="NAME", required=True, group="Input", help="A trained ranker, tfidf or bm25.")
+@option(
+    "--pairs",
+    metavar="FILE",
+    required=True,
+    group="Input",
+    help="Pairs of documents, with or without labels.",
+)
+@dev_pairs_option
+@option(
+    "--threshold",
+    metavar="X",
+    type=float,
+    group="Input",
+    help="Lowest score of related pairs. Default: of the ranker.",
+)
+@workspace_option
+@json_option
 def predict(
-    workspace: rerank.Workspace, ranker: str, pairs: str, dev_pairs: str | None, **settings: Any
-) -> Iterator[Output]:
+    folder: str, ranker: str, pairs: str, dev_pairs: str | None, threshold: float | None, as_json: bool
+) -> None:
     """Print the ids, label, score and prediction of each pair, TSV."""
     from rerank.formats import read_unlabeled_pairs
 
+    workspace = rerank.Workspace.open(folder)
     unlabeled = read_unlabeled_pairs(pairs, workspace.engine.contains)
-    found = rerank.predict_pairs(workspace, ranker, unlabeled, dev_pairs=dev_pairs or (), **settings)
-    yield Output(found)
-    rows = found.rows()
-    kept = [name for name in rows[0] if any(row[name] is not None for row in rows)]
-    table = csv.writer(sys.stdout, delimiter="\t", lineterminator="\n")
-    table.writerow(kept)
-    for row in rows:
-        table.writerow(["" if row[n] is None else _written(row[n]) for n in kept])
-    if found.threshold is not None:
-        output.note(f"related: scores of at least {found.threshold:.4g}")
+    progress = output.Bar(hidden=as_json)
+    scores = rerank.predict_pairs(
+        workspace, ranker, unlabeled, dev_pairs=dev_pairs or (), threshold=threshold, progress=progress
+    )
+    if as_json:
+        output.print_json(scores)
+        return
+    _print_tsv(scores)
+    if scores.threshold is not None:
+        output.note(f"related: scores of at least {scores.threshold:.4g}")
     else:
         output.note("no prediction without a threshold: give --threshold, or --dev-pairs")
 
 
-@options.command(
-    "evaluate",
-    "Input",
-    option("--ranker NAME...", "Ranker, tfidf or bm25. Repeatable.", dest="rankers", required=True),
-    option("--pairs FILE", "Labeled pairs to measure with (test).", required=True),
-    _dev_pairs,
-    option("--baseline NAME", "Ranker to compare with. Default: tfidf, or bm25 if tfidf is measured."),
-    options.GENERAL,
-    options.seed,
-    group=command,
-)
-def evaluate(
-    workspace: rerank.Workspace, rankers: tuple[str, ...], dev_pairs: str | None, **settings: Any
-) -> Iterator[Output]:
-    """Measure accuracy, F1 and AUC of rankers on labeled pairs, with significance."""
-    report = rerank.evaluate_pairs(workspace, rankers, dev_pairs=dev_pairs or (), **settings)
-    yield Output(report)
-    chosen = f", thresholds of {plural(report.dev_pairs, 'dev pair[|s]')}" if report.dev_pairs else ""
-    click.echo(f"{plural(report.pairs, 'pair[|s]')}, {report.related} related{chosen}")
-    click.echo(repr(report))
+def _print_tsv(scores: PairScores) -> None:
+    """Print the columns that have a value in at least one row."""
+    rows = scores.rows()
+    columns = [name for name in rows[0] if any(row[name] is not None for row in rows)]
+    writer = csv.writer(sys.stdout, delimiter="\t", lineterminator="\n")
+    writer.writerow(columns)
+    for row in rows:
+        writer.writerow([_tsv_cell(row[name]) for name in columns])
 
 
-def _written(value: object) -> str:
+def _tsv_cell(value: object) -> str:
+    if value is None:
+        return ""
     return f"{value:.6f}" if isinstance(value, float) else str(value)
+
+
+@command.command("evaluate", cls=Command)
+@option(
+    "--ranker",
+    "rankers",
+    metavar="NAME",
+    multiple=True,
+    required=True,
+    group="Input",
+    help="Ranker, tfidf or bm25. Repeatable.",
+)
+@option("--pairs", metavar="FILE", required=True, group="Input", help="Labeled pairs to measure with (test).")
+@dev_pairs_option
+@option(
+    "--baseline",
+    metavar="NAME",
+    group="Input",
+    help="Ranker to compare with. Default: tfidf, or bm25 if tfidf is measured.",
+)
+@seed_option
+@workspace_option
+@json_option
+def evaluate(
+    folder: str,
+    rankers: tuple[str, ...],
+    pairs: str,
+    dev_pairs: str | None,
+    baseline: str | None,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Measure accuracy, F1 and AUC of rankers on labeled pairs, with significance."""
+    report = rerank.evaluate_pairs(
+        folder,
+        rankers,
+        pairs=pairs,
+        dev_pairs=dev_pairs or (),
+        baseline=baseline,
+        seed=seed,
+        progress=output.Bar(hidden=as_json),
+    )
+    if as_json:
+        output.print_json(report)
+        return
+    thresholds = f", thresholds of {count_of(report.dev_pairs, 'dev pair')}" if report.dev_pairs else ""
+    click.echo(f"{count_of(report.pairs, 'pair')}, {report.related} related{thresholds}")
+    click.echo(repr(report))

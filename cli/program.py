@@ -7,14 +7,14 @@ import sys
 import traceback
 import warnings
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import NoReturn, TextIO
 
 import click
 
 from rerank.errors import NotInstalledError, RerankError, UsageError
 
-from . import INTERRUPTED, ignore_interrupts, output
-from .output import escape_terminal, remark, with_workspace_option
+from . import INTERRUPTED, ignore_interrupts
+from .output import Session, escape_terminal, remark
 
 COMMANDS = {
     "demo": "Run all steps on the bundled collection.",
@@ -36,11 +36,13 @@ COMMANDS = {
     "show": "Show documents as they are stored.",
     "remove": "Remove a ranker or a version of it.",
 }
-_DEBUG = "RERANK_DEBUG"
-_QUIET = ("-q", "--quiet")
+_DEBUG_VARIABLE = "RERANK_DEBUG"
+_QUIET_NAMES = ("-q", "--quiet")
 
 
 class _Commands(click.Group):
+    """The group of all commands. The module of a command is imported when the command is used."""
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read ``rerank help query`` as ``rerank query --help``."""
         if args[:1] == ["help"]:
@@ -50,17 +52,15 @@ class _Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Accept --quiet after the command."""
-        end = args.index("--") if "--" in args else len(args)
-        ctx.params["quiet"] |= any(word in _QUIET for word in args[:end])
-        rest = [word for word in args[:end] if word not in _QUIET] + args[end:]
-        if rest and rest[0] not in COMMANDS and not rest[0].startswith("-"):
-            from difflib import get_close_matches
-
-            close = get_close_matches(rest[0].lower(), COMMANDS, 1)
-            question = f"; did you mean {close[0]}?" if close else ""
-            raise click.UsageError(f"unknown command {rest[0]!r}{question}", ctx)
-        return super().resolve_command(ctx, rest)
+        """Return the command. --quiet is also accepted after it, and similar names are suggested."""
+        end_of_options = args.index("--") if "--" in args else len(args)
+        options = args[:end_of_options]
+        if not set(_QUIET_NAMES).isdisjoint(options):
+            ctx.params["quiet"] = True
+        remaining = [word for word in options if word not in _QUIET_NAMES] + args[end_of_options:]
+        if remaining:
+            _check_command(remaining[0], ctx)
+        return super().resolve_command(ctx, remaining)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -80,12 +80,24 @@ class _Commands(click.Group):
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="rerank-stack", prog_name="rerank", help="Show the version.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only results and errors.")
-def cli(quiet: bool) -> None:
+@click.pass_context
+def cli(context: click.Context, /, quiet: bool) -> None:
     """Rerank BM25 or tf-idf results with small models trained on your own judgments.
 
     Start with `rerank demo`. Every command has --help, and --json for programs.
     """
-    output.quiet = quiet
+    context.ensure_object(Session).quiet = quiet
+
+
+def _check_command(name: str, context: click.Context) -> None:
+    """Raise UsageError for an unknown command."""
+    if name in COMMANDS or name.startswith("-"):
+        return
+    from difflib import get_close_matches
+
+    similar = get_close_matches(name.lower(), COMMANDS, 1)
+    question = f"; did you mean {similar[0]}?" if similar else ""
+    raise click.UsageError(f"unknown command {name!r}{question}", context)
 
 
 def run() -> None:
@@ -95,8 +107,9 @@ def run() -> None:
     """
     show_once()
     escape_terminal()
+    session = Session()
     try:
-        cli(standalone_mode=False)
+        cli(standalone_mode=False, obj=session)
     except click.ClickException as error:
         if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):  # click 8.2: only `rerank`
             error.show()
@@ -108,61 +121,79 @@ def run() -> None:
         sys.stderr.close()
         sys.exit(141)
     except BaseException as error:  # a panic of an extension module is not an Exception
-        _fail(*_described(error))
-    finally:
-        output.workspace = None
+        message, exit_code = _describe(error)
+        _fail(session.with_workspace_option(message), exit_code)
 
 
 def _usage_message(error: click.ClickException) -> str:
+    """Return the message of an error in the command line, with the help to read."""
     message = error.format_message().rstrip(". ")
     message = message[:1].lower() + message[1:]
     context = getattr(error, "ctx", None)
     if context is None:
         return message
-    return f"{message}{' See' if message.endswith('?') else '; see'} `{context.command_path} --help`"
+    see = " See" if message.endswith("?") else "; see"
+    return f"{message}{see} `{context.command_path} --help`"
 
 
-def _described(error: BaseException) -> tuple[str, int]:
+def _describe(error: BaseException) -> tuple[str, int]:
+    """Return the message and the exit code of an error."""
     if isinstance(error, (click.Abort, KeyboardInterrupt)):
         ignore_interrupts()
         message = str(error) or str(error.__cause__ or "")  # click raises an Abort without a message
-        return with_workspace_option(message) or "interrupted", INTERRUPTED
+        return message or "interrupted", INTERRUPTED
     if isinstance(error, RerankError):
-        return with_workspace_option(str(error)), 2 if isinstance(error, UsageError) else 1
-    if isinstance(error, ModuleNotFoundError) and (missing := NotInstalledError.of(error)) is not None:
-        return str(missing), 1
+        return str(error), 2 if isinstance(error, UsageError) else 1
+    if isinstance(error, ModuleNotFoundError):
+        not_installed = NotInstalledError.of(error)
+        if not_installed is not None:
+            return str(not_installed), 1
     if isinstance(error, OSError):
-        from rerank.files import trouble
-
-        where = f"{error.filename}: " if error.filename else ""
-        known = trouble(error, "rerank")
-        return with_workspace_option(str(known)) if known else f"{where}{error.strerror or error}", 1
+        return _describe_system_error(error), 1
     if isinstance(error, MemoryError):
         return "out of memory; use fewer documents at a time or a machine with more memory", 1
-    place = traceback.extract_tb(error.__traceback__)[-1]
+    frame = traceback.extract_tb(error.__traceback__)[-1]
     name = traceback.format_exception_only(type(error), error)[-1].strip()
-    where = f"{place.filename}:{place.lineno}"
-    return f"unexpected {name} ({where}), a bug in rerank; {_DEBUG}=1 shows the traceback", 1
+    location = f"{frame.filename}:{frame.lineno}"
+    return f"unexpected {name} ({location}), a bug in rerank; {_DEBUG_VARIABLE}=1 shows the traceback", 1
 
 
-def _fail(message: str, code: int) -> NoReturn:
-    if os.environ.get(_DEBUG):
+def _describe_system_error(error: OSError) -> str:
+    from rerank.files import trouble
+
+    explained = trouble(error, "rerank")
+    if explained is not None:
+        return str(explained)
+    location = f"{error.filename}: " if error.filename else ""
+    return f"{location}{error.strerror or error}"
+
+
+def _fail(message: str, exit_code: int) -> NoReturn:
+    if os.environ.get(_DEBUG_VARIABLE):
         traceback.print_exc()
     remark(f"rerank: {' '.join(message.split())}")
-    sys.exit(code)
+    sys.exit(exit_code)
 
 
 def show_once() -> None:
-    """Show each warning once, in one line."""
-    if warnings.showwarning.__name__ == "show_here":
+    """Show each warning of rerank and of its client for OpenSearch once, in one line."""
+    if warnings.showwarning.__name__ == "show_in_one_line":
         return
-    others, shown = warnings.showwarning, set()
+    default_showwarning = warnings.showwarning
+    shown: set[str] = set()
 
-    def show_here(message: Warning | str, category: type[Warning], *where: Any, **options: Any) -> None:
+    def show_in_one_line(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
         if not category.__module__.startswith(("opensearchpy", "rerank.")):
-            others(message, category, *where, **options)
+            default_showwarning(message, category, filename, lineno, file, line)
         elif str(message) not in shown:
             shown.add(str(message))
             remark(f"warning: {' '.join(str(message).split())}")
 
-    warnings.showwarning = show_here
+    warnings.showwarning = show_in_one_line

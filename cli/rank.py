@@ -3,52 +3,80 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import Any
 
 import click
 
 import rerank
 
-from . import options, output
-from .options import Output, option
-
-
-@options.command(
-    "rank",
-    "Input",
-    options.queries,
-    "Ranking",
-    option("--stack STACK", "Signals, weights or a stack file. Default: the active stack."),
-    options.filters,
-    options.infer,
-    "Output",
-    option("-k N", "Number of documents for each query.", dest="count", default=100),
-    option("--save-run FILE", "Write a TREC run to this file instead of JSON lines to the terminal."),
+from . import output
+from .options import (
+    COUNT,
+    Command,
+    filter_option,
+    infer_option,
+    json_option,
+    option,
+    queries_option,
+    workspace_option,
 )
+
+
+@click.command("rank", cls=Command)
+@queries_option
+@option(
+    "--stack",
+    metavar="STACK",
+    group="Ranking",
+    help="Signals, weights or a stack file. Default: the active stack.",
+)
+@filter_option("Ranking")
+@infer_option("Ranking")
+@option(
+    "-k",
+    "count",
+    metavar="N",
+    type=COUNT,
+    default=100,
+    group="Output",
+    help="Number of documents for each query.",
+)
+@option(
+    "--save-run",
+    metavar="FILE",
+    group="Output",
+    help="Write a TREC run to this file instead of JSON lines to the terminal.",
+)
+@workspace_option
+@json_option
 def command(
-    workspace: rerank.Workspace,
-    progress: output.Bar,
+    folder: str,
     queries: str,
+    stack: str | None,
+    filter: tuple[str, ...],
+    infer: bool,
     count: int,
     save_run: str | None,
-    **settings: Any,
-) -> Iterator[Output]:
+    as_json: bool,
+) -> None:
     """Rank documents for each query of a file, without judgments. Prints one JSON object per query."""
     from rerank.files import check_output
     from rerank.formats import check_run_ids, write_run
 
-    read = rerank.read_queries(queries)
-    if save_run is not None:  # before the long work
-        check_run_ids(query.id for query in read)
+    workspace = rerank.Workspace.open(folder)
+    all_queries = rerank.read_queries(queries)
+    if save_run is not None:  # these raise before the long work
+        check_run_ids(query.id for query in all_queries)
         check_output(save_run, " Q0 ")
-    report = rerank.rank(workspace, read, count, progress=progress, **settings)
+    progress = output.Bar(hidden=as_json)
+    report = rerank.rank(
+        workspace, all_queries, count, stack=stack, filter=filter, infer=infer, progress=progress
+    )
     if save_run is not None:
         write_run(save_run, report.rankings)
         output.note(f"run written to {save_run}")
-    yield Output(report)
-    if save_run is not None:
-        return
-    for query, hits in report.rankings.items():
-        line = {"_id": query, "hits": [{"id": document, "score": score} for document, score in hits]}
-        click.echo(json.dumps(line))
+    if as_json:
+        output.print_json(report)
+    elif save_run is None:
+        for query_id, hits in report.rankings.items():
+            rows = [{"id": document_id, "score": score} for document_id, score in hits]
+            click.echo(json.dumps({"_id": query_id, "hits": rows}))

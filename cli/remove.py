@@ -1,29 +1,27 @@
-"""``rerank remove``: a ranker, or one version of it."""
+"""``rerank remove``: remove a ranker, or one version of it."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 import click
 
 import rerank
 
-from . import options, output
-from .options import Output, option
+from . import output
+from .options import Command, json_option, option, workspace_option
 
 
-@options.command(
-    "remove",
-    options.argument("ranker"),
-    option("--version VERSION", "Remove only this version. `rerank status` lists the versions."),
-)
-def command(
-    workspace: rerank.Workspace, progress: output.Bar, ranker: str, version: str | None
-) -> Iterator[Output]:
+@click.command("remove", cls=Command)
+@click.argument("ranker")
+@option("--version", metavar="VERSION", help="Remove only this version. `rerank status` lists the versions.")
+@workspace_option
+@json_option
+def command(folder: str, ranker: str, version: str | None, as_json: bool) -> None:
     """Remove RANKER. A ranker of the active stack is refused.
 
     Stacks with this ranker can then only be tuned again.
     """
-    removed = workspace.remove_ranker(ranker, version)
-    yield Output({"ranker": ranker, "removed": removed})
+    removed = rerank.Workspace.open(folder).remove_ranker(ranker, version)
+    if as_json:
+        output.print_json({"ranker": ranker, "removed": removed})
+        return
     click.echo(f"{ranker}: removed {', '.join(removed)}")

@@ -1,10 +1,9 @@
-"""``rerank serve``: the HTTP service."""
+"""``rerank serve``: run the HTTP service."""
 
 from __future__ import annotations
 
 import json
 import os
-from typing import Any
 
 import click
 
@@ -12,24 +11,23 @@ from rerank.config import build, values_of
 from rerank.errors import NotInstalledError
 from rerank.service.settings import ServeOptions, Settings, check_exposure, read_tokens
 
-from . import config_options, options
-from .options import option
+from .config_options import given_settings, setting_options
+from .options import Command, json_option, option, workspace_option
 
-_FAMILIES = {"serve": ServeOptions}
-_OPTIONS = (
-    "Access",
-    option("--token-file FILE", "File with one bearer token per line. Default: RERANK_SERVICE_TOKEN."),
-    option("--insecure", "Allow other machines to connect without a token."),
-    options.GENERAL,
-    options.folder,
-    options.as_json,
+_CONFIGURATIONS = {"serve": ServeOptions}
+
+
+@click.command("serve", cls=Command, params=[*setting_options(_CONFIGURATIONS)])
+@option(
+    "--token-file",
+    metavar="FILE",
+    group="Access",
+    help="File with one bearer token per line. Default: RERANK_SERVICE_TOKEN.",
 )
-
-
-@click.command(
-    "serve", cls=options.Command, params=[*config_options.options_for(_FAMILIES), *options.grouped(_OPTIONS)]
-)
-def command(folder: str, as_json: bool, token_file: str | None, insecure: bool, **given: Any) -> None:
+@option("--insecure", is_flag=True, group="Access", help="Allow other machines to connect without a token.")
+@workspace_option
+@json_option
+def command(folder: str, token_file: str | None, insecure: bool, as_json: bool, **settings: object) -> None:
     """Run the HTTP service until Ctrl-C or SIGTERM. New rankers and stacks are loaded within seconds."""
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(variable, "1")  # before NumPy is imported: requests share the cores
@@ -38,10 +36,11 @@ def command(folder: str, as_json: bool, token_file: str | None, insecure: bool, 
     except ModuleNotFoundError as error:
         raise NotInstalledError.of(error, "the service") or error from error
 
-    chosen, tokens = build(ServeOptions, config_options.settings(given, _FAMILIES)), read_tokens(token_file)
-    check_exposure(chosen.host, bool(tokens), insecure)
+    serve_options = build(ServeOptions, given_settings(settings, _CONFIGURATIONS))
+    tokens = read_tokens(token_file)
+    check_exposure(serve_options.host, bool(tokens), insecure)
 
-    def listening(url: str) -> None:
+    def print_url(url: str) -> None:
         click.echo(json.dumps({"url": url, "pid": os.getpid()}) if as_json else f"listening on {url}")
 
-    serve(Settings(folder=folder, tokens=tokens, **values_of(chosen)), listening)
+    serve(Settings(folder=folder, tokens=tokens, **values_of(serve_options)), print_url)

@@ -1,57 +1,69 @@
-"""``rerank status``: contents of a workspace."""
+"""``rerank status``: show the contents of a workspace."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
 
 import rerank
-from rerank.text import join_names, plural
+from rerank.text import count_of, join_names
 
-from . import options, output
-from .options import Output
+from . import output
+from .options import Command, json_option, workspace_option
 from .output import suggested
 
 if TYPE_CHECKING:
-    from rerank.workflows.status import StackState
+    from rerank.workflows.status import RankerState, StackState
 
 
-@options.command("status")
-def command(workspace: rerank.Workspace, progress: output.Bar) -> Iterator[Output]:
+@click.command("status", cls=Command)
+@workspace_option
+@json_option
+def command(folder: str, as_json: bool) -> None:
     """Show documents, rankers, and stacks of a workspace."""
+    workspace = rerank.Workspace.open(folder)
     report = rerank.status(workspace)
-    yield Output(report)
-    documents = plural(report.documents, "document[|s]")
+    if as_json:
+        output.print_json(report)
+        return
+    documents = count_of(report.documents, "document")
     click.echo(f"{documents} ({report.lang or 'no one language'}) in {report.place}")
     for ranker in report.rankers:
-        if ranker.error:
-            click.echo(f"ranker {ranker.name}: {ranker.error}")
-            continue
-        state = "features stored"
-        if ranker.missing_features:
-            missing = plural(ranker.missing_features, "feature[|s]")
-            state = f"{missing} missing: run {suggested('encode')}"
-        older = f"; stacks also use {', '.join(ranker.older)}" if ranker.older else ""
-        click.echo(f"ranker {ranker.name} {ranker.version}: {state}{older}")
-    versions = [stack.stack for stack in report.releases]
-    for stack in (*(stack for stack in report.stacks if stack.stack not in versions), *report.releases):
-        _show_stack(stack)
+        click.echo(_ranker_line(ranker))
+    active_stacks = [state.stack for state in report.releases]
+    for state in report.stacks:
+        if state.stack not in active_stacks:
+            _show_stack(state)
+    for state in report.releases:
+        _show_stack(state)
     if report.rankers and not report.releases:
         click.echo(f"active: {workspace.default_stack}")
 
 
-def _show_stack(row: StackState) -> None:
-    title = f"candidate {row.name}" if row.version is None else f"version {row.version}, {row.name}"
-    if row.since is not None:
-        title += f"{', active' if row.in_use else ', last active'} since {row.since}"
-    retrievers = " and ".join(row.stack.retrievers)
-    click.echo(f"{title}: {plural(row.stack.depth, 'candidate[|s]')} by {retrievers}")
-    output.show_weights(row.stack)
-    if row.gate:
-        measure, value, before = (row.gate[name] for name in ("measure", "value", "before_value"))
-        p = output.p_value(row.gate["p"])
-        click.echo(f"  promoted with {measure} {value:.4f} against {before:.4f} (p {p})")
-    if row.outdated:
-        click.echo(f"  outdated: {join_names(row.outdated)} was trained again; tune the stack again")
+def _ranker_line(ranker: RankerState) -> str:
+    if ranker.error:
+        return f"ranker {ranker.name}: {ranker.error}"
+    state = "features stored"
+    if ranker.missing_features:
+        missing = count_of(ranker.missing_features, "feature")
+        state = f"{missing} missing: run {suggested('encode')}"
+    older_versions = f"; stacks also use {', '.join(ranker.older)}" if ranker.older else ""
+    return f"ranker {ranker.name} {ranker.version}: {state}{older_versions}"
+
+
+def _show_stack(state: StackState) -> None:
+    title = f"candidate {state.name}" if state.version is None else f"version {state.version}, {state.name}"
+    if state.since is not None:
+        title += f"{', active' if state.in_use else ', last active'} since {state.since}"
+    retrievers = " and ".join(state.stack.retrievers)
+    click.echo(f"{title}: {count_of(state.stack.depth, 'candidate')} by {retrievers}")
+    output.show_weights(state.stack)
+    if state.gate:
+        measure = state.gate["measure"]
+        value = state.gate["value"]
+        previous_value = state.gate["before_value"]
+        p = output.p_value(state.gate["p"])
+        click.echo(f"  promoted with {measure} {value:.4f} against {previous_value:.4f} (p {p})")
+    if state.outdated:
+        click.echo(f"  outdated: {join_names(state.outdated)} was trained again; tune the stack again")

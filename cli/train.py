@@ -1,8 +1,9 @@
-"""``rerank train``: judged queries, pairs or links -> rankers."""
+"""``rerank train``: train rankers on judged queries, pairs or links."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,64 +11,135 @@ import click
 import rerank
 from rerank.rankers.registry import families
 from rerank.results import cell, table
-from rerank.text import join_names, plural
+from rerank.text import count_of, join_names
 
-from . import INTERRUPTED, config_options, options, output
-from .options import Output, option
+from . import INTERRUPTED, output
+from .config_options import given_settings, setting_options
+from .options import (
+    Command,
+    first_stage_option,
+    ignore_categories_option,
+    infer_option,
+    json_option,
+    option,
+    workspace_option,
+)
 
 if TYPE_CHECKING:
     from rerank.rankers.training.job import TrainingResult
+    from rerank.workflows.training_data import TrainReport
 
 
-_FAMILIES = {one.name: one.options_class() for one in families().values() if one.fitter}
-_CHOSEN, _SETTINGS = f"{__name__}.chosen", f"{__name__}.settings"
-"""Keys of the families that a command line names, and of the options for their settings."""
-_PRESETS = dict.fromkeys(name for config in _FAMILIES.values() for name in config.presets)
+_CONFIGURATIONS = {
+    family.name: family.options_class() for family in families().values() if family.fitter is not None
+}
+"""Name of a family that can be trained -> its configuration class."""
+_PRESETS = dict.fromkeys(
+    preset for configuration in _CONFIGURATIONS.values() for preset in configuration.presets
+)
+_CHOSEN_CONFIGURATIONS = f"{__name__}.chosen_configurations"
+"""Key of the context for the configurations of the families that a command line names."""
+_SETTING_OPTIONS = f"{__name__}.setting_options"
+"""Key of the context for the options of their settings."""
 
 
-class _Train(options.Command):
-    """Has the settings of the families that its arguments name."""
+class _TrainCommand(Command):
+    """A command with one option for each setting of the families whose rankers the command line names.
+
+    The families are unknown until the command line is read, so the options are made for each call. In docs,
+    which have no command line, the command has the settings of all families.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Choose the families, then read the options."""
-        named = {*args}
-        chosen = [name for name in _FAMILIES if named & {name, *families()[name].rankers}]
-        ctx.meta[_CHOSEN] = {name: _FAMILIES[name] for name in chosen}
-        ctx.meta[_SETTINGS] = config_options.options_for(ctx.meta[_CHOSEN])
+        """Make the options of the families, then read the command line."""
+        chosen = {
+            name: configuration
+            for name, configuration in _CONFIGURATIONS.items()
+            if not {name, *families()[name].rankers}.isdisjoint(args)
+        }
+        ctx.meta[_CHOSEN_CONFIGURATIONS] = chosen
+        ctx.meta[_SETTING_OPTIONS] = setting_options(chosen)
         return super().parse_args(ctx, args)
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """Options of the families, or of all families, and of the command."""
-        if _SETTINGS not in ctx.meta:
-            return [*config_options.options_for(_FAMILIES), *super().get_params(ctx)]
-        return [*ctx.meta[_SETTINGS], *super().get_params(ctx)]
+        """Return the options of the settings, then the other options."""
+        if _SETTING_OPTIONS in ctx.meta:
+            options = ctx.meta[_SETTING_OPTIONS]
+        else:
+            options = setting_options(_CONFIGURATIONS)
+        return [*options, *super().get_params(ctx)]
 
 
-@options.command(
-    "train",
-    options.argument("rankers", nargs=-1, required=True, metavar="RANKER..."),
-    "Input",
-    option("--queries FILE", "Queries, JSON lines."),
-    option("--qrels FILE", "Judgments to train on, BEIR or TREC."),
-    option("--dev-qrels FILE", "Judgments for early stopping. Default: a tenth of the judged queries."),
-    option("--text-pairs FILE", "Pairs of texts for projections, JSON lines.", dest="pairs"),
-    option("--labeled-pairs FILE", "Pairs of documents with labels for concept, TSV.", dest="labeled"),
-    option("--dev-pairs FILE", "Labeled pairs for early stopping of concept.", dest="dev_labeled"),
-    option("--query-text FILE", "Texts for word vectors of queries. Default: the queries."),
-    options.first_stage("the first stage of the workspace"),
-    options.ignore_categories,
-    "Candidates",
-    options.infer,
-    "Training",
-    option("--preset NAME", f"Settings to start from: {', '.join(_PRESETS)}. Default: default."),
-    option("--config FILE", "Settings in TOML.", dest="file"),
-    option("--as NAME", "Name of the trained ranker. Default: RANKER.", dest="as_name"),
-    option("--restart", "Discard an interrupted training."),
-    cls=_Train,
+@click.command("train", cls=_TrainCommand)
+@click.argument("rankers", nargs=-1, required=True, metavar="RANKER...")
+@option("--queries", metavar="FILE", group="Input", help="Queries, JSON lines.")
+@option("--qrels", metavar="FILE", group="Input", help="Judgments to train on, BEIR or TREC.")
+@option(
+    "--dev-qrels",
+    metavar="FILE",
+    group="Input",
+    help="Judgments for early stopping. Default: a tenth of the judged queries.",
 )
+@option(
+    "--text-pairs",
+    "text_pairs",
+    metavar="FILE",
+    group="Input",
+    help="Pairs of texts for projections, JSON lines.",
+)
+@option(
+    "--labeled-pairs",
+    metavar="FILE",
+    group="Input",
+    help="Pairs of documents with labels for concept, TSV.",
+)
+@option("--dev-pairs", metavar="FILE", group="Input", help="Labeled pairs for early stopping of concept.")
+@option(
+    "--query-text",
+    metavar="FILE",
+    group="Input",
+    help="Texts for word vectors of queries. Default: the queries.",
+)
+@first_stage_option(group="Input", default="the first stage of the workspace")
+@ignore_categories_option
+@infer_option("Candidates")
+@option(
+    "--preset",
+    metavar="NAME",
+    group="Training",
+    help=f"Settings to start from: {', '.join(_PRESETS)}. Default: default.",
+)
+@option("--config", "config_file", metavar="FILE", group="Training", help="Settings in TOML.")
+@option(
+    "--as",
+    "as_name",
+    metavar="NAME",
+    group="Training",
+    help="Name of the trained ranker. Default: RANKER.",
+)
+@option("--restart", is_flag=True, group="Training", help="Discard an interrupted training.")
+@workspace_option
+@json_option
 def command(
-    workspace: rerank.Workspace, rankers: tuple[str, ...], file: str | None, **inputs: Any
-) -> Iterator[Output]:
+    folder: str,
+    rankers: tuple[str, ...],
+    queries: str | None,
+    qrels: str | None,
+    dev_qrels: str | None,
+    text_pairs: str | None,
+    labeled_pairs: str | None,
+    dev_pairs: str | None,
+    query_text: str | None,
+    first_stage: str | None,
+    ignore_categories: bool,
+    infer: bool,
+    preset: str | None,
+    config_file: str | None,
+    as_name: str | None,
+    restart: bool,
+    as_json: bool,
+    **settings: object,
+) -> None:
     """Train RANKER... and compute the features of the documents.
 
     RANKER is text, meta or joint (family cnn), lsi, cllsi, opca, cca or s2net (family projection), dense,
@@ -75,52 +147,96 @@ def command(
     or judged queries, concept from labeled pairs, the others from judged queries. Ctrl-C keeps the best
     epoch; the same command resumes.
     """
-    config = config_options.settings(inputs, click.get_current_context().meta[_CHOSEN], file)
-    given = {name: value for name, value in inputs.items() if value is not None}
-    if ("queries" in given) != ("qrels" in given) or ("dev_qrels" in given and "qrels" not in given):
+    workspace = rerank.Workspace.open(folder)
+    chosen_configurations = click.get_current_context().meta[_CHOSEN_CONFIGURATIONS]
+    config = given_settings(settings, chosen_configurations, config_file)
+    if (queries is None) != (qrels is None) or (dev_qrels is not None and qrels is None):
         raise click.UsageError("--queries and --qrels belong together; give both")
-    report = rerank.train(workspace, rankers, config=config, **given)
-    interrupted = any(fitted.interrupted for fitted in report.rankers)
+    report = rerank.train(
+        workspace,
+        rankers,
+        queries=queries or (),
+        qrels=qrels,
+        dev_qrels=dev_qrels,
+        pairs=text_pairs or (),
+        labeled=labeled_pairs or (),
+        dev_labeled=dev_pairs or (),
+        config=config,
+        preset=preset,
+        as_name=as_name,
+        restart=restart,
+        first_stage=first_stage,
+        query_text=query_text,
+        ignore_categories=ignore_categories,
+        infer=infer,
+        progress=output.Bar(hidden=as_json),
+    )
+    interrupted = any(result.interrupted for result in report.rankers)
     if interrupted:
-        output.note("`rerank encode` computes the features of the documents")
-        left = [name for name in rankers if name not in {one.ranker.variant for one in report.rankers}]
-        if left:
-            output.note(f"not trained: {', '.join(left)}; train again")
-    yield Output(report, INTERRUPTED if interrupted else 0)
+        _note_missing_rankers(rankers, report)
+    if as_json:
+        output.print_json(report)
+    else:
+        _show(report)
+    if interrupted:
+        sys.exit(INTERRUPTED)
+
+
+def _note_missing_rankers(rankers: Sequence[str], report: TrainReport) -> None:
+    """Describe the work that an interruption left undone."""
+    output.note("`rerank encode` computes the features of the documents")
+    trained = {result.ranker.variant for result in report.rankers}
+    not_trained = [name for name in rankers if name not in trained]
+    if not_trained:
+        output.note(f"not trained: {', '.join(not_trained)}; train again")
+
+
+def _show(report: TrainReport) -> None:
     if report.train_queries:
-        held = f", held out of the judgments: tune on {report.held_out}" if report.held_out else ""
-        train = plural(report.train_queries, "train quer[y|ies]")
-        dev = plural(report.dev_queries, "dev quer[y|ies]")
-        click.echo(f"{train}, {dev}{held}; candidates by {report.first_stage}")
+        held_out = f", held out of the judgments: tune on {report.held_out}" if report.held_out else ""
+        train_queries = count_of(report.train_queries, "train query")
+        dev_queries = count_of(report.dev_queries, "dev query")
+        click.echo(f"{train_queries}, {dev_queries}{held_out}; candidates by {report.first_stage}")
     if report.train_pairs:
-        train, dev = plural(report.train_pairs, "train pair[|s]"), plural(report.dev_pairs, "dev pair[|s]")
-        click.echo(f"{train}, {dev}")
-    for line in output.counted(
-        (report.unknown_queries, "judged quer[y is|ies are] not in the query file"),
-        (report.unknown_documents, "relevant document[ is|s are] not in the workspace"),
-        (report.without_hits, "quer[y retrieves|ies retrieve] nothing", join_names(report.silent)),
-        (report.inferred_categories, output.INFERRED),
-    ):
-        output.note(line)
-    for fitted in report.rankers:
-        for line in fitted.remarks:
-            click.echo(line)
-        if history := fitted.details.get("history"):
-            click.echo(_history(history))
-        click.echo(f"{fitted.ranker.name} {fitted.ranker.version}: {_described(fitted)}")
+        train_pairs = count_of(report.train_pairs, "train pair")
+        dev_pairs = count_of(report.dev_pairs, "dev pair")
+        click.echo(f"{train_pairs}, {dev_pairs}")
+    _print_notes(report)
+    for result in report.rankers:
+        for remark in result.remarks:
+            click.echo(remark)
+        history = result.details.get("history")
+        if history:
+            click.echo(_history_table(history))
+        click.echo(f"{result.ranker.name} {result.ranker.version}: {_describe(result)}")
 
 
-def _described(fitted: TrainingResult) -> str:
-    text = f"{fitted.unit} {fitted.epoch} of {fitted.epochs} kept" if fitted.epochs else "fitted"
-    if fitted.interrupted:
-        text = f"interrupted, {text if fitted.epoch else 'the start is kept'}"
-    if fitted.dev is not None:
-        text += f"; {fitted.measure} {fitted.dev:.4f}"
-        if fitted.baseline_value is not None:
-            text += f", {fitted.baseline_value:.4f} {fitted.baseline_name}"
+def _print_notes(report: TrainReport) -> None:
+    """Print which judgments could not be used, and which queries got categories."""
+    if report.unknown_queries:
+        output.note(output.not_in_query_file(report.unknown_queries))
+    if report.unknown_documents:
+        output.note(output.not_in_workspace(report.unknown_documents))
+    if report.without_hits:
+        output.note(f"{output.without_candidates(report.without_hits)}: {join_names(report.silent)}")
+    if report.inferred_categories:
+        output.note(output.inferred_categories(report.inferred_categories))
+
+
+def _describe(result: TrainingResult) -> str:
+    text = f"{result.unit} {result.epoch} of {result.epochs} kept" if result.epochs else "fitted"
+    if result.interrupted:
+        text = f"interrupted, {text if result.epoch else 'the start is kept'}"
+    if result.dev is None:
+        return text
+    text += f"; {result.measure} {result.dev:.4f}"
+    if result.baseline_value is not None:
+        text += f", {result.baseline_value:.4f} {result.baseline_name}"
     return text
 
 
-def _history(rows: list[dict[str, Any]]) -> str:
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    return table(names, [[cell(row.get(name)) for name in names] for row in rows], left=())
+def _history_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return a table of the measurements of a training. A column is empty in rows without a value."""
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    cells = [[cell(row.get(name)) for name in columns] for row in rows]
+    return table(columns, cells, left=())

@@ -1,4 +1,4 @@
-"""Results of actions."""
+"""The base of all reports, and tables for the terminal and for notebooks."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ class Report:
     wolf        4
     """
 
-    def __init_subclass__(cls, **more: Any) -> None:
-        super().__init_subclass__(**more)
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
         if "__repr__" not in vars(cls):  # the dataclass would add one with all values
             cls.__repr__ = Report.__repr__  # type: ignore[method-assign]
 
     def __repr__(self) -> str:
         rows = self.rows()
         if rows:
-            texts = {place for place, value in enumerate(rows[0].values()) if isinstance(value, str)}
-            return table(
-                list(rows[0]), [list(map(cell, row.values())) for row in rows[:MOST_ROWS]], left=texts
-            )
-        values = ((field.name, getattr(self, field.name)) for field in fields(self) if field.repr)
-        return f"{type(self).__name__}({', '.join(f'{name}={repr(value)[:200]}' for name, value in values)})"
+            cells = [[cell(value) for value in row.values()] for row in rows[:MOST_ROWS]]
+            text_columns = {column for column, value in enumerate(rows[0].values()) if isinstance(value, str)}
+            return table(list(rows[0]), cells, left=text_columns)
+        shown_fields = [field.name for field in fields(self) if field.repr]
+        values = [f"{name}={repr(getattr(self, name))[:200]}" for name in shown_fields]
+        return f"{type(self).__name__}({', '.join(values)})"
 
     def _repr_html_(self) -> str | None:
         rows = self.rows()
@@ -56,19 +56,31 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
-        return _fields(self)
+        return _fields_as_json(self)
 
 
 def table(
     header: Sequence[str], rows: Sequence[Sequence[str]], *, left: Collection[int] = frozenset({0})
 ) -> str:
-    """Return a text table; ``left``: left-aligned columns."""
-    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
-    lines = []
-    for row in [header, *rows]:
-        cells = [c.ljust(w) if i in left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths))]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join([lines[0], "  ".join("-" * w for w in widths), *lines[1:]])
+    """Return a table as text. left: positions of the columns whose cells start at the left.
+
+    >>> print(table(["", "nDCG"], [["bm25", "0.5"], ["text", "0.25"]]))
+          nDCG
+    ----  ----
+    bm25   0.5
+    text  0.25
+    """
+    widths = [max(len(text) for text in column) for column in zip(header, *rows)]
+    lines = [_table_line(row, widths, left) for row in (header, *rows)]
+    rule = "  ".join("-" * width for width in widths)
+    return "\n".join([lines[0], rule, *lines[1:]])
+
+
+def _table_line(row: Sequence[str], widths: Sequence[int], left: Collection[int]) -> str:
+    cells: list[str] = []
+    for column, (text, width) in enumerate(zip(row, widths)):
+        cells.append(text.ljust(width) if column in left else text.rjust(width))
+    return "  ".join(cells).rstrip()
 
 
 def html_table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -78,40 +90,42 @@ def html_table(rows: Sequence[Mapping[str, Any]]) -> str:
     '<table><tr><th>word</th><th>letters</th></tr><tr><td>&lt;fox&gt;</td><td>3</td></tr></table>'
     """
     head = "".join(f"<th>{escape(name)}</th>" for name in rows[0])
-    body = "".join(
-        f"<tr>{''.join(f'<td>{escape(cell(value))}</td>' for value in row.values())}</tr>"
-        for row in rows[:MOST_ROWS]
-    )
-    return f"<table><tr>{head}</tr>{body}</table>"
+    lines = [f"<tr>{head}</tr>"]
+    for row in rows[:MOST_ROWS]:
+        cells = "".join(f"<td>{escape(cell(value))}</td>" for value in row.values())
+        lines.append(f"<tr>{cells}</tr>")
+    return f"<table>{''.join(lines)}</table>"
 
 
 def cell(value: Any) -> str:
-    """Return a value for a table."""
+    """Return the text of a value in a table; numbers have four decimals."""
     if value is None:
         return ""
     return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
-def plain(value: Any) -> Any:
+def to_json_value(value: Any) -> Any:
     """Return a value as JSON. Numbers that JSON does not have, such as infinity, become None.
 
-    >>> plain({"sizes": (1, 2), "limit": math.inf})
+    >>> to_json_value({"sizes": (1, 2), "limit": math.inf})
     {'sizes': [1, 2], 'limit': None}
     """
     if hasattr(value, "to_json"):
         return value.to_json()
     if is_dataclass(value) and not isinstance(value, type):
-        return _fields(value)
+        return _fields_as_json(value)
     if isinstance(value, Mapping):
-        return {key: plain(one) for key, one in value.items()}
+        return {key: to_json_value(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(one) for one in value]
+        return [to_json_value(item) for item in value]
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if hasattr(value, "tolist"):  # arrays and their numbers
-        return plain(value.tolist())
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        return to_json_value(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
 
 
-def _fields(value: Any) -> dict[str, Any]:
-    return {field.name: plain(getattr(value, field.name)) for field in fields(value) if field.repr}
+def _fields_as_json(value: Any) -> dict[str, Any]:
+    return {field.name: to_json_value(getattr(value, field.name)) for field in fields(value) if field.repr}

@@ -462,6 +462,26 @@ def query_key(text: str) -> str:
     return " ".join(compose(text).lower().split())
 
 
+def plural_of(noun: str) -> str:
+    """Return the plural of an English noun, by the regular rules.
+
+    >>> plural_of("document"), plural_of("judged query"), plural_of("search")
+    ('documents', 'judged queries', 'searches')
+    """
+    if noun.endswith("y"):
+        return f"{noun[:-1]}ies"
+    return f"{noun}es" if noun.endswith(("tch", "rch", "s", "x")) else f"{noun}s"
+
+
+def count_of(number: int, noun: str) -> str:
+    """Return a number and its noun.
+
+    >>> count_of(1, "query"), count_of(2000, "query")
+    ('1 query', '2,000 queries')
+    """
+    return f"{number:,} {noun if number == 1 else plural_of(noun)}"
+
+
 _CHOICE = re.compile(r"\[([^][|]*)\|([^][|]*)\]")
 
 

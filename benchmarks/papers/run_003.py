@@ -48,7 +48,7 @@ from rerank.evaluation.significance import holm, randomization_tests
 from rerank.formats import read_qrels, read_queries
 from rerank.rankers.cnn.config import CnnConfig
 from rerank.records import Qrels, Query
-from rerank.results import plain
+from rerank.results import to_json_value
 from rerank.scoring.build_table import TableRequest, score_table
 from rerank.stack.stack import Stack
 from rerank.tuning.score_table import ScoreTable
@@ -369,7 +369,7 @@ def overlap(collection: Collection) -> dict[str, Any]:
         for document in read_corpus(collection.corpus)
         for categories, grade in wanted.get(document.id, ())
     )
-    return {"overlap": plain(category_overlap(pairs))}
+    return {"overlap": to_json_value(category_overlap(pairs))}
 
 
 def steps(options: argparse.Namespace) -> Iterator[Step]:

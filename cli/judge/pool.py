@@ -1,17 +1,16 @@
-"""``rerank judge pool``: queries and hits to judge by hand."""
+"""``rerank judge pool``: choose queries and hits to judge by hand."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 import rerank
-from rerank.text import plural
+from rerank.text import count_of
 
-from .. import options, output
-from ..options import Output, option
+from .. import output
+from ..options import COUNT, Command, json_option, option, seed_option, workspace_option
 
 if TYPE_CHECKING:
     from rerank.judging.pool import PoolReport
@@ -25,32 +24,47 @@ _REASONS = {
 }
 
 
-@options.command(
-    "pool",
-    "Input",
-    option(
-        "--stack STACK...",
-        "Stacks whose best hits are judged: signals, weights or a file. Repeatable. One stack is pooled with"
-        " its first stage.",
-        dest="stacks",
-        required=True,
-    ),
-    option("--queries FILE", "Queries, JSON lines; `count`: number of searches.", required=True),
-    "Pool",
-    option("--count N", "Number of queries.", default=50),
-    option("--top N", "Number of hits of each stack for a query.", default=10),
-    options.GENERAL,
-    option("--out FILE", "File of the pool, for example pool.json.", required=True),
-    options.seed,
+@click.command("pool", cls=Command)
+@option(
+    "--stack",
+    "stacks",
+    metavar="STACK",
+    multiple=True,
+    required=True,
+    group="Input",
+    help="Stacks whose best hits are judged: signals, weights or a file. Repeatable. One stack is pooled with"
+    " its first stage.",
 )
+@option(
+    "--queries",
+    metavar="FILE",
+    required=True,
+    group="Input",
+    help="Queries, JSON lines; `count`: number of searches.",
+)
+@option("--count", metavar="N", type=COUNT, default=50, group="Pool", help="Number of queries.")
+@option(
+    "--top",
+    metavar="N",
+    type=COUNT,
+    default=10,
+    group="Pool",
+    help="Number of hits of each stack for a query.",
+)
+@option("--out", metavar="FILE", required=True, help="File of the pool, for example pool.json.")
+@seed_option
+@workspace_option
+@json_option
 def command(
-    workspace: rerank.Workspace,
-    progress: output.Bar,
+    folder: str,
     stacks: tuple[str, ...],
     queries: str,
+    count: int,
+    top: int,
     out: str,
-    **settings: Any,
-) -> Iterator[Output]:
+    seed: int,
+    as_json: bool,
+) -> None:
     """Choose queries and pool the best hits of stacks, to be judged by hand.
 
     Half of the queries are the most frequent ones, or a random sample if no query has a `count`. On the other
@@ -59,11 +73,15 @@ def command(
     from rerank.files import check_output
     from rerank.judging.pool import POOL_MARK, PoolOptions, judged_file, make_pool
 
-    check_output(out, POOL_MARK)
+    workspace = rerank.Workspace.open(folder)
+    check_output(out, POOL_MARK)  # raises before the long work
     judged = judged_file(out)
-    report = make_pool(workspace, stacks, queries, PoolOptions(**settings), progress)
+    pool_options = PoolOptions(count=count, top=top, seed=seed)
+    report = make_pool(workspace, stacks, queries, pool_options, output.Bar(hidden=as_json))
     report.pool.save(out)
-    yield Output(report)
+    if as_json:
+        output.print_json(report)
+        return
     show(report)
     click.echo(f"\nwritten to {out}; {output.suggested('serve', '--judge', out)} shows it to judges")
     if judged.exists():
@@ -75,14 +93,14 @@ def show(report: PoolReport) -> None:
     pool = report.pool
     minutes = max(round(pool.hits * SECONDS / 60), 1)
     click.echo(
-        f"{plural(len(pool.queries), output.QUERIES)}, {plural(pool.hits, 'hit[|s]')} to judge: about"
-        f" {plural(minutes, 'minute[|s]')} at {SECONDS} seconds each"
+        f"{count_of(len(pool.queries), 'query')}, {count_of(pool.hits, 'hit')} to judge: about"
+        f" {count_of(minutes, 'minute')} at {SECONDS} seconds each"
     )
     for reason, count in report.reasons.items():
-        click.echo(f"  {plural(count, output.QUERIES)} {_REASONS[reason]}")
+        click.echo(f"  {count_of(count, 'query')} {_REASONS[reason]}")
     for stack in pool.stacks:
         click.echo(f"  the best {pool.top} hits of {stack}")
     if report.without_hits:
-        output.note(plural(report.without_hits, "quer[y has|ies have] no hits and [is|are] left out"))
+        output.note(f"left out {count_of(report.without_hits, 'query')} without hits")
     if not report.difference:
         output.note("the stacks return the same hits for all ranked queries")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rerank.records import Qrels
-from rerank.text import plural
+from rerank.text import count_of
 
 TOP = 10
 """Ranks from 1 to this one are counted: judged@10."""
@@ -40,7 +40,7 @@ class JudgedHits:
         >>> JudgedHits(266, 1500).describe_unjudged("bm25")
         '1,234 of 1,500 hits at ranks 1 to 10 of bm25 are not judged'
         """
-        hits = plural(self.hits, "hit[|s]")
+        hits = count_of(self.hits, "hit")
         return f"{self.hits - self.judged:,} of {hits} at ranks 1 to {TOP} of {label} are not judged"
 
 

@@ -30,8 +30,8 @@ from rerank.judging.log import ClickLog, ClickOptions
 from rerank.judging.page_views import Documents, Ints, PageViews, Shown, page_views, resolve_documents
 from rerank.judging.srw import SrwCounts
 from rerank.progress import Progress
-from rerank.results import Report, plain
-from rerank.text import join_names, plural
+from rerank.results import Report, to_json_value
+from rerank.text import count_of, join_names
 from rerank.workspace import Workspace, WorkspaceOrPath
 
 DEV_SHARE = 5
@@ -190,13 +190,13 @@ def _check_log(log: ClickLog) -> None:
     if log.future_clicks:
         example = log.drops.example("events in the future")
         raise InputError(
-            f"all {plural(log.future_clicks, 'click[|s]')} are in the future, {example} first; correct the"
+            f"all {count_of(log.future_clicks, 'click')} are in the future, {example} first; correct the"
             " timestamps"
         )
     if not log.events:
         raise InputError("the log has no events; give the records of ubi_events")
     raise InputError(
-        f"none of {plural(log.events, 'event[|s]')} is a click that can be used; {_most_frequent(log.drops)};"
+        f"none of {count_of(log.events, 'event')} is a click that can be used; {_most_frequent(log.drops)};"
         f" the clicks are {', '.join(log.options.clicks)} (--clicks)"
     )
 
@@ -242,7 +242,7 @@ def _write(folder: Path, log: ClickLog, documents: Documents, views: PageViews) 
         write_judgments(folder / DEV, dev)
     files = (_part(train), None if dev is None else _part(dev))
     report = _report(folder, log, views, counts, files)
-    write_text(folder / REPORT, json.dumps(plain(report), ensure_ascii=False, indent=1) + "\n")
+    write_text(folder / REPORT, json.dumps(to_json_value(report), ensure_ascii=False, indent=1) + "\n")
     return report
 
 
@@ -333,7 +333,7 @@ def _warnings(log: ClickLog, views: PageViews, rates: list[float], dev: JudgedPa
         missing = "" if dev is not None else "; grades count clicks, and there is no dev.tsv"
         yield f"{views.reason}{missing}"
     if page_views < FEW_PAGE_VIEWS:
-        yield f"{plural(page_views, 'page view[|s]')}: {FEW_PAGE_VIEWS:,} or more train better rankers"
+        yield f"{count_of(page_views, 'page view')}: {FEW_PAGE_VIEWS:,} or more train better rankers"
     if rates and rates[0] > TRUST:
         yield (
             f"{rates[0]:.0%} of the first hits are clicked, so users may trust the first hit: tune on queries"

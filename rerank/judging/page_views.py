@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rerank.errors import InputError
 from rerank.judging.drops import Drops
 from rerank.judging.log import ClickLog, is_missing
-from rerank.text import join_names
+from rerank.text import count_of, join_names
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -149,8 +149,9 @@ def resolve_documents(log: ClickLog, workspace: KnowsIds | None) -> Documents:
                 id for id, used in zip(candidates[best], in_events) if used and id not in known_ids
             )
             names = " and ".join(fields[: len(candidates)])
+            documents = count_of(total, "document")
             raise InputError(
-                f"{total - counts[best]:,} of {total:,} documents of the log are not in the workspace, for"
+                f"{total - counts[best]:,} of {documents} of the log are not in the workspace, for"
                 f" example {example!r} (field {names} of the log, _id of the workspace); name the field"
                 " with the _id in --id-field, or the workspace with -w"
             )

@@ -20,7 +20,7 @@ from rerank.errors import UsageError
 from rerank.evaluation.ranks import RankMeasure
 from rerank.evaluation.significance import Gain, gain_of
 from rerank.records import Qrels
-from rerank.results import plain
+from rerank.results import to_json_value
 from rerank.stack.linear import Linear
 from rerank.stack.normalize import FITTED, TRIED, Moments, normalize
 from rerank.tuning.grid import MAX_SETTINGS, PARTS, RAW_PARTS, SAME, Grid, GridLimits, weight_grid
@@ -119,7 +119,7 @@ class TuningResult:
         """Return the fields for the stack file as JSON values."""
         omitted = ("combiner", "fitted", "per_query")
         values = {name: value for name, value in vars(self).items() if name not in omitted}
-        return json.loads(json.dumps(plain(values)), parse_float=lambda text: round(float(text), 6))  # type: ignore[no-any-return]
+        return json.loads(json.dumps(to_json_value(values)), parse_float=lambda text: round(float(text), 6))  # type: ignore[no-any-return]
 
 
 def tune(

@@ -11,7 +11,7 @@ from rerank.evaluation.measures import MEASURES, check_measures, evaluate_runs
 from rerank.evaluation.significance import compare
 from rerank.inputs import Judgments, Queries
 from rerank.progress import Progress
-from rerank.results import Report, plain
+from rerank.results import Report, to_json_value
 from rerank.stack.stack import Stack
 from rerank.text import join_names
 from rerank.workflows.encode import encode
@@ -123,7 +123,7 @@ def promote(
     if (report.shown or force) and not dry_run:
         if workspace.releases != releases or workspace.stack(name, latest=True) != tuned:
             raise BusyError(f"{workspace.folder}: a stack changed during the comparison; compare again")
-        values: dict[str, Any] = plain(report)
+        values: dict[str, Any] = to_json_value(report)
         stored = ("measure", "queries", "value", "before_value", "p")
         workspace.use_stack(candidate, gate={key: values[key] for key in stored})
         report.promoted = True

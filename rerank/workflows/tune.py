@@ -20,7 +20,7 @@ from rerank.inputs import Judgments, Queries
 from rerank.order import rank
 from rerank.progress import Progress
 from rerank.records import Qrels, SearchTemplate
-from rerank.results import Report, plain
+from rerank.results import Report, to_json_value
 from rerank.scoring.build_table import ScoringReport
 from rerank.scoring.second_phase import rescore
 from rerank.stack.file import MODEL, STACK, SecondPhase
@@ -79,7 +79,7 @@ class TuneReport(Report):
             "scoring": self.scoring,
             "judged_at_10": self.judged_at_10,
         }
-        return {**self.stack.to_json(), **plain(more)}
+        return {**self.stack.to_json(), **to_json_value(more)}
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row per signal."""

@@ -153,8 +153,8 @@ def test_documents_without_text_or_categories_are_kept_and_counted(run, tmp_path
     file.write_text("\n".join(map(json.dumps, documents)))
     done = run("ingest", file, "-w", tmp_path / "ws").ok()
     assert "3 added" in done.out
-    assert "2 documents have neither title nor text" in done.err
-    assert "2 documents have no categories" in done.err
+    assert "2 documents without title and text" in done.err
+    assert "2 documents without categories" in done.err
     assert [hit["id"] for hit in run("query", "cells", "-w", tmp_path / "ws", "--json").json["hits"]] == [
         "title"
     ]

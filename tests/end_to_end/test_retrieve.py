@@ -109,7 +109,7 @@ def test_documents_without_features_are_not_retrieved(run, small, workspace, wri
     assert run("ingest", more, "-w", workspace, "--no-encode").code == 0
     query = ["query", text, "--stack", "tfidf*0.5+text*0.5", "--retrieve", "text", "-w", workspace]
     result = run(*query)
-    assert "1 document has no features of text" in result.err
+    assert "1 document without features of text" in result.err
     assert run("encode", "--retrieve", "text", "-w", workspace, "--json").json["encoded"]["text"] == 1
     assert "cannot be found" not in run(*query).err
 

@@ -11,8 +11,11 @@ import pytest
 from tests.support.processes import output
 from tests.unit.test_architecture import COMMANDS, LIBRARY, ROOT, nodes
 
-FINDINGS = {"C901": 0, "PLR0912": 0, "PLR0913": 27, "PLR0915": 0}
-"""Findings of ruff at a complexity of 15: complexity, branches, arguments and statements."""
+FINDINGS = {"C901": 0, "PLR0912": 0, "PLR0913": 24, "PLR0915": 0}
+"""Findings of ruff at a complexity of 15: complexity, branches, arguments and statements.
+
+Arguments are counted in the library only: a command of Click has one for each option.
+"""
 LONG_FUNCTIONS = 0
 """Functions of more than 60 lines."""
 
@@ -21,6 +24,7 @@ LONG_FUNCTIONS = 0
 def findings() -> Counter[str]:
     command = [sys.executable, "-m", "ruff", "check", "--isolated", "--output-format", "json", "--exit-zero"]
     command += ["--select", ",".join(FINDINGS), "--config", "lint.mccabe.max-complexity=15", "rerank", "cli"]
+    command += ["--per-file-ignores", "cli/*.py:PLR0913"]
     return Counter(finding["code"] for finding in json.loads(output(*command, cwd=ROOT)))
 
 
@@ -49,7 +53,7 @@ VAGUE_NAMES = frozenset(_VAGUE.split())
 """Names of variables and parameters that do not say what the value is."""
 LIMITS = {
     "rerank": {"vague names": 3.2, "double assignments": 2.6, "comprehensions": 34.5},
-    "cli": {"vague names": 12.4, "double assignments": 5.4, "comprehensions": 26.4},
+    "cli": {"vague names": 0.8, "double assignments": 0.0, "comprehensions": 13.3},
 }
 """Vague names per 100 variables and parameters; the others per 1,000 lines."""
 

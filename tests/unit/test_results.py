@@ -12,7 +12,7 @@ import numpy as np
 from opensearchpy import OpenSearchWarning
 from rerank.cli.program import show_once
 
-from rerank.results import Report, plain
+from rerank.results import Report, to_json_value
 from rerank.workspace import Workspace
 
 
@@ -48,12 +48,12 @@ def test_a_report_converts_to_json(tmp_path):
         "values": [0.5, 3, [0, 1]],
         "nested": None,
     }
-    assert plain([one]) == [values]
+    assert to_json_value([one]) == [values]
 
 
 def test_numbers_outside_json_become_null():
     values = {"limit": math.inf, "losses": np.array([np.nan, 0.5]), "score": np.float32(-np.inf)}
-    assert json.loads(json.dumps(plain(values), allow_nan=False)) == {
+    assert json.loads(json.dumps(to_json_value(values), allow_nan=False)) == {
         "limit": None,
         "losses": [None, 0.5],
         "score": None,

@@ -13,7 +13,7 @@ from rerank.progress import Progress
 from rerank.rankers.base import Ranker
 from rerank.rankers.training.data import TrainingData
 from rerank.records import LabeledPair
-from rerank.results import plain
+from rerank.results import to_json_value
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,6 @@ class TrainingResult:
             "measure": self.measure,
             "without": self.baseline_name,
             "unit": self.unit,
-            "remarks": plain(self.remarks),
-            "details": plain(self.details),
+            "remarks": to_json_value(self.remarks),
+            "details": to_json_value(self.details),
         }

@@ -98,9 +98,9 @@ def test_judgments_with_unknown_ids_are_counted(run, made, tmp_path):
     tune = ("tune", "--stack", "tfidf,bm25", "--out", tmp_path / "stack.json")
     for command in (tune, ("evaluate", "--stack", "bm25")):
         done = run(*command, *judged).ok()
-        assert "1 judged query is not in the query file" in done.err
-        assert "1 relevant document is not in the workspace" in done.err
-        assert "1 query retrieves nothing" in done.err
+        assert "1 judged query not in the query file" in done.err
+        assert "1 relevant document not in the workspace" in done.err
+        assert "1 query without candidates" in done.err
 
 
 def test_titles_are_cut_only_in_a_terminal(run, made, monkeypatch):
@@ -122,7 +122,7 @@ def test_quiet_changes_only_standard_error(run, made, place):
     normal = evaluate_bm25(run, made, "all.tsv")
     assert (quiet.code, quiet.err) == (0, "")
     assert quiet.out == normal.out
-    assert "1 query retrieves" in normal.err  # unaffected by the option
+    assert "1 query without candidates" in normal.err  # unaffected by the option
 
 
 def test_an_unknown_command_has_a_suggestion(run):
@@ -158,8 +158,8 @@ def test_the_words_of_a_query_need_no_quotes(run, made):
     assert run("query", "wolf", "at", "night", *where).json == run("query", "wolf at night", *where).json
 
 
-def test_counts_in_messages_use_the_plural_function():
-    """Messages do not put a count before a plural noun. They call rerank.text.plural."""
+def test_counts_in_messages_agree_with_their_nouns():
+    """Messages do not put a count before a plural noun. They call rerank.text.count_of."""
     nouns = "queries documents pairs links judgments hits features steps texts terms candidates nodes folds"
     counted = re.compile(rf" (?:[a-z]+ )?(?:{'|'.join(nouns.split())})\b")
     fixed = []
