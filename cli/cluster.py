@@ -79,7 +79,7 @@ def connection_settings(
 def ubi_settings(url: str | None, profile: str | None, workspace: rerank.Workspace | None) -> Settings | None:
     """Return the settings of the cluster of a click log; None without URL.
 
-    The credentials are those of the profile, or of the workspace if its documents are in the same cluster.
+    It has the credentials of the profile, or of the workspace if its documents are in the same cluster.
 
     Raises UsageError for a wrong URL or profile.
     """

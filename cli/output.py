@@ -47,7 +47,7 @@ _COMMAND = re.compile(r"`(rerank [^`]+)`")
 
 @dataclass
 class Session:
-    """What the user chose for all messages of one call of the command line.
+    """The choices of the user for all messages of one call of the command line.
 
     quiet:     print only results and errors.
     workspace: the folder that the user named with --workspace, or None.
@@ -284,7 +284,7 @@ def warn_of_unjudged(hits: Mapping[str, JudgedHits], irrelevant_judged: bool) ->
 
 
 def print_scoring_notes(scoring: ScoringReport) -> None:
-    """Print what a scoring left out, and what it computed again."""
+    """Print the records that a scoring left out, and the features that it computed again."""
     for line in _scoring_notes(scoring):
         note(line)
 

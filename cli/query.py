@@ -175,7 +175,7 @@ def _make_query(
     params: Mapping[str, Any],
     lexical_text: str | None,
 ) -> rerank.Query:
-    """Return the query. Raises UsageError for an empty text, or a language that is no code."""
+    """Return the query. Raises UsageError for an empty text, or an invalid language code."""
     from rerank.text import language
 
     language(lang)  # raises for a text that is no language code
