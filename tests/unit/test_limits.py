@@ -4,6 +4,7 @@ import ast
 import json
 import sys
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,7 @@ def test_code_does_not_become_harder_to_read(package, kind):
     assert measured <= LIMITS[package][kind], "\n".join(examples)
 
 
+@cache
 def readability(package: Path) -> dict[str, tuple[float, list[str]]]:
     """Return kind -> (its frequency, the lines of its instances) for all modules of a package."""
     lines = variables = 0
@@ -74,7 +76,7 @@ def readability(package: Path) -> dict[str, tuple[float, list[str]]]:
     for path in sorted(package.rglob("*.py")):
         text = path.read_text("utf-8")
         lines += len(text.splitlines())
-        for node in ast.walk(ast.parse(text)):
+        for node in nodes(path):
             place = f"{path.relative_to(package.parent)}:{getattr(node, 'lineno', 0)}"
             name = variable_name(node)
             if name is not None:

@@ -345,6 +345,6 @@ def test_long_words_of_users_take_no_memory(unencoded):
     for number in range(20):
         ask(number)
     before = resident()
-    for number in range(200):
+    for number in range(100):
         ask(number)
-    assert resident() - before < 20_000_000
+    assert resident() - before < 10_000_000
