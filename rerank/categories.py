@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import combinations, pairwise
 from typing import TYPE_CHECKING
 
-from rerank.text import normalize, plural
+from rerank.text import count_of, normalize
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -41,7 +41,7 @@ def path_names(categories: Iterable[str]) -> tuple[list[str], list[str]]:
     levels. ``HIV/AIDS`` among flat names is not a path.
 
     >>> path_names(["C.2.4", "C.1", "x"])[0], path_names(["HIV/AIDS", "Immunology", "Na/K"])
-    (['C.2.4', 'C.1'], ([], ["2 categories with '/' are not paths: few share a prefix"]))
+    (['C.2.4', 'C.1'], ([], ["2 categories with '/': no paths, because few share a prefix"]))
     """
     names = list(dict.fromkeys(categories))
     roots = Counter((parents_of_path(name) or [name])[-1] for name in names)
@@ -59,8 +59,8 @@ def path_names(categories: Iterable[str]) -> tuple[list[str], list[str]]:
         if len(shared) >= SHARED_PREFIXES * len(members):
             separators.add(separator)
         else:
-            count = plural(len(members), f"categor[y|ies] with {separator!r}")
-            remarks.append(f"{count} are not paths: few share a prefix")
+            count = count_of(len(members), "category")
+            remarks.append(f"{count} with {separator!r}: no paths, because few share a prefix")
     paths = [name for separator in separators for name in names_by_separator[separator]]
     return [name for name in names if name in set(paths)], remarks
 

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from rerank.errors import UsageError
-from rerank.text import compose, normalize, plural, query_language, without_stop_words
+from rerank.text import compose, count_of, normalize, query_language, without_stop_words
 
 if TYPE_CHECKING:
     import numpy as np
@@ -202,8 +202,8 @@ class Qrels(Mapping[str, Mapping[str, int]]):
         return len(self._grades)
 
     def __repr__(self) -> str:
-        judged = plural(sum(map(len, self._grades.values())), "judgment[|s]")
-        return f"Qrels({plural(len(self), 'quer[y|ies]')}, {judged})"
+        judged = count_of(sum(map(len, self._grades.values())), "judgment")
+        return f"Qrels({count_of(len(self), 'query')}, {judged})"
 
     def relevant(self, query: str) -> dict[str, int]:
         """Return relevant document -> grade."""

@@ -482,18 +482,6 @@ def count_of(number: int, noun: str) -> str:
     return f"{number:,} {noun if number == 1 else plural_of(noun)}"
 
 
-_CHOICE = re.compile(r"\[([^][|]*)\|([^][|]*)\]")
-
-
-def plural(count: int, words: str) -> str:
-    """Return a number and its noun, from ``[one|many]``.
-
-    >>> plural(1, "[query retrieves|queries retrieve] nothing"), plural(2000, "pair[|s]")
-    ('1 query retrieves nothing', '2,000 pairs')
-    """
-    return f"{count:,} {_CHOICE.sub(lambda match: match[1 if count == 1 else 2], words)}"
-
-
 def join_names(names: Sequence[str], most: int = 5) -> str:
     """Return the first names and the number of others.
 

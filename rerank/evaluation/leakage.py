@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rerank.records import Qrels
-from rerank.text import plural
+from rerank.text import count_of
 
 HOW = {"trained": "trained on", "stopped": "stopped on", "tuned": "tuned on"}
 
@@ -108,7 +108,7 @@ def format_leakage(leaks: Iterable[Leak], queries: int) -> str:
     for leak in dict.fromkeys(leaks):
         by.setdefault(leak.of, []).append(f"{HOW[leak.how]} {leak.queries}")
     each = "; ".join(f"{of} was {' and '.join(how)}" for of, how in by.items())
-    return f"{each} of {'these' if queries != 1 else 'this'} {plural(queries, 'quer[y|ies]')}"
+    return f"{each} of {'these' if queries != 1 else 'this'} {count_of(queries, 'query')}"
 
 
 def without_training_documents(

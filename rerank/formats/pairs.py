@@ -11,7 +11,7 @@ from rerank.formats.lines import read_json_lines
 from rerank.formats.opening import Source, name_of
 from rerank.formats.tables import read_rows
 from rerank.records import LabeledPair
-from rerank.text import plural
+from rerank.text import count_of
 
 Known = Callable[[Iterable[str]], Collection[str]]
 
@@ -86,7 +86,7 @@ def read_labeled_pairs(source: Source, known: Known | None = None) -> list[Label
     if len({pair.related for pair in pairs}) < 2:
         one, other = ("related", "unrelated")[:: 1 if pairs and pairs[0].related else -1]
         raise InputError(
-            f"{name_of(source)}: {plural(len(pairs), 'pair[|s]')}, and all {one}; add {other} pairs"
+            f"{name_of(source)}: {count_of(len(pairs), 'pair')}, and all {one}; add {other} pairs"
         )
     return pairs
 

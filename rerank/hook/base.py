@@ -23,7 +23,7 @@ from rerank.hook.readiness import PATIENCE, check_service, field_problems, index
 from rerank.results import Report
 from rerank.stack.relevance import check_min_score
 from rerank.stack.stack import Stack
-from rerank.text import join_names, plural
+from rerank.text import count_of, join_names
 from rerank.workspace import Workspace
 
 STATISTICS = "/_plugins/_rerank_stack/stats"
@@ -212,7 +212,7 @@ class Hook(ABC):
     def _lacking(self, nodes: Mapping[str, str | None]) -> list[str]:
         """The problem that nodes lack plugins."""
         lacking = [name for name, version in nodes.items() if version is None]
-        where = f"{', '.join(lacking)} ({len(lacking)} of {plural(len(nodes), 'node[|s]')})"
+        where = f"{', '.join(lacking)} ({len(lacking)} of {count_of(len(nodes), 'node')})"
         names = " and ".join(self.plugins)
         return [f"plugin missing on {where}: {names}; {self.remedy}"] if lacking else []
 

@@ -13,7 +13,7 @@ from rerank.errors import EngineError, InputError, UsageError, WorkspaceError
 from rerank.files import parse_json
 from rerank.stack.parse import parse_stack
 from rerank.stack.signals import FieldSignal, is_field, ranker_names
-from rerank.text import plural
+from rerank.text import count_of
 from rerank.workspace import Workspace
 
 _JSON, _HIT = 2**20, 600
@@ -74,7 +74,7 @@ def service_problems(
     most = about.get("max_candidates")
     if isinstance(most, int) and depth > most:
         problems.append(
-            f"takes {plural(most, 'candidate[|s]')}, but the depth is {depth}: no search would be reranked;"
+            f"takes {count_of(most, 'candidate')}, but the depth is {depth}: no search would be reranked;"
             f" start it with --max-candidates {depth}, or install with --depth {most}"
         )
     problems += _size_problems(about, stack, depth)
@@ -94,7 +94,7 @@ def _size_problems(about: Mapping[str, Any], stack: str | None, depth: int) -> l
         return []
     fitting = max((most - _JSON) // hit, 1)
     return [
-        f"takes bodies of {most:,} bytes, but {plural(depth, 'candidate[|s]')} with features can have"
+        f"takes bodies of {most:,} bytes, but {count_of(depth, 'candidate')} with features can have"
         f" {size:,}; start it with --max-body {size}, or install with --depth {fitting}"
     ]
 
@@ -129,14 +129,14 @@ def index_problems(
         )
     try:
         engine.index.check()
-        count, lacking = engine.missing_features, "document[ has|s have] no features of {}"
+        count, lacking = engine.missing_features, "without features of {}"
         if engine.attached_features is not None:  # moved documents with the same text make searches slower
             count = engine.attached_features.changed
-            lacking = "document[ is|s are] new, moved, or written since {} was encoded"
+            lacking = "new, moved, or written since {} was encoded"
         for name, version in workspace.versions().items():
             missing = count(name, version)
             if missing:
-                problems.append(f"{plural(missing, lacking).format(name)}; encode them")
+                problems.append(f"{count_of(missing, 'document')} {lacking.format(name)}; encode them")
     except (EngineError, UsageError, WorkspaceError) as error:
         problems.append(str(error))
     return problems

@@ -22,7 +22,7 @@ from rerank.files import DISK_ERRORS, sync_folder, trouble
 from rerank.formats.lines import check_fields, decode
 from rerank.formats.opening import name_of
 from rerank.records import Qrels
-from rerank.text import plural
+from rerank.text import count_of
 
 HIGHEST_GRADE = 3
 LONGEST_NAME = 100
@@ -92,14 +92,14 @@ class JudgmentSummary:
 
         >>> lines = [HandJudgment("q1", "a", 3, by="ann"), HandJudgment("q1", "a", 1, by="ben")]
         >>> summarize_judgments(lines).describe()
-        '1 document has several judges; 1 has different grades, 1 of these by 2 or more; the median counts'
+        '1 document with several judges; 1 with different grades, 1 of these by 2 or more; the median counts'
         """
         if not self.shared:
             return ""
         far = sum(disagreement.difference >= 2 for disagreement in self.disagreements)
         return (
-            f"{plural(self.shared, 'document[ has|s have] several judges')};"
-            f" {plural(len(self.disagreements), '[has|have] different grades')}, {far} of these by 2 or more;"
+            f"{count_of(self.shared, 'document')} with several judges;"
+            f" {len(self.disagreements)} with different grades, {far} of these by 2 or more;"
             " the median counts"
         )
 

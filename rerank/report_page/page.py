@@ -21,7 +21,7 @@ from rerank.inputs import Queries, as_queries
 from rerank.records import Query
 from rerank.report_page.tables import EvaluationReport
 from rerank.stack.ranking import Hit
-from rerank.text import plural
+from rerank.text import count_of
 from rerank.workspace import Workspace, WorkspaceOrPath
 
 MOST_QUERIES = 1000
@@ -60,7 +60,7 @@ def evaluation_page(
         .render(
             r=report,
             verdict=_verdict(report, protocol, stack, measure),
-            collection=f"{workspace.folder.resolve().name}, {plural(len(workspace.engine), 'document[|s]')}",
+            collection=f"{workspace.folder.resolve().name}, {count_of(len(workspace.engine), 'document')}",
             date=datetime.now(timezone.utc).strftime("%Y-%m-%d"),
             version=rerank.__version__,
             split=split,
@@ -128,10 +128,10 @@ def _verdict(report: EvaluationReport, protocol: str, stack: str, measure: str) 
     c = _compared(report).get((protocol, stack))
     if c is None:
         values = {(one.protocol, one.stack): one.measures[measure] for one in report.results}
-        return f"{values[protocol, stack]:.4f} {measure} over {plural(report.queries, 'quer[y|ies]')}"
+        return f"{values[protocol, stack]:.4f} {measure} over {count_of(report.queries, 'query')}"
     delta = f"{c.delta:+.2f}" if abs(c.delta) >= 0.01 else f"{c.delta:+.4f}"
     p = f"p = {c.p_holm:.4f}" if c.p_holm >= 0.0001 else "p < 0.0001"
-    equal, better = report.queries - c.wins - c.losses, plural(c.wins, "quer[y|ies]")
+    equal, better = report.queries - c.wins - c.losses, count_of(c.wins, "query")
     return f"{delta} {measure} ({p}): {better} better, {c.losses} worse, {equal} equal"
 
 

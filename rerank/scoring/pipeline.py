@@ -24,7 +24,7 @@ from rerank.stack.ranking import Ranking
 from rerank.stack.relevance import check_min_score
 from rerank.stack.signals import SEARCH, check_retrieves, resolve
 from rerank.stack.stack import Stack
-from rerank.text import plural
+from rerank.text import count_of
 
 STAGES = ("engine", "transfer", "encode", "score", "then")
 
@@ -143,7 +143,7 @@ class Pipeline:
 
     def __repr__(self) -> str:
         signals = ", ".join((*self.engine.first_stages, *self.rankers))
-        size = plural(len(self.engine), "document[|s]")
+        size = count_of(len(self.engine), "document")
         return f"Pipeline({type(self.engine).__name__}, {size}, signals {signals})"
 
     def scorer(self, signals: Sequence[str], first_stage: str) -> Scorer:

@@ -12,7 +12,7 @@ from typing import Any
 from rerank.errors import UsageError
 from rerank.scoring.scorer import StageTimer
 from rerank.service.ubi_log import SearchRecord
-from rerank.text import plural
+from rerank.text import count_of
 
 _MEMORY = 0.8  # weight of earlier documents in the mean cost
 _RELIEF = 0.9  # factor of a cost that refused work, so that one slow moment does not refuse work forever
@@ -115,7 +115,7 @@ class RequestContext(StageTimer):
         if needed > remaining:
             self.costs.relax(names)
             raise UsageError(
-                f"to encode {plural(documents, 'document[|s]')} takes about {needed:.0f} s, but"
+                f"to encode {count_of(documents, 'document')} takes about {needed:.0f} s, but"
                 f" {max(remaining, 0):.0f} s are left; send fewer or shorter documents"
             )
 

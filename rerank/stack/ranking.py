@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rerank.errors import UsageError
 from rerank.records import Document
 from rerank.results import MOST_ROWS, html_table
-from rerank.text import plural
+from rerank.text import count_of
 
 Array = NDArray[np.float64]
 
@@ -107,7 +107,7 @@ class Ranking:
 
     def __repr__(self) -> str:
         best = ", ".join(self.ids[:3]) + (", …" if len(self) > 3 else "")
-        return f"Ranking({plural(len(self), 'document[|s]')} by {' + '.join(self.signals)}: {best})"
+        return f"Ranking({count_of(len(self), 'document')} by {' + '.join(self.signals)}: {best})"
 
     def rows(self) -> list[dict[str, Any]]:
         """Return table rows of the first hits."""

@@ -18,7 +18,7 @@ from rerank.scoring.pipeline import Pipeline, check_filters
 from rerank.scoring.vector_cache import VectorCache
 from rerank.stack.parse import retriever_depths
 from rerank.stack.stack import Stack
-from rerank.text import plural
+from rerank.text import count_of
 from rerank.tuning.score_table import ScoreTable
 from rerank.workflows.encode import encode
 from rerank.workspace import Workspace
@@ -162,9 +162,9 @@ def check_search(workspace: Workspace, search: SearchTemplate, queries: Sequence
             raise InputError(f"{search}: has none of the queries; make the run with the ids of --queries")
         unknown = sorted(hits - workspace.engine.contains(hits))
         if unknown:
-            problem = plural(len(unknown), "document[ is|s are] not in the workspace")
             raise InputError(
-                f"{search}: {problem} ({unknown[0]!r} first); make the run of the same documents"
+                f"{search}: {count_of(len(unknown), 'document')} not in the workspace ({unknown[0]!r} first);"
+                " make the run of the same documents"
             )
     checked = workspace.engine.check_template(search, queries[0])
     check_values(checked, queries)

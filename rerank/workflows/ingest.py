@@ -22,7 +22,7 @@ from rerank.inputs import as_list
 from rerank.progress import Progress
 from rerank.records import Document, shorten
 from rerank.results import Report
-from rerank.text import join_names, language, language_or_none, plural
+from rerank.text import count_of, join_names, language, language_or_none
 from rerank.workflows.encode import encode, encoders_of
 from rerank.workspace import Workspace, WorkspaceOrPath
 
@@ -192,7 +192,7 @@ def _read_record(
 def _describe_empty(sources: Sequence[Records], errors: Sequence[InputError], format: Format) -> str:
     """Return the error line for files without valid documents."""
     names = ", ".join(name_of(source) for source in sources if isinstance(source, (str, PathLike)))
-    skipped = f" ({plural(len(errors), 'record[|s]')} skipped, {errors[0]})" if errors else ""
+    skipped = f" ({count_of(len(errors), 'record')} skipped, {errors[0]})" if errors else ""
     return f"{names or 'the documents'}: no documents{skipped}; {_LAYOUTS[format]}"
 
 
@@ -264,7 +264,7 @@ def _keep_half(
     if 2 * len(missing) > len(stored):
         examples = join_names(sorted(missing)[:3])
         raise UsageError(
-            f"replacing would delete {len(missing):,} of {plural(len(stored), 'document[|s]')}, such as"
+            f"replacing would delete {len(missing):,} of {count_of(len(stored), 'document')}, such as"
             f" {examples}; add --yes to do it, or leave out --replace"
         )
 

@@ -17,7 +17,7 @@ from rerank.records import LabeledPair
 from rerank.results import Report
 from rerank.scoring.pairs import Relates, score_pairs
 from rerank.stack.signals import ranker_names, resolve
-from rerank.text import plural
+from rerank.text import count_of
 from rerank.workspace import Workspace, WorkspaceOrPath
 
 Array = NDArray[np.float64]
@@ -167,8 +167,11 @@ def evaluate_pairs(
     pairs = _drop_duplicates(as_pairs(pairs, workspace.engine.contains))
     overlap = {pair.key for pair in pairs} & {pair.key for pair in dev_pairs}
     if overlap:
-        problem = plural(len(overlap), "pair[ is|s are] also in --dev-pairs")
-        raise UsageError(f"{problem}, first {' and '.join(min(overlap))}; remove these from one of the files")
+        first_pair = " and ".join(min(overlap))
+        raise UsageError(
+            f"{count_of(len(overlap), 'pair')} also in --dev-pairs, first {first_pair}; remove these from one"
+            " of the files"
+        )
     if baseline is None:
         stages = workspace.engine.first_stages
         baseline = "tfidf" if "tfidf" in stages else stages[0]

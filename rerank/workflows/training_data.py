@@ -18,7 +18,7 @@ from rerank.rankers.training.job import TrainingResult
 from rerank.records import Candidates, Document, LabeledPair, Qrels, Query
 from rerank.results import Report
 from rerank.scoring.scorer import feedback_categories
-from rerank.text import language_or_none, plural
+from rerank.text import count_of, language_or_none
 from rerank.workflows.experiment import check_search
 from rerank.workspace import Workspace
 
@@ -137,7 +137,7 @@ def training_data(
 def _of_pairs(workspace: Workspace, inputs: Inputs, report: TrainReport, progress: Progress) -> TrainingData:
     pairs = inputs.pairs
     if len(pairs) < 2:
-        raise TrainingError(f"{plural(len(pairs), 'pair[ is|s are]')} too few to train on; give more pairs")
+        raise TrainingError(f"{count_of(len(pairs), 'pair')}: too few to train on; give more pairs")
     collection = Collection(workspace, progress)
     order = np.random.default_rng(inputs.seed).permutation(len(pairs)).tolist()
     report.dev_pairs = max(1, round(HELD_OUT * len(pairs)))
@@ -274,8 +274,11 @@ def _split(
         dev = usable(dev_qrels)
         overlap = set(train) & set(dev)
         if overlap:
-            problem = plural(len(overlap), "quer[y is|ies are] in both the train and the dev judgments")
-            raise TrainingError(f"{problem} ({min(overlap)!r} first); early stopping needs different queries")
+            queries_in_both = count_of(len(overlap), "query")
+            raise TrainingError(
+                f"{queries_in_both} in both the train and the dev judgments ({min(overlap)!r} first); early"
+                " stopping needs different queries"
+            )
         return train, dev
     shuffled = np.random.default_rng(seed).permutation(len(train)).tolist()
     count = max(1, round(HELD_OUT * len(train))) if len(train) > 1 else 0

@@ -30,7 +30,7 @@ from rerank.stack.normalize import PER_QUERY, TRIED, check_normalization
 from rerank.stack.parse import parse_stack, retriever_depths
 from rerank.stack.signals import DEFAULT_FIRST_STAGE, SEARCH, first_stages, ranker_names
 from rerank.stack.stack import Stack
-from rerank.text import plural
+from rerank.text import count_of
 from rerank.tuning.score_table import ScoreTable
 from rerank.tuning.tune import TuningResult, grid_limits
 from rerank.tuning.tune import tune as tune_table
@@ -262,7 +262,7 @@ class _StackTuner:
         tuned = next(iter(self.tuned.values()))
         if tuned.queries < LEAST_QUERIES and (not tuned.value or tuned.value < tuned.first_stage_value):
             raise InputError(
-                f"{plural(tuned.queries, 'judged quer[y|ies]')}: the best weights have {tuned.measure}"
+                f"{count_of(tuned.queries, 'judged query')}: the best weights have {tuned.measure}"
                 f" {tuned.value:.4f}, {self.start.first_stage} {tuned.first_stage_value:.4f}; nothing is"
                 f" written; judge more queries, {LEAST_QUERIES} or more"
             )

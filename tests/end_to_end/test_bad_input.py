@@ -165,7 +165,7 @@ def test_pairs_without_information_for_training_are_refused(run, workspace, tmp_
     old = state(run, workspace)
     document = "proteins of cells"
     for pairs, what in (
-        ([("cells", document)], "1 pair is too few to train on"),
+        ([("cells", document)], "1 pair: too few to train on"),
         ([("?!", document)] * 20, "the vocabulary has no term of the queries to train on"),
         ([("cells", "...")] * 20, "the vocabulary has no term of the documents to train on"),
         ([(f"wort{i}z", document) for i in range(20)], "the vocabulary has no term of the queries"),

@@ -220,7 +220,7 @@ def test_the_documented_rights_are_sufficient_and_necessary(
             plain_search(plugged, text)
             state = run("hook", "status", "-w", folder)
             assert state.code == 1
-            assert "no features of text" in state.out
+            assert "without features of text" in state.out
         finally:
             assert run("hook", "remove", "-w", folder).code == 0
             assert run("encode", "-w", cluster).code == 0

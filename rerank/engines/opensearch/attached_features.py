@@ -25,6 +25,7 @@ from rerank.engines.opensearch.reading import Hits, primary
 from rerank.engines.opensearch.text_rows import LocatedDocuments, TextRows
 from rerank.errors import UsageError, WorkspaceError
 from rerank.records import Document
+from rerank.text import count_of
 
 _BATCH = 256  # documents per call of an encoder
 _KEPT = 2  # versions of a ranker: the service still uses the one before
@@ -123,9 +124,10 @@ class AttachedFeatures(FeatureStore):
         located = text_rows.located(list(self._index.shape().uuids.values()), fresh=fresh)
         name = query.name
         if len(located.ids) > MOST_IN_FILES:
+            documents = count_of(len(located.ids), "document")
             raise UsageError(
-                f"{name} cannot retrieve from {len(located.ids):,} documents in files; run `rerank encode"
-                f" --retrieve {name}` (it writes vectors into the index)"
+                f"{name} cannot retrieve from {documents} in files; run `rerank encode --retrieve {name}` (it"
+                " writes vectors into the index)"
             )
         if not located.ids:
             return []

@@ -17,7 +17,7 @@ from rerank.engines.opensearch.errors import CREATE_AGAIN, translate_client_erro
 from rerank.engines.opensearch.layout import Layout, check_fields, field_types
 from rerank.errors import EngineError, UsageError
 from rerank.index_templates import index_body
-from rerank.text import plural
+from rerank.text import count_of
 
 FORMAT = 3
 """Version of index_templates/; an index of another version is not opened."""
@@ -99,7 +99,7 @@ class Index:
                 if hits and not any(self.layout.has_value(path, hit["_source"]) for hit in hits):
                     raise UsageError(
                         f"field {path!r} of index {self.settings.index!r} is empty in the _source of"
-                        f" {plural(len(hits), 'document[|s]')} that have it, so {name} cannot be read;"
+                        f" {count_of(len(hits), 'document')} that have it, so {name} cannot be read;"
                         " another field fills it (copy_to): name that one"
                     )
 

@@ -68,7 +68,7 @@ def restrictions(query: Query, word_fields: Collection[str]) -> list[dict[str, A
     conditions = reader.read(query, required=True)
     if len(reader.texts) > 1:
         raise InputError(
-            f"the query needs matches of {len(reader.texts)} different texts, so one may be a condition;"
+            "the query needs matches of several texts, so one may be a condition;"
             ' write conditions into "filter"'
         )
     return conditions

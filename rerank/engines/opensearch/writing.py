@@ -22,7 +22,7 @@ from rerank.engines.opensearch.reading import LONGEST_ID, Reader, usable
 from rerank.errors import EngineError, InputError, UsageError
 from rerank.files import DISK_ERRORS, folder_lock
 from rerank.records import Document
-from rerank.text import plural
+from rerank.text import count_of
 
 DEFAULT_PIPELINE = "index.search.default_pipeline"
 """The setting with the search pipeline of searches that do not name one."""
@@ -211,7 +211,7 @@ class Writer(Reader):
         if written.refused and not ingest.options.skip_refused:
             first = "; ".join(f"{id!r}: {reason}" for id, reason in written.refused[:3])
             raise EngineError(
-                f"OpenSearch refuses {len(written.refused):,} of {plural(ingest.actions, 'document[|s]')}:"
+                f"OpenSearch refuses {len(written.refused):,} of {count_of(ingest.actions, 'document')}:"
                 f" {first}; correct them, or skip such documents with --skip-invalid"
             )
         self.index.refresh("completing the ingest", target)
@@ -258,7 +258,7 @@ class Writer(Reader):
         if self.index.uuid(target) != uuid or count != expected:
             raise EngineError(
                 f"index {target!r} at {self._settings.where} was changed by another client (it has"
-                f" {plural(count, 'document[|s]')} instead of {expected:,}); nothing was replaced:"
+                f" {count_of(count, 'document')} instead of {expected:,}); nothing was replaced:"
                 " remove it, and run again"
             )
 

@@ -22,7 +22,7 @@ from rerank.rankers.concept.ranker import ConceptRanker, Head
 from rerank.rankers.encoder.task import EncoderTask
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.training.job import TrainingJob, TrainingResult
-from rerank.text import plural
+from rerank.text import count_of
 
 
 class ConceptTask(EncoderTask):
@@ -49,7 +49,7 @@ class ConceptTask(EncoderTask):
         self.text = tokens.__getitem__
         if config.objective == "graph-component" and graph.components < 2:
             raise TrainingError(
-                f"the related pairs make {plural(graph.components, 'component[|s]')}, and two are needed for"
+                f"the related pairs make {count_of(graph.components, 'component')}, and two are needed for"
                 " contrasts; give pairs of more groups, or --objective classifier"
             )
         sampler = PairSampler(graph, self.text, min(config.batch, len(graph.component)), config.seed)
@@ -129,14 +129,14 @@ class ConceptFitter:
             "kept_pairs": len(graph.dev),
         }
         remark = (
-            f"{len(graph.related):,} related and {plural(len(graph.unrelated), 'unrelated pair[|s]')} of"
-            f" {plural(len(graph.component), 'document[|s]')} to learn from;"
-            f" {plural(graph.components, 'component[|s]')}, the largest of"
-            f" {counts['largest_component']:,}; {plural(len(graph.dev), 'dev pair[|s]')}"
+            f"{len(graph.related):,} related and {count_of(len(graph.unrelated), 'unrelated pair')} of"
+            f" {count_of(len(graph.component), 'document')} to learn from;"
+            f" {count_of(graph.components, 'component')}, the largest of"
+            f" {counts['largest_component']:,}; {count_of(len(graph.dev), 'dev pair')}"
         )
         progress.say(
-            f"{remark}; left out: {plural(graph.withheld, 'dev pair[|s]')},"
-            f" {plural(graph.disagreeing, 'pair[|s]')} with both labels"
+            f"{remark}; left out: {count_of(graph.withheld, 'dev pair')},"
+            f" {count_of(graph.disagreeing, 'pair')} with both labels"
         )
         if 2 * counts["largest_component"] > counts["texts"]:
             progress.say(

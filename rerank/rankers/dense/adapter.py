@@ -17,7 +17,7 @@ from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.projection.config import ProjectionConfig
 from rerank.rankers.projection.solver import Vectors, descend, unit_rows
 from rerank.rankers.training.job import TrainingJob, TrainingResult
-from rerank.text import plural
+from rerank.text import count_of
 
 GAMMA = 20.0
 """Factor of differences of cosines."""
@@ -78,7 +78,7 @@ class AdapterFitter:
             passages=passages,
             best=config.best,
         )
-        remark = f"{plural(len(vectors.pairs), 'pair[|s]')} to learn from"
+        remark = f"{count_of(len(vectors.pairs), 'pair')} to learn from"
         best.baseline_value = best.history[0][2]  # of the identity
         return best.result(ranker, "without the map", remarks=(remark,))
 

@@ -29,7 +29,7 @@ from rerank.rankers.graphs.citations import Citations
 from rerank.rankers.graphs.links import LinkGraph
 from rerank.rankers.training.checkpoint import Measurement
 from rerank.rankers.training.job import TrainingJob, TrainingResult
-from rerank.text import plural
+from rerank.text import count_of
 
 ANCHORS = 500
 """Maximum number of documents whose held-out links are searched."""
@@ -198,13 +198,13 @@ class DenseTask(EncoderTask):
 
 
 _COUNTS = {
-    "documents": "document[|s]",
-    "outside": "reference[|s] outside the collection",
-    "without_text": "text[|s] without words",
-    "unknown": "link[|s] to unknown ids",
-    "train_links": "pair[|s] {} to learn from",
-    "held_out": "pair[|s] held out",
-    "pairs": "pair[|s] to learn from",
+    "documents": ("document", ""),
+    "outside": ("reference", " outside the collection"),
+    "without_text": ("text", " without words"),
+    "unknown": ("link", " to unknown ids"),
+    "train_links": ("pair", " {relation} to learn from"),
+    "held_out": ("pair", " held out"),
+    "pairs": ("pair", " to learn from"),
 }
 """Names and words of the numbers that a training reports."""
 
@@ -267,5 +267,9 @@ class DenseFitter:
 
     def _remark(self, counts: Mapping[str, int]) -> str:
         relation = "linked" if self.config.strategy is None else "cited together"
-        parts = [plural(count, _COUNTS[name].format(relation)) for name, count in counts.items() if count]
+        parts: list[str] = []
+        for name, count in counts.items():
+            if count:
+                noun, details = _COUNTS[name]
+                parts.append(f"{count_of(count, noun)}{details.format(relation=relation)}")
         return ", ".join(parts)

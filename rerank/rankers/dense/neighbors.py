@@ -18,7 +18,7 @@ from rerank.rankers.graphs.citations import Citations
 from rerank.rankers.graphs.cocitation import LEVELS, Ids, Level
 from rerank.rankers.graphs.links import LinkGraph
 from rerank.rankers.graphs.pagerank import top_pagerank
-from rerank.text import plural
+from rerank.text import count_of
 
 NEGATIVE_DRAWS = 50
 """Draws of a document that is not related."""
@@ -184,7 +184,7 @@ def by_pagerank(
     """
     if not related and len(usable) > MAX_UNLIMITED:
         raise UsageError(
-            f"of {plural(len(usable), 'document[|s]')} not all related ones can be kept; give"
+            f"of {count_of(len(usable), 'document')} not all related ones can be kept; give"
             f" --related, for example 64"
         )
     count = related or max(1, len(usable) - 1)
@@ -268,7 +268,7 @@ def _no_pair(graph: LinkGraph | Citations, config: DenseConfig) -> str:
         advice = f"give --strategy {levels[0]}" if levels else "give documents `citations`"
         return f"--strategy {config.strategy} finds no two texts to learn from; {advice}"
     return (
-        f"no two linked documents have text ({plural(graph.unknown, 'link[|s]')} to unknown ids); give"
+        f"no two linked documents have text ({count_of(graph.unknown, 'link')} to unknown ids); give"
         " documents `links` (citations, hyperlinks, related items), or add --untrained, or --queries and"
         " --qrels"
     )

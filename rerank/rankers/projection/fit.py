@@ -19,7 +19,7 @@ from rerank.rankers.projection.spectral import cca, lsi, opca
 from rerank.rankers.projection.training_pairs import Pairs
 from rerank.rankers.training.data import Corpus, TrainingData
 from rerank.rankers.training.job import TrainingJob, TrainingResult
-from rerank.text import plural
+from rerank.text import count_of
 
 
 class TermVectors(Vectors):
@@ -86,7 +86,7 @@ class ProjectionTrainer:
         matrix = self._spectral(f"fit {name}", variant, self.vectors.pairs, self.config.dim)
         if matrix.shape[1] < self.config.dim:
             self.progress.say(
-                f"{name}: the data have only {plural(matrix.shape[1], 'dimension[|s]')} of the"
+                f"{name}: the data have only {count_of(matrix.shape[1], 'dimension')} of the"
                 f" {self.config.dim} requested"
             )
         return self._result(variant, name, Best(matrix, *self.vectors.measure(matrix)), {})

@@ -23,7 +23,7 @@ from rerank.report_page.page import evaluation_page
 from rerank.report_page.tables import EvaluationReport
 from rerank.results import Report
 from rerank.stack.stack import Stack
-from rerank.text import guess_language, join_names, plural
+from rerank.text import count_of, guess_language, join_names
 from rerank.workflows.auto.files import read_folder
 from rerank.workflows.auto.halves import Halves, tune_on_halves
 from rerank.workflows.auto.plan import RankerChoice
@@ -256,7 +256,7 @@ class _Auto(Run):
             if not record.known and (trained := existing.trained()):
                 what = f"rankers of another training ({', '.join(trained)})"
             elif others := {*existing.engine.ids()} - {document.id for document in read_corpus(files.corpus)}:
-                what = f"{plural(len(others), 'document[|s]')} not in {files.path} ({min(others)!r} first)"
+                what = f"{count_of(len(others), 'document')} not in {files.path} ({min(others)!r} first)"
             if what:
                 raise WorkspaceError(f"{folder}: has {what}; choose another folder with -w")
         done = ingest(
@@ -273,7 +273,7 @@ class _Auto(Run):
         record.save()
         self.say(
             "ingest",
-            f"{plural(done.documents, 'document[|s]')} ({done.lang or 'mixed languages'}):"
+            f"{count_of(done.documents, 'document')} ({done.lang or 'mixed languages'}):"
             f" {done.added:,} added, {done.updated:,} updated, {done.unchanged:,} unchanged",
         )
         if not done.workspace.lang and not {*done.languages} - {""}:
@@ -292,7 +292,7 @@ class _Auto(Run):
         reached = {row.stack: row.measures[measure] for row in compared.results}
         best = max(names, key=lambda name: reached[name])
         each = ", ".join(f"{name} {reached[name]:.4f}" for name in names)
-        of = plural(compared.queries, "quer[y|ies]")
+        of = count_of(compared.queries, "query")
         self.say("first stage", f"{best}; {measure} on {of} of train and dev: {each}")
         return best, [name for name in names if name != best]
 
@@ -316,7 +316,7 @@ class _Auto(Run):
         self.say(
             "tune",
             f"{stack} ({stack.combiner.normalization}): {of.measure} {of.value:.4f} on"
-            f" {plural(of.queries, 'quer[y|ies]')}, {of.first_stage_value:.4f} {signals[0]} alone",
+            f" {count_of(of.queries, 'query')}, {of.first_stage_value:.4f} {signals[0]} alone",
         )
         if tuned.dropped:
             self.say("tune", f"{', '.join(tuned.dropped)} got no weight and left the stack")

@@ -11,7 +11,7 @@ import numpy as np
 from rerank.errors import InputError
 from rerank.formats import write_qrels
 from rerank.records import Qrels, Query
-from rerank.text import plural, query_key
+from rerank.text import count_of, query_key
 from rerank.workflows.auto.files import SPLITS, WHOLE
 
 LEAST_TRAIN = 50
@@ -66,7 +66,7 @@ def split(
     _complete(pools, texts, np.random.default_rng(seed), notes)
     if min(len(pools["dev"]), len(pools["test"])) < LEAST:
         raise InputError(
-            f"{plural(len(pools['dev']), 'quer[y|ies]')} for dev and {len(pools['test'])} for test"
+            f"{count_of(len(pools['dev']), 'query')} for dev and {len(pools['test'])} for test"
             f" are too few ({LEAST} at least); judge more queries"
         )
     source = {query: qrels[query] for qrels in given.values() for query in qrels}
@@ -91,7 +91,7 @@ def _usable(
     total = sum(map(len, given.values()))
     lost = total - sum(map(len, pools.values()))
     if lost:
-        of = plural(total, "judged quer[y|ies]")
+        of = count_of(total, "judged query")
         notes.append(f"{lost:,} of {of} {'has' if lost == 1 else 'have'} no text or no relevant document")
     return pools
 
@@ -104,9 +104,9 @@ def _part(pools: Pools, texts: Mapping[str, str], asked: set[str], notes: list[s
             continue
         kept = [query for query in pools[name] if texts[query] not in later]
         if len(kept) < len(pools[name]):
-            gone = plural(len(pools[name]) - len(kept), f"{name} quer[y is|ies are] also in")
+            gone = count_of(len(pools[name]) - len(kept), f"{name} query")
             others = "test or dev" if name == "train" else "test"
-            notes.append(f"{gone} {others}: not used for {name}")
+            notes.append(f"{gone} also in {others}: not used for {name}")
         later |= asked | {texts[query] for query in kept}
         pools[name] = kept
 
@@ -131,8 +131,7 @@ def _complete(pools: Pools, texts: Mapping[str, str], rng: np.random.Generator, 
         if len(rest) * (1 - share) >= LEAST_TRAIN:
             pools["dev"], pools["train"] = _draw(rest, texts, share, rng)
     elif 0 < len(pools["train"]) < LEAST_TRAIN:
-        few_train = "train quer[y is|ies are] too few: [it becomes a dev query|they become dev queries]"
-        notes.append(plural(len(pools["train"]), few_train))
+        notes.append(f"{count_of(len(pools['train']), 'train query')}: too few, used for dev")
         pools["dev"], pools["train"] = sorted([*pools["dev"], *pools["train"]]), []
 
 

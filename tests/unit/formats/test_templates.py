@@ -70,7 +70,7 @@ def test_categories_are_inferred_from_the_first_documents_of_a_run(tmp_path: Pat
 @pytest.mark.parametrize(
     ("content", "what"),
     [
-        ("q1 Q0 hen 1 2 t\nq1 Q0 wolf 2 1 t\n", "1 document is not in the workspace ('hen'"),
+        ("q1 Q0 hen 1 2 t\nq1 Q0 wolf 2 1 t\n", "1 document not in the workspace ('hen'"),
         ("q9 Q0 wolf 1 2 t\n", "has none of the queries"),
         ("", "the run is empty"),
     ],

@@ -103,7 +103,7 @@ def test_disagreement_by_hand():
     assert summary.judges == {"a": 4, "b": 3, "c": 1}
     assert [(one.id, one.difference) for one in summary.disagreements] == [("d1", 3), ("d2", 1)]
     assert summary.describe().startswith(
-        "3 documents have several judges; 2 have different grades, 1 of these"
+        "3 documents with several judges; 2 with different grades, 1 of these"
     )
     assert summarize_judgments(lines[-1:]).describe() == ""
 

@@ -116,7 +116,7 @@ def test_equal_queries_are_in_the_same_split():
     given = split(halves, queries, {"d"})
     assert len(given.test) == 20
     assert len(given.train) + len(given.dev) == 80
-    assert given.notes[0] == "20 train queries are also in test or dev: not used for train"
+    assert given.notes[0] == "20 train queries also in test or dev: not used for train"
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_queries_of_a_given_test_set_are_never_used_for_training():
     actual, train, dev, measured = parts({"train": judged(0, 250), "test": test})
     assert "q000" in measured
     assert not (train | dev) & measured
-    assert actual.notes[1] == "1 train query is also in test or dev: not used for train"
+    assert actual.notes[1] == "1 train query also in test or dev: not used for train"
 
 
 def test_large_collections_get_fewer_epochs():

@@ -185,7 +185,7 @@ def test_pairs_commands_print_tables_and_json(folder, run, tmp_path):
     ("words", "code", "message"),
     [
         ("evaluate --ranker lsi --pairs {test}", 2, "no threshold; give --dev-pairs"),
-        ("evaluate --ranker lsi --pairs {test} --dev-pairs {test}", 2, "15 pairs are also in --dev-pairs"),
+        ("evaluate --ranker lsi --pairs {test} --dev-pairs {test}", 2, "15 pairs also in --dev-pairs"),
         ("evaluate --ranker opca --pairs {test} --dev-pairs {dev}", 1, "'opca' is not trained"),
         ("evaluate --ranker nothing --pairs {test} --dev-pairs {dev}", 2, "'nothing' is unknown"),
         ("predict --ranker lsi --pairs {test} --threshold nan", 2, "--threshold"),
