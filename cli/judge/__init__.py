@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from . import clicks, pool
+from . import clicks, interleaving, pool
 
-SUBCOMMANDS = (clicks.command, pool.command)
+SUBCOMMANDS = (clicks.command, pool.command, interleaving.command)
 
 
 @click.group("judge", commands=SUBCOMMANDS)

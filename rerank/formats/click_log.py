@@ -40,7 +40,7 @@ _LATEST = 10**15
 class Search(Struct):
     """One record of ``ubi_queries``: a query and the documents of its answer.
 
-    location: FILE:LINE. time: milliseconds since 1970, or None.
+    location: FILE:LINE. time: milliseconds since 1970, or None. attributes: ``query_attributes``.
     """
 
     location: str
@@ -50,6 +50,7 @@ class Search(Struct):
     client: str = ""
     time: int | None = None
     hits: Sequence[str] = ()
+    attributes: Mapping[str, Any] = {}
 
 
 class Event(Struct):
@@ -105,6 +106,7 @@ class _Fields(Struct):
     event_attributes: _Attributes | None = None
     query_response_id: _Id = None
     query_response_hit_ids: list[_Id] | None = None
+    query_attributes: Any = None
 
 
 class _Hit(Struct):
@@ -150,7 +152,7 @@ def read_click_log(source: Source) -> Iterator[LogRecord]:
         raise InputError(f"{name}: empty; {_WANTED}")
     if first.startswith(b"["):
         for location, item in array_items(name, lines):
-            yield from _records(location, item)
+            yield from records_of_line(location, item)
     elif first.startswith(b"{"):
         yield from _read_json_lines(name, lines)
     else:
@@ -170,11 +172,11 @@ def _read_json_lines(name: str, lines: Iterator[Line]) -> Iterator[LogRecord]:
     lines = chain([(first_number, first)], lines)
     if not _is_json(first):  # one object on several lines
         content = _read_rest(name, first_number, lines)
-        yield from _records(f"{name}:{first_number}", content)
+        yield from records_of_line(f"{name}:{first_number}", content)
         return
     for number, line in lines:
         if line := line.strip():
-            yield from _records(f"{name}:{number}", line)
+            yield from records_of_line(f"{name}:{number}", line)
 
 
 def _is_json(line: bytes) -> bool:
@@ -198,8 +200,11 @@ def _read_rest(name: str, number: int, lines: Iterator[Line]) -> bytes:
     return bytes(content)
 
 
-def _records(location: str, text: bytes) -> Iterator[LogRecord]:
-    """Yield the records of a JSON object: one record, none of an action, or all hits of an answer."""
+def records_of_line(location: str, text: bytes) -> Iterator[LogRecord]:
+    """Yield the records of a JSON object: one record, none of an action, or all hits of an answer.
+
+    Raises InputError for other text.
+    """
     try:
         line = _decode_line(text)
         if line.source is not msgspec.UNSET:
@@ -240,7 +245,9 @@ def _record(location: str, fields: _Fields) -> LogRecord:
     if fields.user_query is None and fields.query_response_id is None:
         return Malformed(location)
     hits = [_text(hit) for hit in fields.query_response_hit_ids or ()]
-    return Search(location, query_id, fields.user_query or "", application, client, time, hits)
+    text = fields.user_query or ""
+    more = fields.query_attributes if isinstance(fields.query_attributes, dict) else {}
+    return Search(location, query_id, text, application, client, time, hits, more)
 
 
 def _text(value: _Id) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from rerank.evaluation.interleaving import draw_coins
+from tests.support.click_logs import event, write
 from tests.support.hook import query_hits
 from tests.support.service import WORDS, Server, call_hook, serving, wait_until
 
@@ -114,6 +115,21 @@ def test_each_search_is_logged(served):
     drawn = server.post("/v1/search", {"query": WORDS, "stack": "bm25"}).json["query_id"]
     (record,) = records(log, drawn)
     assert record["query_attributes"] == {}
+
+
+def test_clicks_of_logged_searches_decide(served, run, tmp_path):
+    """Users who click the first hit of B decide for B."""
+    server, _, log = served
+    clicks = []
+    for number in range(12):
+        body = {"query": WORDS, "client_id": f"user {number}", "query_id": f"user {number}"}
+        hits = server.post("/v1/search", body).json["hits"]
+        first = next(hit["id"] for hit in hits if hit["team"] == "B")
+        clicks.append(event("click", f"user {number}", first))
+        assert records(log, f"user {number}")
+    report = run("judge", "interleaving", log, "--ubi", write(tmp_path / "events", clicks), "--json").json
+    assert (report["wins"], report["losses"]) == (12, 0)
+    assert report["p"] < 0.06
 
 
 def hook_call(client: str | None, query_id: str | None, **more: Any) -> dict[str, Any]:

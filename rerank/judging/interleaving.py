@@ -1,0 +1,252 @@
+"""The winner of an experiment with interleaved results, by the clicks of users."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from rerank.errors import InputError, UsageError
+from rerank.evaluation.interleaving import TEAMS, anytime_p, sessions_needed, wilson_interval
+from rerank.formats.click_log import Event, LogRecord, Search, read_click_log, records_of_line
+from rerank.formats.lines import read_lines
+from rerank.formats.opening import Source
+from rerank.judging.drops import Dropped, Drops
+from rerank.results import Report
+from rerank.text import join_names, query_key
+
+if TYPE_CHECKING:
+    from rerank.engines.opensearch import Settings
+
+CLICKS = ("click", "click_through")
+"""Actions that are clicks, as in ``rerank judge clicks``."""
+
+SIGNIFICANT = 0.05
+
+DAMAGED = "damaged lines of the log"
+NOT_INTERLEAVED = "searches without an experiment"
+NO_QUERY_ID = "interleaved searches without a query id"
+REPEATED = "repeated searches of a client with the same words"
+UNKNOWN_SEARCH = "clicks of other searches"
+OTHER_TEXT = "clicks whose query has other words"
+OTHER_DOCUMENT = "clicks on documents that are not among the logged hits"
+NO_TEAM = "clicks on documents without a team"
+
+_ID_FIELDS = ("object_id", "internal_id")
+
+
+@dataclass
+class InterleavingReport(Report):
+    """The clicks of an experiment with interleaved results.
+
+    searches:  counted page views: the first of each client and query.
+    wins:      page views in which more documents of B were clicked.
+    losses:    page views in which more documents of A were clicked.
+    ties:      page views with equal numbers of clicked documents. unclicked: without clicks.
+    share:     wins / (wins + losses), with its interval of 95 % (Wilson). None without wins and losses.
+    p:         valid at any number of looks (:func:`rerank.evaluation.interleaving.anytime_p`).
+    needed:    searches that are still needed to show the difference with a power of 80 %, if the shares stay
+        as they are. None if they are unknown.
+    dropped:   records that do not count.
+    """
+
+    experiment: str
+    searches: int
+    wins: int
+    losses: int
+    ties: int
+    unclicked: int
+    share: float | None
+    interval: tuple[float, float]
+    p: float
+    needed: int | None
+    dropped: list[Dropped] = field(default_factory=list)
+
+    @property
+    def winner(self) -> str | None:
+        """``A`` or ``B`` if p is below 5 %, else None."""
+        if self.p >= SIGNIFICANT or self.share is None:
+            return None
+        return TEAMS[self.share > 0.5]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the counts of page views, and of records that do not count."""
+        counts = {
+            "page views": self.searches,
+            "B wins": self.wins,
+            "A wins": self.losses,
+            "ties": self.ties,
+            "without clicks": self.unclicked,
+        }
+        rows = [{"part": name, "count": f"{count:,}", "first": ""} for name, count in counts.items()]
+        for part in self.dropped:
+            rows.append({"part": part.reason, "count": f"{part.count:,}", "first": part.example})
+        return rows
+
+
+@dataclass(slots=True)
+class _PageView:
+    """An interleaved search, and the teams of the documents that were clicked."""
+
+    text: str
+    team_of: dict[str, str]
+    clicked: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def balance(self) -> int:
+        """Clicked documents of B minus those of A."""
+        counts = Counter(self.clicked.values())
+        return counts["B"] - counts["A"]
+
+
+def judge_interleaving(
+    logs: Sequence[Source],
+    events: Sequence[Source] = (),
+    *,
+    ubi: Settings | None = None,
+    experiment: str | None = None,
+    clicks: Sequence[str] = CLICKS,
+) -> InterleavingReport:
+    """Count in which page views of an experiment each stack won.
+
+    A page view is won by the stack with more clicked documents; each document counts once. The first page
+    view of a client with the same words counts.
+
+    logs:       files of ``rerank serve --ubi-log``, or records of ``ubi_queries`` with the same attributes.
+    events:     files with records of ``ubi_events``.
+    ubi:        the cluster with these indices.
+    experiment: its name. Default: the only one of the logs.
+    clicks:     names of actions that are clicks, in any case.
+
+    Raises InputError for damaged files and for logs without interleaved searches; UsageError if the logs have
+    several experiments; EngineError for a cluster that refuses.
+
+    >>> import json
+    >>> log = folder / "searches.ndjson"
+    >>> search = {"query_id": "s1", "client_id": "c1", "user_query": "wolf"}
+    >>> search["query_response_hit_ids"] = ["d7", "d2"]
+    >>> search["query_attributes"] = {"experiment": "new", "teams": "AB"}
+    >>> _ = log.write_text(json.dumps(search))
+    >>> click = {"action_name": "click", "query_id": "s1"}
+    >>> click["event_attributes"] = {"object": {"object_id": "d2"}}
+    >>> _ = (folder / "events.ndjson").write_text(json.dumps(click))
+    >>> report = judge_interleaving([log], [folder / "events.ndjson"])
+    >>> report.searches, report.wins, report.losses, report.p
+    (1, 1, 0, 1.0)
+    """
+    drops = Drops()
+    searches = [search for search in _searches(logs, drops) if _is_interleaved(search, drops)]
+    name = _name_of_experiment(searches, experiment)
+    page_views = _page_views([one for one in searches if one.attributes["experiment"] == name], drops)
+    actions = {action.lower() for action in clicks}
+    for record in _events(events, ubi):
+        if isinstance(record, Event) and record.action.lower() in actions:
+            _add_click(page_views, record, drops)
+    return _report(name, page_views.values(), drops)
+
+
+def _report(name: str, page_views: Collection[_PageView], drops: Drops) -> InterleavingReport:
+    balances = [view.balance for view in page_views]
+    wins = sum(balance > 0 for balance in balances)
+    losses = sum(balance < 0 for balance in balances)
+    unclicked = sum(not view.clicked for view in page_views)
+    undecided = len(balances) - wins - losses
+    needed = sessions_needed(wins, losses, undecided)
+    return InterleavingReport(
+        experiment=name,
+        searches=len(balances),
+        wins=wins,
+        losses=losses,
+        ties=undecided - unclicked,
+        unclicked=unclicked,
+        share=wins / (wins + losses) if wins + losses else None,
+        interval=wilson_interval(wins, losses),
+        p=anytime_p(wins, losses),
+        needed=None if needed is None else max(needed - len(balances), 0),
+        dropped=drops.table(),
+    )
+
+
+def _searches(logs: Sequence[Source], drops: Drops) -> Iterator[Search]:
+    """Yield the searches of logs. A full disk can leave a part of a line."""
+    for log in logs:
+        for location, line in read_lines(log):
+            try:
+                for record in records_of_line(location, line):
+                    if isinstance(record, Search):
+                        yield record
+            except InputError:
+                drops.add(DAMAGED, location)
+
+
+def _events(events: Sequence[Source], ubi: Settings | None) -> Iterator[LogRecord]:
+    for source in events:
+        yield from read_click_log(source)
+    if ubi is not None:
+        from rerank.engines.opensearch.ubi import read_ubi
+
+        yield from read_ubi(ubi, _ID_FIELDS)
+
+
+def _is_interleaved(search: Search, drops: Drops) -> bool:
+    attributes = search.attributes
+    if not isinstance(attributes.get("experiment"), str) or not isinstance(attributes.get("teams"), str):
+        drops.add(NOT_INTERLEAVED, search.location)
+        return False
+    if not search.query_id:
+        drops.add(NO_QUERY_ID, search.location)
+        return False
+    return True
+
+
+def _name_of_experiment(searches: Iterable[Search], experiment: str | None) -> str:
+    names = list(dict.fromkeys(search.attributes["experiment"] for search in searches))
+    if not names:
+        raise InputError(
+            "the logs have no interleaved search with a query_id; set [experiment] in rerank.toml, start"
+            " `rerank serve --ubi-log FILE`, and send ext.ubi with searches"
+        )
+    if experiment is not None and experiment not in names:
+        raise UsageError(f"--experiment {experiment}: the logs have {join_names(names)}")
+    if experiment is None and len(names) > 1:
+        raise UsageError(f"the logs have the experiments {join_names(names)}; choose one with --experiment")
+    return experiment or names[0]
+
+
+def _page_views(searches: list[Search], drops: Drops) -> dict[str, _PageView]:
+    """Return query id -> the counted page views: the first of each client and query."""
+    searches.sort(key=lambda search: search.time or 0)
+    page_views: dict[str, _PageView] = {}
+    keys: set[tuple[str, str]] = set()
+    for search in searches:
+        text = query_key(search.text)
+        key = (search.client, text)
+        if search.query_id in page_views:
+            continue  # another page of the same search
+        if search.client and key in keys:
+            drops.add(REPEATED, search.location)
+            continue
+        keys.add(key)
+        team_of = dict(zip(search.hits, search.attributes["teams"]))
+        page_views[search.query_id] = _PageView(text, team_of)
+    return page_views
+
+
+def _add_click(page_views: Mapping[str, _PageView], event: Event, drops: Drops) -> None:
+    view = page_views.get(event.query_id)
+    if view is None:
+        drops.add(UNKNOWN_SEARCH, event.location)
+        return
+    if event.user_query and query_key(event.user_query) != view.text:
+        drops.add(OTHER_TEXT, event.location)
+        return
+    ids = [str(event.object.get(name, "")) for name in _ID_FIELDS]
+    document = next((id for id in ids if id and id in view.team_of), None)
+    if document is None:
+        drops.add(OTHER_DOCUMENT, event.location)
+        return
+    team = view.team_of[document]
+    if team not in TEAMS:
+        drops.add(NO_TEAM, event.location)
+    view.clicked[document] = team
