@@ -132,8 +132,8 @@ def judge_interleaving(
     >>> click["event_attributes"] = {"object": {"object_id": "d2"}}
     >>> _ = (folder / "events.ndjson").write_text(json.dumps(click))
     >>> report = judge_interleaving([log], [folder / "events.ndjson"])
-    >>> report.searches, report.wins, report.losses, report.p
-    (1, 1, 0, 1.0)
+    >>> report.searches, report.wins, report.losses, report.winner
+    (1, 1, 0, None)
     """
     drops = Drops()
     searches = [search for search in _searches(logs, drops) if _is_interleaved(search, drops)]
