@@ -11,7 +11,7 @@ import click
 import rerank
 
 from . import evaluate, output
-from .cluster import connection_options, connection_settings
+from .cluster import connection_options, connection_settings, ubi_settings
 from .options import (
     Command,
     json_option,
@@ -30,6 +30,12 @@ if TYPE_CHECKING:
 @click.command("auto", cls=Command)
 @click.argument("source", metavar="FOLDER")
 @lang_option
+@option(
+    "--ubi",
+    metavar="URL",
+    group="Input",
+    help="Cluster with a click log, the indices ubi_queries and ubi_events.",
+)
 @option(
     "--model",
     metavar="NAME",
@@ -53,6 +59,7 @@ def command(
     source: str,
     folder: str,
     lang: str | None,
+    ubi: str | None,
     model: str | None,
     measure: str,
     minutes: float,
@@ -64,13 +71,15 @@ def command(
 ) -> None:
     """Ingest, train, tune and evaluate the collection in FOLDER, with reasons for each choice.
 
-    FOLDER contains corpus.jsonl, queries.jsonl, and qrels.tsv or qrels/train.tsv, dev.tsv and test.tsv. If
-    interrupted, the same command continues.
+    FOLDER contains corpus.jsonl, queries.jsonl, and qrels.tsv or qrels/train.tsv, dev.tsv and test.tsv. With
+    a click log (ubi_*.ndjson, clicks.csv or --ubi), clicks train, and judged queries tune and test; without
+    judged queries, no stack is activated. If interrupted, the same command continues.
     """
     report = rerank.auto(
         source,
         folder,
         opensearch=connection_settings(url, index, profile),
+        ubi=ubi_settings(ubi, None if ubi is None else profile, None),
         lang=lang,
         model=model,
         measure=measure,
@@ -81,9 +90,14 @@ def command(
     if as_json:
         output.print_json(report)
         return
-    _show(report)
+    if report.evaluated is None:
+        _show_untested(report)
+        commands = _commands_to_judge(report, source, folder)
+    else:
+        _show(report, report.evaluated)
+        commands = _next_commands(report, folder)
     click.echo("\nNext:")
-    for next_command in _next_commands(report, folder):
+    for next_command in commands:
         click.echo(f"  {next_command}")
 
 
@@ -92,10 +106,36 @@ def _is_first_stage(report: AutoReport) -> bool:
     return report.stack.signals == (report.stack.first_stage,)
 
 
-def _show(report: AutoReport) -> None:
+def _show_untested(report: AutoReport) -> None:
+    """Print the stack that was trained and tuned on clicks."""
+    first_stage = report.stack.first_stage
+    click.echo(
+        f"\n{report.stack}\nis trained and tuned on clicks. It is not active, and its gain is unknown."
+    )
+    click.echo(
+        f"Clicks follow the order of the search that was shown, so they cannot test another order."
+        f" {first_stage} stays active until a stack is tested on queries judged by hand."
+    )
+    _show_cut_choices(report)
+
+
+def _commands_to_judge(report: AutoReport, source: str, folder: str) -> Iterator[str]:
+    workspace = f"-w {shlex.quote(folder)}"
+    if report.pool is not None:
+        yield f"rerank serve {workspace} --judge {shlex.quote(str(report.pool))}"
+    yield f"rerank auto {shlex.quote(source)} {workspace}"
+
+
+def _show_cut_choices(report: AutoReport) -> None:
+    for choice in report.choices:
+        if choice.cut:
+            click.echo(f"A larger --minutes may help: {choice}")
+
+
+def _show(report: AutoReport, evaluated: EvaluationReport) -> None:
     click.echo("\nTest queries; they were not used for training, choices or tuning.\n")
-    evaluate.show(report.evaluated)
-    evaluate.show_remarks(report.evaluated)
+    evaluate.show(evaluated)
+    evaluate.show_remarks(evaluated)
     first_stage = report.stack.first_stage
     if _is_first_stage(report):
         click.echo(f"\nNo stack is better than {first_stage}. {first_stage} is active.")
@@ -103,12 +143,10 @@ def _show(report: AutoReport) -> None:
         relation = "is" if report.better else "is NOT"
         click.echo(f"\nThe stack {relation} significantly better than {first_stage}. The stack is active.")
     if report.without_categories is not None:
-        _show_gains(report.evaluated, report.without_categories)
+        _show_gains(evaluated, report.without_categories)
     if report.halves is not None:
         click.echo(f"Few queries are judged, so one split can mislead. Random halves: {report.halves}.")
-    for choice in report.choices:
-        if choice.cut:
-            click.echo(f"A larger --minutes may help: {choice}")
+    _show_cut_choices(report)
     click.echo(f"Query by query: {report.page}")
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 from msgspec import Struct
 
 from rerank.errors import InputError
+from rerank.files import atomic_write
 from rerank.formats.contents import describe_line
 from rerank.formats.lines import (
     Build,
@@ -135,6 +137,26 @@ def read_queries(source: Source) -> list[Query]:
     if not queries:
         raise InputError(f'{name_of(source)}: no queries; write one per line: {{"_id": ..., "text": ...}}')
     return queries
+
+
+def write_queries(path: str | os.PathLike[str], queries: Iterable[Query]) -> None:
+    """Write queries as JSON lines, without empty fields.
+
+    >>> write_queries(folder / "queries.jsonl", [Query("q1", "wolf", lang="en")])
+    >>> (folder / "queries.jsonl").read_text()
+    '{"_id":"q1","text":"wolf","lang":"en"}\\n'
+    """
+    with atomic_write(path) as file:
+        for query in queries:
+            optional = {
+                "categories": query.categories,
+                "lang": query.lang,
+                "lexical_text": query.lexical_text,
+            }
+            filled = {name: value for name, value in optional.items() if value}
+            file.write(
+                msgspec.json.encode({"_id": query.id, "text": query.text, **filled, **query.params}) + b"\n"
+            )
 
 
 def document_from_fields(location: str, fields: Mapping[str, Any]) -> Document:

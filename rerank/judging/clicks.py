@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from rerank.errors import InputError, UsageError
-from rerank.files import atomic_write, parse_json, write_text
+from rerank.files import parse_json, write_text
+from rerank.formats.beir import write_queries
 from rerank.formats.click_log import Event, LogRecord, read_click_log
 from rerank.formats.opening import Source
 from rerank.formats.qrels import write_judgments
@@ -30,6 +32,7 @@ from rerank.judging.log import ClickLog, ClickOptions
 from rerank.judging.page_views import Documents, Ints, PageViews, Shown, page_views, resolve_documents
 from rerank.judging.srw import SrwCounts
 from rerank.progress import Progress
+from rerank.records import Query
 from rerank.results import Report, to_json_value
 from rerank.text import count_of, join_names
 from rerank.workspace import Workspace, WorkspaceOrPath
@@ -230,11 +233,10 @@ def _write(folder: Path, log: ClickLog, documents: Documents, views: PageViews) 
         train = rows(training_grades(counts), ~is_dev)
         dev = rows(tuning_grades(counts), is_dev)
     judged = {query for query, _, _ in (*train, *(dev or ()))}
-    with atomic_write(folder / QUERIES) as file:
-        for text in sorted(ids):
-            if ids[text] in judged:
-                line = json.dumps({"_id": ids[text], "text": text}, ensure_ascii=False)
-                file.write(f"{line}\n".encode())
+    shown = Counter(views.shown.text[_first_rows(views.shown.view)].tolist())
+    write_queries(
+        folder / QUERIES, _queries(ids, judged, {texts[text]: count for text, count in shown.items()})
+    )
     write_judgments(folder / TRAIN, train)
     if dev is None:
         (folder / DEV).unlink(missing_ok=True)
@@ -244,6 +246,18 @@ def _write(folder: Path, log: ClickLog, documents: Documents, views: PageViews) 
     report = _report(folder, log, views, counts, files)
     write_text(folder / REPORT, json.dumps(to_json_value(report), ensure_ascii=False, indent=1) + "\n")
     return report
+
+
+def _first_rows(view: Ints) -> Ints:
+    """Return one row of each page view."""
+    return np.unique(view, return_index=True)[1]
+
+
+def _queries(ids: Mapping[str, str], judged: Collection[str], counts: Mapping[str, int]) -> Iterator[Query]:
+    """Yield the judged queries with the number of their page views."""
+    for text, query_id in sorted(ids.items()):
+        if query_id in judged:
+            yield Query(query_id, text, params={"count": counts[text]})
 
 
 def query_ids(texts: Iterable[str]) -> dict[str, str]:

@@ -18,35 +18,42 @@ _SPLIT_NAMES = {"train": ("train",), "dev": ("dev", "validation", "valid", "val"
 _RECORD_ENDINGS = (".jsonl", ".json", ".csv", ".tsv")
 _JUDGMENT_ENDINGS = (".tsv", ".csv", ".txt", ".qrels")
 _COMPRESSIONS = ("", ".gz", ".bz2", ".xz", ".zst", ".zip")
+_CLICK_LOGS = ("ubi_*.ndjson", "clicks.csv")
 _WANTED = (
     "give a folder with corpus.jsonl, queries.jsonl, and qrels.tsv or one or more of qrels/train.tsv,"
-    " qrels/dev.tsv, qrels/test.tsv"
+    " qrels/dev.tsv, qrels/test.tsv; or with corpus.jsonl and a click log, ubi_*.ndjson or clicks.csv"
 )
 
 
 @dataclass(frozen=True)
 class Folder:
-    """Files of documents, queries and judgments. qrels: ``train``, ``dev``, ``test`` or ``all`` -> file."""
+    """Files of documents, queries and judgments.
+
+    qrels: ``train``, ``dev``, ``test`` or ``all`` -> file. clicks: the click log. queries: None only if a
+    click log has the queries.
+    """
 
     path: Path
     corpus: Path
-    queries: Path
+    queries: Path | None
     qrels: Mapping[str, Path]
     categories: Path | None = None
+    clicks: tuple[Path, ...] = ()
 
     def files(self) -> list[Path]:
         """Return all files that are read."""
-        graph = [self.categories] if self.categories else []
-        return [self.corpus, self.queries, *graph, *self.qrels.values()]
+        optional = [file for file in (self.queries, self.categories) if file]
+        return [self.corpus, *optional, *self.qrels.values(), *self.clicks]
 
     def __str__(self) -> str:
         return ", ".join(str(path.relative_to(self.path)) for path in self.files())
 
 
-def read_folder(path: Path) -> Folder:
+def read_folder(path: Path, *, has_clicks: bool = False) -> Folder:
     """Find the files of a folder, plain or compressed. ``qrels.tsv`` is read if ``qrels/`` is empty.
 
-    The dev split can also be named validation, valid or val.
+    The dev split can also be named validation, valid or val. Queries and judgments may be missing if there is
+    a click log: in the folder, or elsewhere (``has_clicks``).
 
     Raises InputError for a missing file, and for two files of one split.
     """
@@ -64,13 +71,22 @@ def read_folder(path: Path) -> Folder:
     whole = _find_file(path, ("qrels",), _JUDGMENT_ENDINGS)
     if not qrels and whole is not None:
         qrels = {WHOLE: whole}
-    if corpus is None or queries is None or not qrels:
-        files = {"corpus.jsonl": corpus, "queries.jsonl": queries, "qrels": qrels}
+    clicks = _click_logs(path)
+    files: dict[str, object] = {"corpus.jsonl": corpus}
+    if qrels or not (clicks or has_clicks):
+        files |= {"queries.jsonl": queries, "qrels": qrels}
+    if corpus is None or not all(files.values()):
         missing = [name for name, file in files.items() if not file]
         existing = sorted(file.name for file in path.iterdir())
         others = f"; it has {join_names(existing)}" if existing else ""
         raise InputError(f"{path}: no {' and no '.join(missing)}; {_WANTED}{others}")
-    return Folder(path, corpus, queries, qrels, categories)
+    return Folder(path, corpus, queries, qrels, categories, clicks)
+
+
+def _click_logs(folder: Path) -> tuple[Path, ...]:
+    """Return the files of a click log, plain or compressed."""
+    patterns = [f"{name}{compression}" for name in _CLICK_LOGS for compression in _COMPRESSIONS]
+    return tuple(sorted(file for pattern in patterns for file in folder.glob(pattern) if file.is_file()))
 
 
 def _find_file(folder: Path, stems: Sequence[str], endings: Sequence[str]) -> Path | None:

@@ -16,7 +16,12 @@ from rerank.errors import EngineError, UsageError, WorkspaceError
 from rerank.evaluation.measures import MEASURES
 from rerank.evaluation.ranks import RankMeasure
 from rerank.files import write_text
-from rerank.formats import read_corpus, read_qrels, read_queries
+from rerank.formats import read_corpus
+from rerank.formats.beir import write_queries
+from rerank.judging.clicks import REPORT, ClickReport, judge_clicks
+from rerank.judging.judgments import read_judgments, summarize_judgments
+from rerank.judging.log import ClickOptions
+from rerank.judging.pool import PoolOptions, judged_file, make_pool
 from rerank.progress import Progress
 from rerank.records import Qrels
 from rerank.report_page.page import evaluation_page
@@ -26,8 +31,8 @@ from rerank.stack.stack import Stack
 from rerank.text import count_of, guess_language, join_names
 from rerank.workflows.auto.files import read_folder
 from rerank.workflows.auto.halves import Halves, tune_on_halves
+from rerank.workflows.auto.judgments import CLICKS, by_hand, with_clicks
 from rerank.workflows.auto.plan import RankerChoice
-from rerank.workflows.auto.splits import split
 from rerank.workflows.auto.training import Record, Run, Trainings
 from rerank.workflows.encode import encode
 from rerank.workflows.evaluate import evaluate
@@ -55,6 +60,12 @@ SLOWER = 3
 """Time to score a query with all rankers, in times with two first stages."""
 LEAST_RESERVE, MOST_RESERVE = 0.1, 0.4
 """Shares of the time that are kept to tune and evaluate."""
+POOL = "pool.json"
+"""File of the queries to judge by hand, in the workspace."""
+POOL_QUERIES = 50
+"""Queries to judge by hand: 30 to tune, 20 to test."""
+CAREFUL = 0.3
+"""Smallest share of the weight for the first stage, if only clicks are known."""
 RETRIEVAL = 2.5
 """Time to tune with more retrievers and to evaluate, in times of the first tuning."""
 
@@ -63,9 +74,11 @@ RETRIEVAL = 2.5
 class AutoReport(Report):
     """Choices and measurements.
 
-    choices: trained and skipped rankers. stack: active. page: the report. splits: name -> file.
-    queries: file. messages: remarks of the steps. without_categories: the test queries without their
-    categories, if they have any. halves: tuning on random halves, if few queries are judged.
+    choices: trained and skipped rankers. stack: active, unless only clicks are known. splits: name -> file.
+    queries: file. messages: remarks of the steps. evaluated, page: the measurement on test queries and its
+    report; None if only clicks are known. without_categories: the test queries without their categories, if
+    they have any. halves: tuning on random halves, if few queries are judged. clicks: the judgments from
+    clicks, if there are any. pool: file of queries to judge by hand.
     """
 
     workspace: Workspace
@@ -73,18 +86,20 @@ class AutoReport(Report):
     choices: list[RankerChoice]
     stack: Stack
     tuned: TuneReport
-    evaluated: EvaluationReport
-    page: Path
     splits: dict[str, Path]
     queries: Path
     messages: list[str]
+    evaluated: EvaluationReport | None = None
+    page: Path | None = None
     without_categories: EvaluationReport | None = None
     halves: Halves | None = None
+    clicks: ClickReport | None = None
+    pool: Path | None = None
 
     @property
     def better(self) -> bool:
         """Whether the stack beats its first stage by the first measure, p < 0.05."""
-        return self.evaluated.better(self.evaluated.results[-1].stack)
+        return self.evaluated is not None and self.evaluated.better(self.evaluated.results[-1].stack)
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON values, with ``better``."""
@@ -92,10 +107,13 @@ class AutoReport(Report):
 
     def rows(self) -> list[dict[str, object]]:
         """Return the table of the evaluation."""
-        return self.evaluated.rows()
+        return [] if self.evaluated is None else self.evaluated.rows()
 
     def __repr__(self) -> str:
-        return "\n".join((*map(str, self.choices), str(self.stack), super().__repr__(), str(self.page)))
+        lines = [*map(str, self.choices), str(self.stack)]
+        if self.evaluated is not None:
+            lines += [super().__repr__(), str(self.page)]
+        return "\n".join(lines)
 
 
 def auto(
@@ -103,6 +121,7 @@ def auto(
     workspace: str | os.PathLike[str] = ".rerank",
     *,
     opensearch: Settings | None = None,
+    ubi: Settings | None = None,
     lang: str | None = None,
     model: str | None = None,
     measure: str = "nDCG@10",
@@ -113,8 +132,11 @@ def auto(
     """Make a tuned and measured stack from documents, queries and judgments.
 
     folder: ``corpus.jsonl``, ``queries.jsonl``, ``qrels.tsv`` or one or more of ``qrels/train.tsv``,
-        ``dev.tsv`` and ``test.tsv``, optionally ``categories.tsv``. Missing splits are drawn.
+        ``dev.tsv`` and ``test.tsv``, optionally ``categories.tsv``. Missing splits are drawn. A click log,
+        ``ubi_*.ndjson`` or ``clicks.csv``, can replace the judgments: then clicks train, the judged queries
+        tune and test, and without judged queries no stack is activated.
     workspace: result folder. Call again to continue.
+    ubi: cluster with a click log.
     opensearch: cluster of a new workspace. Default: store documents in the folder.
     model: encoder of ``dense`` and ``adapter``. Default: MiniLM, English only.
     measure: to maximize, as for :func:`rerank.tune`.
@@ -147,7 +169,8 @@ def auto(
 
         check_encoder(model)
     end = time.monotonic() + 60 * minutes
-    run = _Auto(read_folder(Path(folder)), measure, minutes, seed, model, progress or Progress(), end)
+    files = read_folder(Path(folder), has_clicks=ubi is not None)
+    run = _Auto(files, measure, minutes, seed, model, progress or Progress(), end, ubi)
     try:
         return run.all_steps(Path(workspace), opensearch, lang)
     except KeyboardInterrupt as stop:
@@ -158,13 +181,11 @@ class _Auto(Run):
     """The steps, one after the other."""
 
     def all_steps(self, folder: Path, opensearch: Settings | None, lang: str | None) -> AutoReport:
-        judged = {name: read_qrels(path) for name, path in self.files.qrels.items()}
-        self.queries = read_queries(self.files.queries)
         self.say("files", str(self.files))
         record = Record(folder, self)
         self.workspace = self._ingest(folder, record, opensearch, lang or self._language())
-        ids = {*self.workspace.engine.ids()}
-        self.splits = splits = split(judged, self.queries, ids, seed=self.seed)
+        clicks = self._read_judgments()
+        splits = self.splits
         paths = splits.save(self.workspace.folder / "splits")
         parts = f"train {len(splits.train):,}, dev {len(splits.dev):,}, test {len(splits.test):,}"
         self.say("queries", parts, *splits.notes)
@@ -174,44 +195,89 @@ class _Auto(Run):
         # Without a gain on dev, the encoder trained on links equals the untrained one.
         trained = [one.ranker for one in reversed(choices) if one.trained]
         different = {self.workspace.ranker(name).version: name for name in trained}
-        tuned = self._tune([first, *others, *reversed(different.values())])
-        evaluated = evaluate(
-            self.workspace,
-            [",".join(tuned.stack.tuned_for)],
-            qrels=splits.test,
-            measures=list(dict.fromkeys([self.measure, *MEASURES])),
-            baseline=first,
-            keep=KEPT,
-            **self._common(),
+        signals = [first, *others, *reversed(different.values())]
+        tested = self.judgments.tested
+        tuned = self._tune(signals) if tested else self._tune_on_clicks(signals)
+        report = AutoReport(
+            workspace=self.workspace,
+            documents=len(self.workspace.engine),
+            choices=choices,
+            stack=tuned.stack,
+            tuned=tuned,
+            splits=paths,
+            queries=self._queries_file(),
+            messages=self.messages,
+            clicks=clicks,
         )
-        without_categories = None
-        if any(query.categories for query in self.queries if query.id in splits.test):
-            without_categories = evaluate(
-                self.workspace,
-                [",".join(tuned.stack.tuned_for)],
-                qrels=splits.test,
-                measures=list(dict.fromkeys([self.measure, *MEASURES])),
-                baseline=first,
-                ignore_categories=True,
-                **self._common(),
-            )
-        page = self.workspace.folder / PAGE
-        write_text(page, evaluation_page(self.workspace, evaluated, self.queries))
-        self.say("report", str(page))
-        return AutoReport(
-            self.workspace,
-            len(ids),
-            choices,
-            tuned.stack,
-            tuned,
-            evaluated,
-            page,
-            paths,
-            self.files.queries,
-            self.messages,
-            without_categories,
-            self._halves(tuned),
+        if tested:
+            self._measure(report)
+        else:
+            report.pool = self._write_pool(tuned.stack)
+        return report
+
+    def _read_judgments(self) -> ClickReport | None:
+        """Read the judgments of people and of clicks, and return the report of the clicks."""
+        documents = {*self.workspace.engine.ids()}
+        if not self.files.clicks and self.ubi is None:
+            self.judgments = by_hand(self.files, documents, self.seed)
+            return None
+        out = self.workspace.folder / CLICKS
+        report = judge_clicks(
+            self.files.clicks, out, ClickOptions(ubi=self.ubi), self.workspace, self.progress
         )
+        part = count_of(report.train.queries + (report.dev.queries if report.dev else 0), "query")
+        views = count_of(report.page_views, "page view")
+        self.say("clicks", f"{views}, {report.clicks:,} clicks, {part}; {out / REPORT}", *report.warnings)
+        judged = judged_file(self.workspace.folder / POOL)
+        pool = summarize_judgments(read_judgments(judged)) if judged.exists() else None
+        if pool is not None and pool.shared:
+            self.say("pool", pool.describe())
+        by_people = Qrels() if pool is None else pool.qrels
+        self.judgments = with_clicks(self.files, report, by_people, documents, self.seed)
+        return report
+
+    def _write_pool(self, stack: Stack) -> Path | None:
+        """Write the queries that people should judge, among those that did not train.
+
+        Their hits are the best of the first stage, and of equal weights of all signals.
+        """
+        path = self.workspace.folder / POOL
+        if stack.signals == (stack.first_stage,) or judged_file(path).exists():
+            return None
+        equal = "+".join(f"{name}*1" for name in stack.signals)
+        queries = [query for query in self.queries if query.id in self.splits.dev]
+        report = make_pool(
+            self.workspace,
+            [stack.first_stage, equal],
+            queries,
+            PoolOptions(count=POOL_QUERIES, seed=self.seed),
+            self.progress,
+        )
+        report.pool.save(path)
+        size = f"{count_of(len(report.pool.queries), 'query')}, {count_of(report.pool.hits, 'hit')}"
+        self.say("pool", f"{size} to judge by hand: {path}")
+        return path
+
+    def _queries_file(self) -> Path:
+        """Return a file with all queries."""
+        if not self.judgments.from_clicks and self.files.queries is not None:
+            return self.files.queries
+        path = self.workspace.folder / "splits" / "queries.jsonl"
+        write_queries(path, self.queries)
+        return path
+
+    def _measure(self, report: AutoReport) -> None:
+        """Measure the stack on the test queries."""
+        common = {"qrels": self.splits.test, "baseline": report.stack.first_stage, **self._common()}
+        common["measures"] = list(dict.fromkeys([self.measure, *MEASURES]))
+        stacks = [",".join(report.stack.tuned_for)]
+        report.evaluated = evaluate(self.workspace, stacks, keep=KEPT, **common)
+        if any(query.categories for query in self.queries if query.id in self.splits.test):
+            report.without_categories = evaluate(self.workspace, stacks, ignore_categories=True, **common)
+        report.page = self.workspace.folder / PAGE
+        write_text(report.page, evaluation_page(self.workspace, report.evaluated, self.queries))
+        self.say("report", str(report.page))
+        report.halves = self._halves(report.tuned)
 
     def _training_end(self, begin: float) -> float:
         """Return the moment that leaves time to tune and evaluate. begin: of comparing first stages."""
@@ -224,7 +290,8 @@ class _Auto(Run):
     def _halves(self, tuned: TuneReport) -> Halves | None:
         """Tune on random halves of dev and test, if few queries are judged."""
         splits = self.splits
-        if len(splits.dev) + len(splits.test) + len(splits.train) >= FEW_JUDGED or self._is_late(1.0):
+        judged_train = 0 if self.judgments.from_clicks else len(splits.train)
+        if len(splits.dev) + len(splits.test) + judged_train >= FEW_JUDGED or self._is_late(1.0):
             return None
         judged = Qrels({**splits.dev, **splits.test})
         halves = tune_on_halves(self.workspace, tuned.stack, self.measure, judged, **self._common())
@@ -284,7 +351,14 @@ class _Auto(Run):
         names, measure = self.workspace.engine.first_stages, self.measure
         if len(names) < 2:
             return names[0], []
-        pool = {**self.splits.dev, **self.splits.train}
+        if not self.judgments.tested:
+            self.say(
+                "first stage", f"{names[0]}; clicks follow the search that was shown, so they cannot compare"
+            )
+            return names[0], list(names[1:])
+        pool = {**self.splits.dev}
+        if not self.judgments.from_clicks:
+            pool |= self.splits.train
         some = Qrels({query: pool[query] for query in sorted(pool)[:MOST_QUERIES]})
         compared = evaluate(
             self.workspace, names[1:], baseline=names[0], qrels=some, measures=[measure], **self._common()
@@ -320,6 +394,23 @@ class _Auto(Run):
         )
         if tuned.dropped:
             self.say("tune", f"{', '.join(tuned.dropped)} got no weight and left the stack")
+        return tuned
+
+    def _tune_on_clicks(self, signals: Sequence[str]) -> TuneReport:
+        """Tune a careful stack on clicks. It is not activated, because clicks cannot test it."""
+        tuned = tune(
+            self.workspace,
+            ",".join(signals),
+            **self._common(),
+            qrels=self.splits.dev,
+            first_stage=signals[0],
+            measure=self.measure,
+            protocol="judged",
+            least=CAREFUL,
+            out=self.workspace.stack_path(signals),
+        )
+        stack = tuned.stack
+        self.say("tune", f"{stack} ({stack.combiner.normalization}), tuned on clicks and not tested")
         return tuned
 
     def _retrieving(self, signals: str, asked: dict[str, Any], plain: TuneReport) -> TuneReport:

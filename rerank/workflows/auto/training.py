@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -22,11 +22,15 @@ from rerank.rankers.training.job import TrainingResult
 from rerank.records import Query
 from rerank.workflows.auto import plan as ranker_plan
 from rerank.workflows.auto.files import Folder
+from rerank.workflows.auto.judgments import Judgments
 from rerank.workflows.auto.plan import CollectionFacts, RankerChoice, Rule
 from rerank.workflows.auto.splits import Splits
 from rerank.workflows.encode import encode
 from rerank.workflows.train import train
 from rerank.workspace import Workspace
+
+if TYPE_CHECKING:
+    from rerank.engines.opensearch import Settings
 
 MEASURED = 48
 """Documents that measure the speed of the encoder."""
@@ -40,7 +44,8 @@ PASSAGE_PARTS = 4
 class Run:
     """An auto run: options (see :func:`rerank.auto`), and the results of its first steps.
 
-    end: moment of ``time.monotonic`` at which the time is over. messages: remarks of the steps.
+    end: moment of ``time.monotonic`` at which the time is over. ubi: cluster with a click log, if any.
+    messages: remarks of the steps.
     """
 
     files: Folder
@@ -50,10 +55,20 @@ class Run:
     model: str | None
     progress: Progress
     end: float
+    ubi: Settings | None = None
     messages: list[str] = field(default_factory=list)
     workspace: Workspace = field(init=False)
-    queries: list[Query] = field(init=False)
-    splits: Splits = field(init=False)
+    judgments: Judgments = field(init=False)
+
+    @property
+    def queries(self) -> list[Query]:
+        """All queries."""
+        return self.judgments.queries
+
+    @property
+    def splits(self) -> Splits:
+        """Judgments of train, dev and test queries."""
+        return self.judgments.splits
 
     def say(self, step: str, *lines: str) -> None:
         """Print and keep remarks of a step."""
@@ -82,6 +97,8 @@ class Record:
     def __init__(self, workspace: Path, run: Run) -> None:
         """Read the record. Other inputs start a new one."""
         inputs = f"{run.seed} {run.model or ' '.join(installed_encoders())}"
+        if run.ubi is not None:
+            inputs += f" {run.ubi.where}"
         digest = hashlib.sha256(inputs.encode())
         for path in run.files.files():
             known = path.stat()
@@ -253,7 +270,7 @@ class Trainings:
             options["passages"] = max(1, parts // PASSAGE_PARTS)
         judged: dict[str, Any] = {}
         if rule.judged:
-            judged = {"queries": run.queries, "qrels": run.splits.train, "dev_qrels": run.splits.dev}
+            judged = {"queries": run.queries, "qrels": run.splits.train, "dev_qrels": run.judgments.stopping}
             judged["first_stage"] = self.first_stage
         deadline = Deadline(run.progress, math.inf if rule.only_encodes else moment)
         try:

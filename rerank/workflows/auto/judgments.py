@@ -1,0 +1,134 @@
+"""The judgments of an auto run: from people, from clicks, or from both."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rerank.errors import InputError
+from rerank.formats import read_qrels, read_queries
+from rerank.judging.clicks import DEV, QUERIES, TRAIN, ClickReport
+from rerank.records import Qrels, Query
+from rerank.text import count_of, query_key
+from rerank.workflows.auto.files import WHOLE, Folder
+from rerank.workflows.auto.splits import LEAST, Splits, split
+
+CLICKS = "clicks"
+"""Folder of the judgments from clicks, in the workspace."""
+TUNING_SHARE = 0.6
+"""Share of the queries judged by hand that tune; the others test."""
+
+
+@dataclass(frozen=True)
+class Judgments:
+    """Queries and their judgments.
+
+    splits: the test queries are empty if only clicks are known. stopping: dev queries of the trainings.
+    from_clicks: whether clicks train. tested: whether people judged queries, so that a stack can be tested.
+    """
+
+    queries: list[Query]
+    splits: Splits
+    stopping: Qrels
+    from_clicks: bool = False
+    tested: bool = True
+
+
+def by_hand(files: Folder, documents: Collection[str], seed: int) -> Judgments:
+    """Read the judgments of a folder without clicks, and draw missing splits. Raises InputError."""
+    assert files.queries is not None
+    judged = {name: read_qrels(path) for name, path in files.qrels.items()}
+    queries = read_queries(files.queries)
+    splits = split(judged, queries, documents, seed=seed)
+    return Judgments(queries, splits, splits.dev)
+
+
+def with_clicks(
+    files: Folder, report: ClickReport, pool: Qrels, documents: Collection[str], seed: int
+) -> Judgments:
+    """Join the judgments from clicks with judgments by people.
+
+    Clicks train. The queries that people judged tune and test, and leave the training. Without them, clicks
+    also tune, and there are no test queries.
+
+    report: of the judgments from clicks. pool: judgments of the pool of an earlier run.
+
+    Raises InputError if too few queries are judged.
+    """
+    clicked = read_queries(report.folder / QUERIES)
+    by_id = {query.id: query for query in clicked}
+    hand = {name: read_qrels(path) for name, path in files.qrels.items()}
+    if hand and files.queries is not None:
+        by_id |= {query.id: query for query in read_queries(files.queries)}
+    if pool:
+        hand[WHOLE] = _merge([hand.get(WHOLE, Qrels()), pool])
+    queries = list(by_id.values())
+    train = read_qrels(report.folder / TRAIN)
+    stopping = read_qrels(report.folder / DEV) if report.dev is not None else Qrels()
+    if not hand:
+        return Judgments(queries, _only_clicks(train, stopping), stopping, from_clicks=True, tested=False)
+    dev, test = _divide(hand, by_id, documents, seed)
+    keys = {query_key(by_id[query].text) for query in (*dev, *test) if query in by_id}
+
+    def without_judged(qrels: Qrels) -> Qrels:
+        return _select(qrels, (query for query in qrels if query_key(by_id[query].text) not in keys))
+
+    train = _merge([hand.get("train", Qrels()), train])
+    removed = len(train)
+    train = without_judged(train)
+    removed -= len(train)
+    notes = [f"clicks train; people judged {len(dev) + len(test):,} queries, which tune and test"]
+    if removed:
+        notes.append(f"{count_of(removed, 'judged query')} of the clicks left the training")
+    splits = Splits(train, dev, test, tuple(notes))
+    return Judgments(queries, splits, without_judged(stopping) or dev, from_clicks=True)
+
+
+def _only_clicks(train: Qrels, dev: Qrels) -> Splits:
+    """Return splits without test queries. Raises InputError for too few dev queries."""
+    judged = sum(1 for query in dev if dev.relevant(query))
+    if judged < LEAST:
+        raise InputError(
+            f"the clicks judge {count_of(judged, 'query')} to tune, {LEAST} at least are needed; give a"
+            " longer log, or qrels.tsv with queries judged by hand"
+        )
+    return Splits(train, dev, Qrels(), ("clicks train and tune; there are no test queries",))
+
+
+def _divide(
+    hand: Mapping[str, Qrels], queries: Mapping[str, Query], documents: Collection[str], seed: int
+) -> tuple[Qrels, Qrels]:
+    """Return dev and test queries. Both are drawn unless both are given."""
+    both = hand.get("dev"), hand.get("test")
+    if both[0] and both[1] and WHOLE not in hand:
+        return both[0], both[1]
+    judged = _merge([hand[name] for name in (WHOLE, "dev", "test") if name in hand])
+    usable: dict[str, list[str]] = {}
+    for query in sorted(judged):
+        if query in queries and not documents.isdisjoint(judged.relevant(query)):  # type: ignore[attr-defined]
+            usable.setdefault(query_key(queries[query].text), []).append(query)
+    groups = list(usable.values())
+    order = np.random.default_rng(seed).permutation(len(groups)).tolist()
+    cut = round(TUNING_SHARE * len(groups))
+    dev = [query for number in order[:cut] for query in groups[number]]
+    test = [query for number in order[cut:] for query in groups[number]]
+    if min(len(dev), len(test)) < LEAST:
+        raise InputError(
+            f"people judged {count_of(len(dev) + len(test), 'query')} with a relevant document: too few"
+            f" for {LEAST} dev and {LEAST} test queries; judge more queries"
+        )
+    return _select(judged, sorted(dev)), _select(judged, sorted(test))
+
+
+def _select(qrels: Qrels, queries: Iterable[str]) -> Qrels:
+    return Qrels({query: qrels[query] for query in queries})
+
+
+def _merge(parts: Sequence[Qrels]) -> Qrels:
+    """Join judgments; those of an earlier part replace all of a query in later ones."""
+    grades: dict[str, Mapping[str, int]] = {}
+    for qrels in reversed(parts):
+        grades |= qrels
+    return Qrels(grades)
