@@ -344,7 +344,7 @@ def _rates(shown: Shown) -> list[float]:
 def _warnings(log: ClickLog, views: PageViews, rates: list[float], dev: JudgedPart | None) -> Iterator[str]:
     page_views = views.shown.page_views
     if views.reason:
-        missing = "" if dev is not None else "; grades count clicks, and there is no dev.tsv"
+        missing = "" if dev is not None else "; grades count clicks, and dev.tsv is missing"
         yield f"{views.reason}{missing}"
     if page_views < FEW_PAGE_VIEWS:
         yield f"{count_of(page_views, 'page view')}: {FEW_PAGE_VIEWS:,} or more train better rankers"

@@ -110,8 +110,8 @@ def training_grades(counts: ClickCounts) -> Ints:
 def tuning_grades(counts: ClickCounts) -> Ints:
     """Return the grades for tuning, by clicks over expected clicks.
 
-    The ratio is ``(c + 1) / (e + 1)``, for c clicks and e expected clicks at the same ranks. The thresholds
-    are those of training; other documents of the query have no effect.
+    The ratio is ``(c + 1) / (e + 1)``, for c clicks and e expected clicks at the same ranks. The
+    thresholds are the same as for training; other documents of the query have no effect.
     """
     return _grades((counts.clicks + 1) / (counts.expected + 1), counts.clicks)
 

@@ -123,7 +123,7 @@ def read_judgments(path: File) -> list[HandJudgment]:
 
 
 def current_judgments(lines: Sequence[HandJudgment]) -> list[HandJudgment]:
-    """Return the last line of each query, document and judge, without those that take a grade back."""
+    """Return the last line of each query, document and judge, without lines that take a grade back."""
     latest: dict[tuple[str, str, str], HandJudgment] = {}
     for line in lines:
         latest.pop(line.key, None)
@@ -241,7 +241,7 @@ class JudgmentFile:
             os.close(descriptor)
 
     def _read_new_lines(self, descriptor: int) -> None:
-        """Read the complete lines behind the last position."""
+        """Read the complete lines after the last position."""
         size = os.fstat(descriptor).st_size
         if size < self._read_to:  # another program has replaced the file
             self._read_to = 0

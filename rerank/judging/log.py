@@ -24,7 +24,7 @@ MALFORMED = "records that are not of UBI"
 
 _ID_FIELDS = ("object_id", "internal_id")
 _TOLERANCE = 86_400_000
-"""Milliseconds by which the clock of a client may be wrong: one day."""
+"""Largest error of the clock of a client in milliseconds: one day."""
 _MISSING = -(2**31)
 """The ordinal of an event without a position."""
 

@@ -58,7 +58,7 @@ class PoolOptions:
 
 
 class PoolHit(msgspec.Struct, frozen=True):
-    """A document to judge. Nothing tells which stack has found it."""
+    """A document to judge. Nothing shows which stack has found it."""
 
     id: str
     title: str = ""
@@ -241,7 +241,7 @@ class _Chooser:
         return chosen + [(query, DIFFERENCE) for query in sample[: self._count - len(chosen)]]
 
     def _with_hits(self, queries: Sequence[Query], advance: Callable[[int], object]) -> Iterator[Query]:
-        """Rank queries and yield those with a hit."""
+        """Rank queries and yield the ones with a hit."""
         for query in queries:
             rankings = self._rank(query)
             advance(1)

@@ -198,7 +198,7 @@ class _Tuning:
     ) -> tuple[dict[str, float], list[Measured], list[Measured]]:
         """Return signal -> its value without others, and the settings that may be chosen with their means.
 
-        The settings are those of the given normalizations, and those of ``fitted``.
+        The settings of the given normalizations and of ``fitted`` are tried.
         """
         methods = dict.fromkeys((*normalizations, FITTED))
         grids = [

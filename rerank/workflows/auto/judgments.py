@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from rerank.errors import InputError
 from rerank.formats import read_qrels, read_queries
-from rerank.judging.clicks import DEV, QUERIES, TRAIN, ClickReport
+from rerank.judging.clicks import DEV, QUERIES, TRAIN, ClickReport, JudgedPart
 from rerank.records import Qrels, Query
 from rerank.text import count_of, query_key
 from rerank.workflows.auto.files import WHOLE, Folder
@@ -51,7 +52,7 @@ def with_clicks(
     """Join the judgments from clicks with judgments by people.
 
     Clicks train. The queries that people judged tune and test, and leave the training. Without them, clicks
-    also tune, and there are no test queries.
+    also tune, and no query tests.
 
     report: of the judgments from clicks. pool: judgments of the pool of an earlier run.
 
@@ -65,8 +66,8 @@ def with_clicks(
     if pool:
         hand[WHOLE] = _merge([hand.get(WHOLE, Qrels()), pool])
     queries = list(by_id.values())
-    train = read_qrels(report.folder / TRAIN)
-    stopping = read_qrels(report.folder / DEV) if report.dev is not None else Qrels()
+    train = _read(report.folder / TRAIN, report.train)
+    stopping = _read(report.folder / DEV, report.dev)
     if not hand:
         return Judgments(queries, _only_clicks(train, stopping), stopping, from_clicks=True, tested=False)
     dev, test = _divide(hand, by_id, documents, seed)
@@ -86,6 +87,11 @@ def with_clicks(
     return Judgments(queries, splits, without_judged(stopping) or dev, from_clicks=True)
 
 
+def _read(path: Path, part: JudgedPart | None) -> Qrels:
+    """Read a file of judgments, which may have none."""
+    return read_qrels(path) if part is not None and part.judgments else Qrels()
+
+
 def _only_clicks(train: Qrels, dev: Qrels) -> Splits:
     """Return splits without test queries. Raises InputError for too few dev queries."""
     judged = sum(1 for query in dev if dev.relevant(query))
@@ -94,7 +100,7 @@ def _only_clicks(train: Qrels, dev: Qrels) -> Splits:
             f"the clicks judge {count_of(judged, 'query')} to tune, {LEAST} at least are needed; give a"
             " longer log, or qrels.tsv with queries judged by hand"
         )
-    return Splits(train, dev, Qrels(), ("clicks train and tune; there are no test queries",))
+    return Splits(train, dev, Qrels(), ("clicks train and tune; no query tests",))
 
 
 def _divide(
@@ -127,7 +133,7 @@ def _select(qrels: Qrels, queries: Iterable[str]) -> Qrels:
 
 
 def _merge(parts: Sequence[Qrels]) -> Qrels:
-    """Join judgments; those of an earlier part replace all of a query in later ones."""
+    """Join judgments. For each query, the first part with this query counts."""
     grades: dict[str, Mapping[str, int]] = {}
     for qrels in reversed(parts):
         grades |= qrels

@@ -212,7 +212,7 @@ class _Auto(Run):
         if tested:
             self._measure(report)
         else:
-            report.pool = self._write_pool(tuned.stack)
+            report.pool = self._write_pool(signals)
         return report
 
     def _read_judgments(self) -> ClickReport | None:
@@ -236,19 +236,17 @@ class _Auto(Run):
         self.judgments = with_clicks(self.files, report, by_people, documents, self.seed)
         return report
 
-    def _write_pool(self, stack: Stack) -> Path | None:
-        """Write the queries that people should judge, among those that did not train.
+    def _write_pool(self, signals: Sequence[str]) -> Path:
+        """Write queries for people to judge. They did not train.
 
         Their hits are the best of the first stage, and of equal weights of all signals.
         """
         path = self.workspace.folder / POOL
-        if stack.signals == (stack.first_stage,) or judged_file(path).exists():
-            return None
-        equal = "+".join(f"{name}*1" for name in stack.signals)
+        equal = "+".join(f"{name}*1" for name in signals)
         queries = [query for query in self.queries if query.id in self.splits.dev]
         report = make_pool(
             self.workspace,
-            [stack.first_stage, equal],
+            [signals[0], equal],
             queries,
             PoolOptions(count=POOL_QUERIES, seed=self.seed),
             self.progress,

@@ -1,0 +1,152 @@
+"""`rerank auto` on a folder with a click log: what trains, what tests, and what is not activated."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import rerank
+from rerank.errors import InputError
+from rerank.formats import read_qrels, read_queries
+from rerank.judging.judgments import HandJudgment, JudgmentFile
+from rerank.judging.pool import Pool, judged_file
+from rerank.workflows.auto.files import read_folder
+from tests.support.click_logs import page, write
+
+WORDS = [
+    f"{first}{second}"
+    for first in ("gra", "blu", "tor", "nel", "sim")
+    for second in ("pi", "mo", "ka", "du", "le")
+]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Each document has two words; each word is a query, and users click the first or the second hit."""
+    lines = []
+    for number, word in enumerate(WORDS):
+        other = WORDS[(number + 1) % len(WORDS)]
+        lines.append({"_id": f"d{number}", "title": word, "text": f"{word} {other} {other} text about both"})
+    write(tmp_path / "corpus.jsonl", lines)
+    records = []
+    for number, word in enumerate(WORDS):
+        hits = [f"d{number}", f"d{number - 1 if number else len(WORDS) - 1}"]
+        for visit in range(4):
+            records += page(f"{number} {visit}", word, hits, [hits[number % 2]])
+        for step in range(2, 7):
+            other = (number + step) % len(WORDS)
+            hits = [f"d{number}", f"d{other}"]
+            records += page(f"{word} {step}", f"{word} {WORDS[other]}", hits, [hits[step % 2]])
+    write(tmp_path / "ubi_events.ndjson", records)
+    return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def only_lexical_signals(monkeypatch):
+    """No ranker is trained, so that the tests are fast."""
+    monkeypatch.setattr("rerank.workflows.auto.plan.RULES", ())
+
+
+def test_click_logs_are_found_by_their_names(folder):
+    (folder / "clicks.csv.gz").touch()
+    (folder / "ubi_queries.ndjson").touch()
+    files = read_folder(folder)
+    names = [path.name for path in files.clicks]
+    assert names == ["clicks.csv.gz", "ubi_events.ndjson", "ubi_queries.ndjson"]
+    assert set(files.clicks) <= set(files.files())
+    (folder / "qrels.tsv").touch()
+    with pytest.raises(InputError, match=r"no queries\.jsonl"):
+        read_folder(folder)
+
+
+def test_without_judged_queries_nothing_is_activated_or_claimed(run, folder, tmp_path):
+    workspace = tmp_path / "workspace"
+    done = run("auto", folder, "-w", workspace).ok()
+    assert "not active" in done.out
+    assert "significantly" not in done.out
+    opened = rerank.Workspace.open(workspace)
+    assert not opened.releases.history
+    assert opened.default_stack == "bm25"
+    (stack_file,) = (workspace / "stacks").glob("*.json")
+    stack = json.loads(stack_file.read_text("utf-8"))
+    assert stack["tuned"]["least"] == 0.3
+    assert stack["tuned"]["protocol"] == "judged"
+    assert not (workspace / "report.html").exists()
+    assert not (workspace / "splits" / "test.tsv").exists()
+    assert f"rerank serve -w {workspace} --judge {workspace / 'pool.json'}" in done.out
+    assert f"rerank auto {folder} -w {workspace}" in done.out
+
+
+def judge_pool(workspace: Path, relevant: dict[str, str]) -> int:
+    """Judge the pool of a workspace as a person would: query text -> its relevant document."""
+    pool = Pool.load(workspace / "pool.json")
+    file = JudgmentFile(judged_file(workspace / "pool.json"))
+    for query in pool.queries:
+        for hit in query.hits:
+            file.append(HandJudgment(query.id, hit.id, 3 if relevant[query.text] == hit.id else 0, by="ann"))
+    return len(pool.queries)
+
+
+def test_a_judged_pool_tunes_and_tests(run, folder, tmp_path):
+    workspace = tmp_path / "workspace"
+    run("auto", folder, "-w", workspace).ok()
+    queries = {query.text: query for query in read_queries(workspace / "clicks" / "queries.jsonl")}
+    assert queries[WORDS[0]].params["count"] == 4
+    train = read_qrels(workspace / "splits" / "train.tsv")
+    pool = Pool.load(workspace / "pool.json")
+    assert not {query.id for query in pool.queries} & set(train)
+    judged = judge_pool(workspace, {text: f"d{WORDS.index(text.split()[0])}" for text in queries})
+    report = run("auto", folder, "-w", workspace, "--json").json
+    splits = {
+        name: set(read_qrels(workspace / "splits" / f"{name}.tsv")) for name in ("train", "dev", "test")
+    }
+    assert splits["train"] == set(train)
+    assert len(splits["dev"]) + len(splits["test"]) == judged
+    assert not splits["dev"] & splits["test"]
+    assert report["evaluated"]["queries"] == len(splits["test"])
+    assert rerank.Workspace.open(workspace).releases.history
+    again = run("auto", folder, "-w", workspace).ok()
+    assert "Test queries" in again.out
+
+
+def test_queries_judged_by_hand_leave_the_training(folder, tmp_path):
+    """Also if the log writes them in another case."""
+    hand = [{"_id": f"hand {number}", "text": word.upper()} for number, word in enumerate(WORDS[:12])]
+    write(folder / "queries.jsonl", hand)
+    rows = [f"hand {number}\td{number}\t2" for number in range(12)]
+    (folder / "qrels.tsv").write_text("\n".join(rows))
+    report = rerank.auto(folder, tmp_path / "workspace")
+    splits = {name: read_qrels(path) for name, path in report.splits.items()}
+    assert set(splits["dev"]) | set(splits["test"]) == {f"hand {number}" for number in range(12)}
+    texts = {query.id: query.text for query in read_queries(report.queries)}
+    trained = {texts[query] for query in splits["train"]}
+    assert trained
+    assert not trained & set(WORDS[:12])
+    assert report.evaluated is not None
+    assert report.evaluated.queries == len(splits["test"])
+
+
+def test_given_dev_and_test_queries_stay_as_they_are(folder, tmp_path):
+    write(
+        folder / "queries.jsonl", [{"_id": f"q{number}", "text": word} for number, word in enumerate(WORDS)]
+    )
+    (folder / "qrels").mkdir()
+    for name, numbers in (("dev", range(6)), ("test", range(6, 12))):
+        rows = [f"q{number}\td{number}\t1" for number in numbers]
+        (folder / "qrels" / f"{name}.tsv").write_text("\n".join(rows))
+    report = rerank.auto(folder, tmp_path / "workspace")
+    assert set(read_qrels(report.splits["dev"])) == {f"q{number}" for number in range(6)}
+    assert set(read_qrels(report.splits["test"])) == {f"q{number}" for number in range(6, 12)}
+
+
+def test_too_few_judgments_are_refused(folder, tmp_path):
+    write(folder / "queries.jsonl", [{"_id": "q", "text": "one"}])
+    (folder / "qrels.tsv").write_text("q\td1\t1\n")
+    with pytest.raises(InputError, match="people judged 1 query with a relevant document: too few"):
+        rerank.auto(folder, tmp_path / "workspace")
+    (folder / "qrels.tsv").unlink()
+    write(folder / "ubi_events.ndjson", page("1", WORDS[0], ["d0", "d1"], ["d1"]))
+    with pytest.raises(InputError, match=r"the clicks judge . quer.* to tune"):
+        rerank.auto(folder, tmp_path / "other")
