@@ -11,8 +11,8 @@ inside it.
 
 R@5 and R@10 are the shares of a document's test links among its first 5 and 10 results, averaged over
 documents. p is a paired randomization test against the same untrained encoder. It uses the mean of each
-document over the seeds. A start is MODEL:LAYERS. ``:random`` adds random weights. ``:topN`` trains only the
-last N layers. ``--out`` appends every run as a line of JSON and skips runs that the file already contains.
+document over the seeds. A start is MODEL:LAYERS and more, see ``encoder``. ``--out`` appends every run as a
+line of JSON and skips runs that the file already contains.
 """
 
 from __future__ import annotations
@@ -58,11 +58,21 @@ def documents(folder: Path, count: int | None) -> list[Document]:
 
 
 def encoder(start: str, tokens: int, seed: int) -> tuple[TextEncoder, dict[str, object]]:
-    """Load a start, ``MODEL:LAYERS`` with optional ``:random`` and ``:topN``; return it with its options."""
+    """Load a start, ``MODEL:LAYERS`` with optional parts; return it with its options.
+
+    ``:topN`` trains the last N layers. ``:random`` has random weights, which know no citations. ``:widthN``
+    has random weights in vectors of N numbers, so that a CPU can train all layers.
+    """
     model, layers, *rest = start.split(":")
-    top = next((int(one.removeprefix("top")) for one in rest if one.startswith("top")), None)
+    top = next((int(part.removeprefix("top")) for part in rest if part.startswith("top")), None)
+    width = next((int(part.removeprefix("width")) for part in rest if part.startswith("width")), None)
     loaded = TextEncoder.load(model, layers=int(layers), longest=tokens)
-    if "random" in rest:
+    if width is not None:
+        shape = loaded.model.config
+        shape.hidden_size = width
+        shape.intermediate_size = 4 * width
+        shape.num_attention_heads = max(1, width // 32)
+    if "random" in rest or width is not None:
         torch.manual_seed(seed)
         loaded.model = type(loaded.model)(loaded.model.config).eval()
     return loaded, {"model": model, "train_layers": top or 0, "layers": int(layers)}

@@ -294,7 +294,10 @@ def trained(
 ) -> tuple[TextEncoder, TrainingRun]:
     """Train an encoder in one of the ways."""
     preset, *changes = how.split("+")
-    start = ":".join(options.start.split(":")[:2]) if preset in ("paper", "lm") else options.start
+    parts = options.start.split(":")
+    if preset in ("paper", "lm"):  # they train all layers
+        parts = [part for part in parts if not part.startswith("top")]
+    start = ":".join(parts)
     loaded, settings = encoder(start, options.tokens, seed)
     settings |= {"passage_tokens": options.tokens, "seed": seed}
     if preset == "untrained":
