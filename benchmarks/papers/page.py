@@ -1,203 +1,217 @@
-"""Write RESULTS.md with the verdict on each claim of the papers, from the result files.
+"""Write RESULTS.md with the verdict on each claim of the papers, and the numbers, from the result files.
 
-It also writes the counts of verdicts in docs/explanation/papers.md and the gain of categories in README.md.
+It also writes the five lines of docs/explanation/papers.md and the gain of categories in README.md.
 
-python benchmarks/papers/page.py            # writes the pages and the figures
-python benchmarks/papers/page.py --check    # exit code 1 if they are outdated
-python benchmarks/papers/page.py --show 003  # prints all cases and tables of a paper
+python benchmarks/papers/page.py            # writes the pages
+python benchmarks/papers/page.py --check    # exit code 1 if they, or results, are outdated
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
+from statistics import fmean
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "quality" / "peers")]
 
-import claims_000
-import claims_001
-import claims_002
-import claims_003
-import claims_004
+from claims import CENTRAL, CLAIMS, TITLES, Claim
+from results import PAPERS, Difference, groups, outdated, p_text, shown, untested
 from table import filled
-from tables import Claim, Table
 
+from rerank.evaluation.significance import holm
 from rerank.files import write_text
 
 ROOT = Path(__file__).parents[2]
 PAGE = Path(__file__).parent / "RESULTS.md"
 SUMMARY = ROOT / "docs" / "explanation" / "papers.md"
-FIGURES = ROOT / "docs" / "explanation" / "papers"
-PAPERS = {
-    "003": claims_003.paper,
-    "002": claims_002.paper,
-    "000": claims_000.paper,
-    "001": claims_001.paper,
-    "004": claims_004.paper,
-}
 
-NOT_RUN = (
-    (
-        "001",
-        "the other strategies with title and abstract, six layers",
-        "python benchmarks/papers/run_001.py DATA --layers 6 --train-layers 0 --tokens 128 --steps 800"
-        " --batch 128 --rate 1e-4 --strategies direct,paragraph,section",
-    ),
-    (
-        "001",
-        "two epochs of `--preset cocitation`, six layers",
-        "python benchmarks/papers/run_001.py DATA --layers 6 --steps 2004 --strategies preset",
-    ),
-)
-"""Paper, run, and command. All of them need a GPU."""
+_HEAD = """# The papers: claims and numbers
 
-EXTRA = "(not in the paper)"
-"""Mark of claims that only --show prints."""
-
-_HEAD = """# The papers, claim by claim
-
-This page compares the claims of five papers with results on the collections of this project. `python
-benchmarks/papers/page.py` generates it from `benchmarks/papers/results/`. Each line of these files has the
-command, date and commit of a result. A row shows the number of cases (collection, setting, measure) with each
-verdict, and a case of the most frequent one. All cases, tables and sections of a paper: `python
-benchmarks/papers/page.py --show 003`.
+`python benchmarks/papers/page.py` generates this page from `benchmarks/papers/claims.py` and the files in
+`benchmarks/papers/results/`. Each line of these files has the command of a result.
 
 | verdict | meaning |
 | --- | --- |
-{verdicts}
+| **holds** | the difference has the direction of the claim, p < 0.05 |
+| **does not hold** | the opposite direction, p < 0.05 |
+| **no gain above 0.01 shown** | a gain above 0.01 is excluded with 95 % confidence |
+| **not decided** | the test shows neither |
+| **not tested** | without a p-value; the direction is in brackets |
+| **not run** | no run can decide it |
+| **no data** | the collection or the method is not available, or the claim follows from how data were made |
 
-- A test is on the mean over seeds. Its standard error is at most the mean of the standard errors of the
-  seeds, which follow from their p-values (paired randomization test over queries).
-- The margin is 0.01 or, for a measure near 1, a tenth of the distance from the baseline to 1.
-- A claim of no loss or no difference holds if none is significant, and it is below the margin with 95 %
-  confidence.
-- A claim about all sizes or measures holds if each part holds.
-- Counts of a whole collection have no p-value. Verdicts are not corrected for the number of claims.
+- Each claim has one measure. p: paired randomization test over queries, on the mean over seeds, with Holm's
+  correction over all {tests} tests of this page.
+- A standard error over seeds is at most the mean of the standard errors of the seeds, which follow from their
+  p-values. Some older results have only an upper bound of p.
+- *start*: the encoder before the training. MiniLM (`all-MiniLM-L6-v2`) is pretrained also on citations: its
+  model card lists 116 million pairs of abstracts and 53 million pairs of titles from S2ORC's citations, and
+  SPECTER's 684,100 triplets. Papers 000 and 001 teach this signal, so they need a start with random weights.
+- Each result has date, commit and machine; for older ones the machine is unknown. A check fails if the
+  default options of a family have changed since a result, unless the result says why it stays (*older*).
 """
 
-
-_VERDICTS = {
-    "holds": "the difference has the direction of the claim, p < 0.05",
-    "does not hold": "the opposite direction, p < 0.05; or a gain below the margin (95 % bound)",
-    "not decided": "the test shows neither",
-    "not tested": "without a p-value; the direction is in brackets",
-    "nothing was learned": "no seed kept a training step",
-    "no data": "the collection or the method of the paper is not available",
-    "not run yet": "the script has the steps; the result is missing",
-}
-"""Start of a verdict -> its meaning. The page has the meanings of its own verdicts."""
+HIDDEN = ("best ", "sum ", "top-1", "recall")
+"""Starts of names of measures that only the result files have."""
 
 
-def pages() -> dict[Path, str]:
-    """Return path -> content for all generated files."""
-    papers = [paper_of() for paper_of in PAPERS.values()]
-    verdicts = {claim.verdict for paper in papers for claim in paper.claims}
-    used = {name: text for name, text in _VERDICTS.items() if any(one.startswith(name) for one in verdicts)}
-    legend = "\n".join(f"| **{name}** | {text} |" for name, text in used.items())
-    parts, figures = [_HEAD.format(verdicts=legend)], {}
-    for paper in papers:
-        source = paper.source.replace("](", "](../../docs/explanation/")
-        parts += [f"## {paper.title}\n", f"{source}\n", _summary(paper.claims)]
-        parts += map(_table, paper.page or paper.tables[:1])
-        for file, (caption, drawing) in paper.figures.items():
-            figures[FIGURES / file] = drawing
-            parts.append(f"![{caption}](../../docs/explanation/papers/{file})\n")
-    parts += ["## Not run\n\nThese need a GPU.\n", "| paper | run | command |", "| --- | --- | --- |"]
-    parts += [f"| {paper} | {run} | `{command}` |" for paper, run, command in NOT_RUN]
-    parts.append("")
-    readme = filled(ROOT / "README.md", {"categories": claims_003.gains_of_categories()})
-    counts = {name: verdict_counts(paper.claims) for name, paper in zip(PAPERS, papers)}
-    return {PAGE: "\n".join(parts), SUMMARY: filled(SUMMARY, counts), ROOT / "README.md": readme, **figures}
+def tested(paper: str, claim: Claim) -> tuple[Difference, list[float]] | None:
+    """Return the difference of a claim and the values of both systems; None without results."""
+    group = groups(paper).get(claim.test)
+    measures = [claim.measure] if isinstance(claim.measure, str) else list(claim.measure)
+    if group is None:
+        return None
+    found = [group.difference(*claim.systems, measure) for measure in measures]
+    values = [fmean(group.values(name, measures[-1]) or [0.0]) for name in claim.systems]
+    first, last = found[0], found[-1]
+    if first is None or last is None:
+        return None
+    if len(found) == 2:
+        return Difference(last.mean - first.mean, None), [first.mean, last.mean]
+    return (-last if claim.rule == "below" else last), values
 
 
-def verdict_counts(claims: Sequence[Claim]) -> str:
-    """Return how many claims of a paper have which most frequent verdict."""
-    verdicts: Counter[str] = Counter()
-    for cases in groups(claims):
-        if EXTRA not in cases[0].says:
-            verdict = Counter(case.verdict for case in cases).most_common()[0][0]
-            verdicts[verdict.partition(" (")[0]] += 1
-    counts = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common())
-    return f"{sum(verdicts.values())} claims: {counts}"
+def corrected() -> dict[tuple[str, int], float]:
+    """Return (paper, position of the claim) -> p-value after Holm's correction over all claims."""
+    raw = {}
+    for paper in PAPERS:
+        for number, claim in enumerate(CLAIMS[paper]):
+            found = None if claim.verdict else tested(paper, claim)
+            if found and found[0].p is not None:
+                raw[paper, number] = found[0].p
+    return dict(zip(raw, holm(list(raw.values()))))
 
 
-def groups(claims: Sequence[Claim]) -> list[list[Claim]]:
-    """Return the cases, grouped by claim."""
-    grouped: list[list[Claim]] = []
-    for one in claims:
-        if one.says == "the same" and grouped:
-            grouped[-1].append(one)
-        else:
-            grouped.append([one])
-    return grouped
+def judged(paper: str, claim: Claim, p: float | None) -> tuple[str, str]:
+    """Return the verdict on a claim and its figures."""
+    if claim.verdict:
+        return claim.verdict, claim.reason
+    found = tested(paper, claim)
+    if found is None:
+        return "not run", "no result"
+    difference, values = found
+    group = groups(paper)[claim.test]
+    table, collection, setting = claim.test
+    where = f"{collection}, {table}, {setting}"
+    if not isinstance(claim.measure, str):
+        first, last = claim.measure
+        figures = (
+            f"{where}: {' - '.join(claim.systems)}: {values[0]:+.4f} ({first}), {values[1]:+.4f} ({last})"
+        )
+        return untested(difference.mean > 0), figures
+    verdict = difference.equal(p) if claim.rule == "equal" else difference.above(p)
+    sides = ", ".join(f"{name} {value:.4f}" for name, value in zip(claim.systems, values))
+    text = "" if p is None else f"; p {p_text(p)}"
+    seeds = group.seeds(claim.systems[0], claim.measure)
+    counted = "one run" if seeds == 1 else f"{seeds} seeds"
+    return verdict, f"{where}, {claim.measure}: {sides}{text}; {counted}"
 
 
-def _summary(claims: Sequence[Claim]) -> str:
-    """Return a table with one row per claim: verdict counts and a case of the most frequent verdict."""
-    lines = ["| claim of the paper | verdict | a case |", "| --- | --- | --- |"]
-    for cases in groups(claims):
-        if EXTRA in cases[0].says:
-            continue
-        first = {one.verdict: one.figures for one in reversed(cases)}
-        counts = Counter(one.verdict for one in cases).most_common()
-        verdicts = ", ".join(f"**{verdict}**" + f" {n}" * (len(cases) > 1) for verdict, n in counts)
-        figures = first[counts[0][0]]
-        lines.append(f"| {cases[0].says} | {verdicts} | {figures} |")
-    return "\n".join(lines) + "\n"
+def page() -> str:
+    """Return the content of RESULTS.md."""
+    p = corrected()
+    parts = [_HEAD.format(tests=len(p))]
+    for paper in PAPERS:
+        lines = [
+            f"## {TITLES[paper]}\n",
+            "| claim | section | verdict | figures |",
+            "| --- | --- | --- | --- |",
+        ]
+        for number, claim in enumerate(CLAIMS[paper]):
+            verdict, figures = judged(paper, claim, p.get((paper, number)))
+            lines.append(f"| {claim.text} | {claim.section} | **{verdict}** | {figures} |")
+        parts.append("\n".join(lines) + "\n")
+    parts.append("# Numbers\n\nMean ± standard deviation over seeds.\n")
+    for paper in PAPERS:
+        parts += _numbers(paper)
+    return "\n".join(parts)
 
 
-def _claims(claims: Sequence[Claim]) -> str:
-    """Return a table with one row per case."""
+def _numbers(paper: str) -> list[str]:
+    """Return one table per kind of measurement and collection."""
+    found = groups(paper)
+    tables = []
+    for table, collection in dict.fromkeys((table, collection) for table, collection, _ in found):
+        rows = {key[2]: group for key, group in found.items() if key[:2] == (table, collection)}
+        names = dict.fromkeys(name for group in rows.values() for name in group.measures)
+        measures = [name for name in names if not name.startswith(HIDDEN)]
+        lines = [
+            f"## {paper}, {collection}: {table}\n",
+            f"| setting | system | {' | '.join(measures)} | seeds |",
+            f"| --- | --- |{' --- |' * len(measures)} --- |",
+        ]
+        origins = []
+        for setting, group in rows.items():
+            origins.append(f"- {setting}: {group.origin()}. `{group.command()}`")
+            for system in group.systems:
+                values = [group.values(system, measure) for measure in measures]
+                cells = " | ".join(map(shown, values))
+                lines.append(f"| {setting} | {system} | {cells} | {group.seeds(system, *measures)} |")
+        tables.append("\n".join([*lines, "", *origins]) + "\n")
+    return tables
+
+
+def central() -> str:
+    """Return the table with one line per paper."""
+    p = corrected()
     lines = [
-        "| claim of the paper | section | verdict | figures | command |",
+        "| paper | central claim | a fair test | verdict | limit |",
         "| --- | --- | --- | --- | --- |",
     ]
-    for one in claims:
-        command = f"`{one.command}`" if one.command else ""
-        lines.append(f"| {one.says} | {one.where} | **{one.verdict}** | {one.figures} | {command} |")
-    return "\n".join(lines) + "\n"
+    for paper, (text, claim, limit) in CENTRAL.items():
+        same = [n for n, one in enumerate(CLAIMS[paper]) if _comparison(one) == _comparison(claim)]
+        verdict, figures = judged(paper, claim, p.get((paper, same[0])))
+        lines.append(f"| {paper} | {text} | {figures} | **{verdict}** | {limit} |")
+    return "\n".join(lines)
 
 
-def _table(table: Table) -> str:
-    lines = [f"### {table.title}\n"]
-    if table.note:
-        lines.append(f"{table.note}\n")
-    lines += [f"| {' | '.join(table.head)} |", f"| {' | '.join(['---'] * len(table.head))} |"]
-    lines += [f"| {' | '.join(row)} |" for row in table.rows]
-    return "\n".join(lines) + "\n"
+def _comparison(claim: Claim) -> tuple[object, ...]:
+    return claim.test, claim.systems, claim.measure
 
 
-def show(name: str) -> None:
-    """Print the tables and claims of one paper."""
-    paper = PAPERS[name]()
-    print(f"\n{paper.title}\n")
-    for table in paper.tables:
-        print(_table(table))
-    print(_claims(paper.claims))
+def gains_of_categories() -> str:
+    """Return the gain of ``meta`` by the categories of the query, for README.md."""
+    gains: dict[str, list[str]] = {}
+    for case in ("given", "inferred", "degraded"):
+        for collection in ("wikispeedia", "debian.it"):
+            group = groups("003")["retrieved", collection, f"cosine head, categories {case}"]
+            difference = group.difference("tfidf,text,meta", "tfidf,text", "NDCG, 1,000")
+            assert difference is not None
+            gains.setdefault(case, []).append(f"{difference.mean:.3f}")
+    given, inferred, degraded = (" and ".join(of) for of in gains.values())
+    return (
+        f"On wikispeedia and debian.it, given categories add {given} nDCG, inferred ones {inferred},"
+        f" categories with errors {degraded}"
+    )
+
+
+def pages() -> Mapping[Path, str]:
+    """Return path -> content of all generated files."""
+    readme = ROOT / "README.md"
+    return {
+        PAGE: page(),
+        SUMMARY: filled(SUMMARY, {"five": central()}),
+        readme: filled(readme, {"categories": gains_of_categories()}),
+    }
 
 
 def main() -> int:
-    """Write the page and figures, compare them, or print a paper."""
+    """Write the pages, or check them and the results."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--check", action="store_true", help="exit with 1 if the files are outdated")
-    parser.add_argument("--show", choices=PAPERS, help="print all cases and tables of a paper")
-    options = parser.parse_args()
-    if options.show:
-        show(options.show)
-        return 0
+    parser.add_argument("--check", action="store_true", help="exit with 1 if anything is outdated")
     made = pages()
-    if options.check:
-        other = [path for path, text in made.items() if not path.exists() or path.read_text("utf-8") != text]
-        for path in other:
-            print(f"{path.relative_to(ROOT)} is outdated; run benchmarks/papers/page.py")
-        return int(bool(other))
+    if parser.parse_args().check:
+        problems = [line for paper in PAPERS for line in outdated(paper)]
+        for path, text in made.items():
+            if path.read_text("utf-8") != text:
+                problems.append(f"{path.relative_to(ROOT)} is outdated; run benchmarks/papers/page.py")
+        print(*problems, sep="\n")
+        return int(bool(problems))
     for path, text in made.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, text)
     return 0
 

@@ -24,7 +24,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-from effectiveness import judgments
+from pairs import judgments
 
 from rerank.engines.base import SearchRequest
 from rerank.evaluation.significance import holm, randomization_test

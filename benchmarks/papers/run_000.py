@@ -4,7 +4,7 @@
     python benchmarks/papers/run_000.py DATA --collections elife --hows contrastive,quintuplet --epochs 3
     python benchmarks/papers/run_000.py DATA --list
 
-Prints the tables of the paper and our results. ``--hows`` selects the ways of training:
+``--hows`` selects the ways of training:
 
 quintuplet:     the loss of the paper.
 paper:          ``--preset paper``: trains all layers, does not select a step by held-out links.
@@ -36,8 +36,8 @@ Baselines of the paper without an encoder (``--hows word2vec,sgc``): the mean of
 from the documents; and tf-idf vectors of 256 numbers, smoothed over two links (SGC without its classifier).
 
 p: paired randomization tests against the untrained encoder. If ``quintuplet`` has a result for the same
-seed, a second test compares with it. Others compare all passages with the first passage, and ``lm`` with
-``paper`` (both with the same number of epochs). Completed steps are skipped.
+seed, a second test compares with it. Another one compares ``lm`` with ``paper`` (both with the same number
+of epochs). Completed steps are skipped.
 """
 
 from __future__ import annotations
@@ -56,9 +56,8 @@ import torch
 from ablations import config_of, task_of
 from classify import classified, headings
 from dense import SPLIT, apart, documents, encoder, recall_at, recall_of
-from fragments import MOST, SCORES, Fragments
+from fragments import MOST, Fragments
 from language_model import tuned
-from page import show
 from running import Say, Step, arguments, carry_out
 
 from rerank.evaluation.significance import randomization_test
@@ -244,10 +243,8 @@ def baseline(options: argparse.Namespace, name: str, how: str, seed: int) -> dic
     vectors = mean_vectors(texts, seed) if how == "word2vec" else smoothed(texts, of.graph.matrix, seed)
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     values = by_links(of, np.float32(vectors / np.maximum(lengths, 1e-9)), seed)
-    measures = {
-        measure: {"n": len(of), "value": round(float(of.mean()), 4)} for measure, of in values.items()
-    }
-    return {"collection": name, "how": how, "seed": seed, "measures": measures}
+    values = {how: means(values)}
+    return {"collection": name, "setting": "without an encoder", "seed": seed, "values": values, "tests": []}
 
 
 def mean_vectors(texts: list[list[str]], seed: int) -> np.ndarray:
@@ -323,40 +320,60 @@ def run(options: argparse.Namespace, name: str, how: str, seed: int) -> dict[str
     loaded, fit = trained(options, of, how, seed)
     after = before if how == "untrained" else measured(of, loaded, seed)
     np.savez(kept(options, name, how, seed), **after)
-    paper: dict[str, Any] = {"collection": name, "start": options.start, "how": how, "seed": seed}
-    paper["measures"] = compared(options, name, how, seed, before, after)
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-    loss = next((one.loss for one in reversed(fit.history) if one.loss is not None), None)
-    return paper | {"steps": fit.steps, "kept": fit.best, "share": fit.alpha, "loss": loss, "device": device}
+    return {
+        "collection": name,
+        "setting": setting_of(options.start),
+        "seed": seed,
+        "values": {how: means(after), "start": means(before)},
+        "tests": tests_of(options, name, how, seed, before, after),
+        "n": {measure: len(of) for measure, of in after.items()},
+        "steps": fit.steps,
+        "kept": fit.best,
+        "share": fit.alpha,
+    }
 
 
-def compared(
+def setting_of(start: str) -> str:
+    """Return a start in words.
+
+    >>> setting_of("minilm:6:top2"), setting_of("minilm:6:width128")
+    ('minilm, 6 layers, top2', 'random weights, 6 layers of width 128')
+    """
+    model, layers, *rest = start.split(":")
+    width = next((part.removeprefix("width") for part in rest if part.startswith("width")), None)
+    if width:
+        return f"random weights, {layers} layers of width {width}"
+    return ", ".join([model, f"{layers} layers", *rest])
+
+
+def tests_of(
     options: argparse.Namespace,
     name: str,
     how: str,
     seed: int,
     before: dict[str, np.ndarray],
     after: dict[str, np.ndarray],
-) -> dict[str, dict[str, float]]:
-    """Return the means and tests of each measure. before, after: values of the encoders."""
-    others = {"p_quintuplet": "quintuplet", "p_paper": how.replace("lm", "paper", 1)}
-    paths = {test: kept(options, name, other, seed) for test, other in others.items() if other != how}
-    bases = {test: dict(np.load(path)) for test, path in paths.items() if path.exists()}
-    found: dict[str, dict[str, float]] = {}
-    for measure, values in after.items():
-        found[measure] = {
-            "n": len(values),
-            "untrained": round(float(before[measure].mean()), 4),
-            "trained": round(float(values.mean()), 4),
-            "p": _p(values - before[measure]),
-            **{test: _p(values - base[measure]) for test, base in bases.items() if measure in base},
-        }
-        score = " ".join(measure.split(" ")[:2])
-        if score in SCORES:
-            first = measure.removeprefix(f"{score} ")
-            found[measure]["p_first"] = _p(values - after[first])
-            found[measure]["p_first_untrained"] = _p(before[measure] - before[first])
-    return found
+) -> list[list[Any]]:
+    """Return the tests against the start, and against runs of the same seed that are compared with this one.
+
+    before, after: values of the encoders.
+    """
+    bases = {"start": before}
+    for other in ("quintuplet", how.replace("lm", "paper", 1)):
+        path = kept(options, name, other, seed)
+        if other != how and path.exists():
+            bases[other] = dict(np.load(path))
+    return [
+        [how, other, measure, _p(values - base[measure])]
+        for other, base in bases.items()
+        for measure, values in after.items()
+        if measure in base
+    ]
+
+
+def means(values: dict[str, np.ndarray]) -> dict[str, float]:
+    """Return measure -> mean over documents or sentences."""
+    return {measure: round(float(of.mean()), 4) for measure, of in values.items()}
 
 
 def _p(differences: np.ndarray) -> float:
@@ -370,14 +387,14 @@ def steps(options: argparse.Namespace) -> Iterator[Step]:
             for how in options.hows:
                 if how in BASELINES:
                     run_one = partial(baseline, options, name, how, seed)
-                    yield Step(f"{name}-{how}-{seed}", "baselines", run_one)
+                    yield Step(f"{name}-{how}-{seed}", "links", run_one)
                     continue
                 label = f"{name}-{options.start}-{how}-{seed}".replace(":", "_").replace("+", "-")
-                yield Step(label, "encoders", partial(run, options, name, how, seed))
+                yield Step(label, "links", partial(run, options, name, how, seed))
 
 
 def main() -> None:
-    """Run the missing steps and print the tables."""
+    """Run the missing steps."""
     parser = arguments(__doc__)
     parser.add_argument(
         "--collections",
@@ -405,8 +422,6 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     carry_out("000", steps(options), options)
-    if not options.list:
-        show("000")
 
 
 if __name__ == "__main__":

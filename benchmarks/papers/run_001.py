@@ -23,7 +23,6 @@ from typing import Any
 
 import cocitation
 import numpy as np
-from page import show
 from running import Step, arguments, carry_out
 
 MEASURES = ("MAP sentence", "MAP paragraph", "MAP section", "sentence > paragraph", "section > document")
@@ -50,28 +49,23 @@ def trained(options: argparse.Namespace) -> dict[str, Any]:
     first = next(iter(by.values()))[0]
     anchors = {how: of[0]["told"]["anchors"] for how, of in by.items() if of[0].get("told")}
     few = f", {anchors[next(iter(anchors))]} anchors" if options.equal_anchors else ""
+    names = {"untrained": "start", "untrained cls": "start, first token"}
     return {
         "collection": "eLife",
-        "start": f"MiniLM, {options.layers} layers{few}",
-        "note": f"{options.articles or 'All'} articles, {_settings(options)}."
-        f" {len(first['MAP sentence'])} queries per level.",
-        "rows": [
-            {
-                "how": how,
-                "seeds": len(of),
-                "anchors": anchors.get(how),
-                "measures": {
-                    name: [float(np.mean(one[name])) for one in of]
-                    for name in (*MEASURES, "cited", "subjects")
-                },
+        "setting": f"MiniLM, {_settings(options)}{few}",
+        "note": f"{options.articles or 'All'} articles. {len(first['MAP sentence'])} queries per level.",
+        "values": {
+            names.get(how, how): {
+                name: [round(float(np.mean(one[name])), 4) for one in of]
+                for name in (*MEASURES, "cited", "subjects")
             }
             for how, of in by.items()
-        ],
+        },
         "tests": [
-            {"above": high, "than": low, "measure": name, "delta": delta, "p": p}
-            for high, low, name, delta, p in cocitation.compared(by, list(MEASURES))
+            [names.get(high, high), names.get(low, low), name, p]
+            for high, low, name, _, p in cocitation.compared(by, list(MEASURES))
         ],
-        "cpu_seconds": sum(run["cpu"] for of in by.values() for run in of),
+        "n": {how: count for how, count in anchors.items() if count},
     }
 
 
@@ -87,12 +81,11 @@ def _runs(path: Path, shape: list[Any], wanted: set[str]) -> dict[str, list[dict
 def _settings(options: argparse.Namespace) -> str:
     """Return the settings of the training as text."""
     if options.strategies == "preset":
-        return f"{options.steps} steps; otherwise the settings of `--preset cocitation`"
-    learn = {0: "all layers learn", 1: "the last layer learns"}
+        return f"{options.layers} layers, `--preset cocitation` cut to {options.steps} steps"
+    learn = f"last {options.train_layers} of " if options.train_layers else ""
     return (
-        f"{options.steps} steps of {options.batch} triplets, rate {options.rate:g}, the first"
-        f" {options.tokens} tokens of title and abstract;"
-        f" {learn.get(options.train_layers, f'the last {options.train_layers} layers learn')}"
+        f"{learn}{options.layers} layers, {options.steps} steps of {options.batch} triplets, rate"
+        f" {options.rate:g}, {options.tokens} tokens of title and abstract"
     )
 
 
@@ -100,11 +93,11 @@ def steps(options: argparse.Namespace) -> Iterator[Step]:
     """Yield the only step. The work folder stores each run separately."""
     name = f"elife-{options.articles or 'all'}-minilm_{options.layers}-{options.tokens}-{options.steps}"
     name += "-equal-anchors" * options.equal_anchors + "-preset" * (options.strategies == "preset")
-    yield Step(name, "tables 1 and 2", partial(trained, options))
+    yield Step(name, "co-cited references", partial(trained, options))
 
 
 def main() -> None:
-    """Run the missing runs and print the claims."""
+    """Run the missing runs."""
     parser = arguments(__doc__)
     parser.add_argument("--strategies", default="sentence,direct,paragraph,section,hard 1.0,contrastive")
     for name, default in (("layers", 2), ("train-layers", 1), ("tokens", 32), ("steps", 60), ("batch", 48)):
@@ -114,8 +107,6 @@ def main() -> None:
     parser.add_argument("--equal-anchors", action="store_true", help="as many anchors as `specter` has")
     options = parser.parse_args()
     carry_out("001", steps(options), options)
-    if not options.list:
-        show("001")
 
 
 if __name__ == "__main__":

@@ -31,7 +31,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from page import show
 from pairs import text_pairs
 from projections import Corpus, Mates, judgments, make_trainer, read, some, term_matrix
 from running import Step, arguments, carry_out
@@ -316,7 +315,7 @@ def steps(options: argparse.Namespace) -> Iterator[Step]:
 
 
 def main() -> None:
-    """Run the missing steps and print the tables."""
+    """Run the missing steps."""
     parser = arguments(__doc__)
     parser.add_argument(
         "--collections",
@@ -345,8 +344,6 @@ def main() -> None:
     )
     options = parser.parse_args()
     carry_out("002", steps(options), options)
-    if not options.list:
-        show("002")
 
 
 if __name__ == "__main__":

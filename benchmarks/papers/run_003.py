@@ -4,7 +4,7 @@
     python benchmarks/papers/run_003.py DATA --collections debian.it --settings mlp --seeds 3
     python benchmarks/papers/run_003.py DATA --list
 
-Prints tables 2 to 4 and figures 2 and 3 of the paper with our results. Completed steps are skipped.
+Measures tables 2 to 4 and figures 2 and 3 of the paper. Completed steps are skipped.
 
 --collections: folders of DATA, ``FOLDER.LANG`` for one language. With ``+translated``
     (``debian.it+translated``), tf-idf searches with a word-by-word translation of the query
@@ -13,7 +13,7 @@ Prints tables 2 to 4 and figures 2 and 3 of the paper with our results. Complete
 
 The weights of a stack are tuned on dev, separately for each protocol and number of documents. The stack is
 measured on test. Single rankers have no weights. The pool of 1,000 documents is scored once; smaller pools
-are subsets of it. p: paired randomization test with Holm's correction over the comparisons of a step.
+are subsets of it. p: paired randomization test.
 
 ``--categories`` measures the rankers text and meta with different categories of the query:
 
@@ -37,14 +37,13 @@ from typing import Any
 
 import numpy as np
 from overlap import category_overlap
-from page import show
 from running import Say, Step, arguments, carry_out
 from translations import translated
 
 from rerank.engines.base import Engine, SearchRequest
 from rerank.evaluation.measures import evaluate_runs
 from rerank.evaluation.protocols import Protocol
-from rerank.evaluation.significance import holm, randomization_tests
+from rerank.evaluation.significance import randomization_tests
 from rerank.formats import read_qrels, read_queries
 from rerank.rankers.cnn.config import CnnConfig
 from rerank.records import Qrels, Query
@@ -68,14 +67,16 @@ AGAINST = (
     ("text,meta", FIRST),
     *((f"{FIRST},{one}", FIRST) for one in (*RANKERS, "text,meta")),
     (f"{FIRST},text,meta", f"{FIRST},text"),
+    (f"{FIRST},text,meta", f"{FIRST},meta"),
     (f"{FIRST},joint", f"{FIRST},text"),
     (f"{FIRST},text,meta", f"{FIRST},joint"),
 )
 """Pairs of stacks to compare. A pair is skipped if one of its stacks is missing."""
 
 
-PROTOCOLS = (("pool-random", "2 and 3"), ("pool-first", "4"), ("retrieved", "figure 3"))
-"""Kinds of candidates, and the tables of the paper that use them."""
+PROTOCOLS = ("pool-random", "pool-first", "retrieved")
+"""Kinds of candidates. The paper has tables 2 and 3 of the first kind, table 4 of the second."""
+SETTINGS = {"cosine": "cosine head", "mlp": "MLP head", "paper": "`--preset paper`"}
 
 
 class Collection:
@@ -154,11 +155,11 @@ def workspace_of(collection: Collection, work: Path, label: str) -> Workspace:
     return ingest(str(folder), [collection.corpus], categories=graph).workspace
 
 
-def trained(collection: Collection, work: Path, label: str, setting: str, seed: int, name: str) -> Any:
-    """Train one ranker. Return its epochs and its dev scores."""
+def trained(collection: Collection, work: Path, label: str, setting: str, seed: int, name: str) -> None:
+    """Train one ranker in its workspace."""
     workspace = workspace_of(collection, work, label)
     preset, head = ("paper", None) if setting == "paper" else ("default", setting)
-    report = train(
+    train(
         workspace,
         [name],
         queries=collection.asked(),
@@ -167,14 +168,6 @@ def trained(collection: Collection, work: Path, label: str, setting: str, seed: 
         config=CnnConfig.of(preset, head=head, seed=seed),
         progress=Say(),
     )
-    (one,) = report.rankers
-    return {
-        "ranker": name,
-        "epoch": one.epoch,
-        "epochs": one.epochs,
-        "dev": one.dev,
-        "dev_without": one.baseline_value,
-    }
 
 
 def ranked(table: ScoreTable, stack: Stack) -> dict[str, list[str]]:
@@ -183,42 +176,34 @@ def ranked(table: ScoreTable, stack: Stack) -> dict[str, list[str]]:
     return {row.query: stack.rank(row.ids, row.scores[:, columns]).ids for row in table.rows}
 
 
+Figures = tuple[dict[str, float], list[tuple[str, str, float]]]
+"""NDCG of each stack, and (stack, other stack, p) of each pair of ``AGAINST``."""
+
+
 def measured(
-    dev: tuple[ScoreTable, Qrels], test: tuple[ScoreTable, Qrels], weighted: bool, lower: bool = False
-) -> dict[str, Any]:
-    """Tune each stack on dev and measure it on test. lower: also measure grade 1 only."""
+    dev: tuple[ScoreTable, Qrels], test: tuple[ScoreTable, Qrels], weighted: bool
+) -> tuple[Figures, Figures]:
+    """Tune each stack on dev and measure it on test, for all grades and for grade 1 only."""
     plain = [name for name in dev[0].signals if name != FIRST]
     plain += ["text,meta"] if {"text", "meta"} <= {*plain} else []
     names = [FIRST, *plain, *(f"{FIRST},{one}" for one in plain)] if weighted else plain
-    stacks, rows = {}, {}
+    runs = {}
     for name in names:
         signals = name.split(",")
         tuned = tune(*dev, first_stage=FIRST, signals=signals) if len(signals) > 1 else None
-        stacks[name] = Stack(tuned.combiner, FIRST) if tuned else Stack.parse(name, first_stage=FIRST)
-        rows[name] = {"weights": str(stacks[name]), "normalization": stacks[name].combiner.normalization}
-        if tuned:
-            rows[name]["dev"] = tuned.value
-    runs = {name: ranked(test[0], one) for name, one in stacks.items()}
-    found = compared(runs, test[1])
-    for name in names:
-        rows[name]["nDCG"] = found["values"][name]
-    result = {"queries": found["queries"], "rows": rows, "tests": found["tests"]}
-    if lower:
-        result["grade 1"] = compared(*without_best(runs, test[1]))
-    return result
+        stack = Stack(tuned.combiner, FIRST) if tuned else Stack.parse(name, first_stage=FIRST)
+        runs[name] = ranked(test[0], stack)
+    return compared(runs, test[1]), compared(*without_best(runs, test[1]))
 
 
-def compared(runs: Mapping[str, dict[str, list[str]]], qrels: Qrels) -> dict[str, Any]:
+def compared(runs: Mapping[str, dict[str, list[str]]], qrels: Qrels) -> Figures:
     """Return NDCG of the stacks and the tests of ``AGAINST``."""
     evaluation = evaluate_runs(runs, qrels, ["nDCG"])
     pairs = [pair for pair in AGAINST if {*pair} <= {*runs}]
     values = {name: found["nDCG"] for name, found in evaluation.values.items()}
-    p = holm(randomization_tests([values[a] - values[b] for a, b in pairs]))
-    return {
-        "queries": len(evaluation.query_ids),
-        "values": {name: evaluation.mean(name, "nDCG") for name in runs},
-        "tests": [{"stack": a, "against": b, "p": one} for (a, b), one in zip(pairs, p)],
-    }
+    p = randomization_tests([values[a] - values[b] for a, b in pairs])
+    means = {name: round(evaluation.mean(name, "nDCG"), 6) for name in runs}
+    return means, [(a, b, one) for (a, b), one in zip(pairs, p)]
 
 
 def without_best(
@@ -310,18 +295,24 @@ def protocols(
             protocol=Protocol(),
         )
         deepest[split] = score_table(pipeline, request)[0]
-    found = {}
-    for count in sorted(counts, reverse=True):
+    values: dict[str, dict[str, float]] = {}
+    tests = []
+    for count in sorted(counts):
         tables = {
             split: (cut(deepest[split], qrels, kind, count, seed), qrels)
             for split, (_, qrels) in splits.items()
         }
-        found[str(count)] = measured(
-            tables["dev"], tables["test"], weighted=kind != "pool-random", lower=case is not None
-        )
+        both = measured(tables["dev"], tables["test"], weighted=kind != "pool-random")
+        for measure, (means, found) in zip(
+            (f"NDCG, {count:,}", f"NDCG, {count:,}, grade 1"), both if case else both[:1]
+        ):
+            for name, value in means.items():
+                values.setdefault(name, {})[measure] = value
+            tests += [[a, b, measure, p] for a, b, p in found]
         print(f"    {kind}:{count} done", flush=True)
-    whole = {} if options.rankers == list(RANKERS) else {"rankers": options.rankers}
-    return {"kind": kind, **({"categories": case} if case else whole), "counts": found}
+    setting = SETTINGS[label.split("-")[-2]] + (f", categories {case}" if case else "")
+    queries = len(splits["test"][0])
+    return {"setting": setting, "seed": seed, "values": values, "tests": tests, "n": {"queries": queries}}
 
 
 def translation(collection: Collection, work: Path) -> dict[str, Any]:
@@ -347,11 +338,10 @@ def translation(collection: Collection, work: Path) -> dict[str, Any]:
     evaluation = evaluate_runs(runs, qrels, ["nDCG"])
     values = [evaluation.values[name]["nDCG"] for name in runs]
     return {
-        "queries": len(evaluation.query_ids),
-        "translation": {
-            name: {"nDCG": evaluation.mean(name, "nDCG"), "recall": recalls[name]} for name in runs
-        },
-        "p": randomization_tests([values[1] - values[0]])[0],
+        "setting": "tf-idf, 1,000 candidates",
+        "values": {name: {"nDCG": evaluation.mean(name, "nDCG"), "recall": recalls[name]} for name in runs},
+        "tests": [["translated", "as it is", "nDCG", randomization_tests([values[1] - values[0]])[0]]],
+        "n": {"queries": len(evaluation.query_ids)},
     }
 
 
@@ -369,7 +359,12 @@ def overlap(collection: Collection) -> dict[str, Any]:
         for document in read_corpus(collection.corpus)
         for categories, grade in wanted.get(document.id, ())
     )
-    return {"overlap": to_json_value(category_overlap(pairs))}
+    values = {}
+    for one in to_json_value(category_overlap(pairs)):
+        grade = "all grades" if one["grade"] is None else f"grade {one['grade']}"
+        share = one["buckets"][0]["share"]
+        values[grade] = {"pairs": one["pairs"], "share without a common category": share}
+    return {"setting": "all queries", "values": values, "tests": []}
 
 
 def steps(options: argparse.Namespace) -> Iterator[Step]:
@@ -381,33 +376,33 @@ def steps(options: argparse.Namespace) -> Iterator[Step]:
             run = partial(_with, of, translation, collection, options.work)
             yield Step(f"{name}-first-stage", "translation", run)
         else:
-            yield Step(f"{name}-overlap", "figure 2", partial(_with, of, overlap, collection))
+            yield Step(f"{name}-overlap", "category overlap", partial(_with, of, overlap, collection))
         some = "" if options.rankers == list(RANKERS) else f"-{'-'.join(options.rankers)}"
         for setting in options.settings:
             for seed in range(options.seeds):
                 label = f"{name}-{setting}-{seed}"
-                of = {"collection": name, "setting": setting, "seed": seed}
+                of = {"collection": name}
                 at = (collection, options.work, label)
                 tables = []
-                for kind, table in PROTOCOLS:
+                for kind in PROTOCOLS:
                     # A step takes at most half an hour. Large heads need one step per number of documents.
                     parts = [COUNTS] if setting == "cosine" else [(count,) for count in COUNTS]
                     for counts in [COUNTS] if kind == "retrieved" else parts:
                         run = partial(_with, of, protocols, *at, kind, counts, options, seed)
                         ending = some if len(counts) > 1 else f"-{counts[0]}{some}"
-                        tables.append(Step(f"{label}-{kind}{ending}", table, run))
+                        tables.append(Step(f"{label}-{kind}{ending}", kind, run))
                 if options.categories:
                     tables = [
                         Step(
                             f"{label}-{kind}-categories-{case}",
-                            table,
+                            kind,
                             partial(_with, of, protocols, *at, kind, COUNTS, options, seed, case),
                         )
-                        for kind, table in PROTOCOLS
+                        for kind in PROTOCOLS
                         for case in options.categories
                     ]
                 for ranker in options.rankers:
-                    run = partial(_with, of, trained, *at, setting, seed, ranker)
+                    run = partial(trained, *at, setting, seed, ranker)
                     leaves = options.work / label / "rankers" / f"{ranker}.json"
                     needed_by = tuple(step.name for step in tables)
                     yield Step(f"{label}-train-{ranker}", "training", run, leaves, needed_by)
@@ -419,7 +414,7 @@ def _with(of: dict[str, Any], function: Any, *given: Any) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run the missing steps and print the tables."""
+    """Run the missing steps."""
     parser = arguments(__doc__)
 
     def names(text: str) -> list[str]:
@@ -441,8 +436,6 @@ def main() -> None:
     )
     options = parser.parse_args()
     carry_out("003", steps(options), options)
-    if not options.list:
-        show("003")
 
 
 if __name__ == "__main__":

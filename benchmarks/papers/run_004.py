@@ -17,7 +17,6 @@ from typing import Any
 
 import concept
 import numpy as np
-from page import show
 from running import Step, arguments, carry_out
 from seeds import seeds_test
 
@@ -78,19 +77,20 @@ def trained(options: argparse.Namespace) -> dict[str, Any]:
     }
     against = {how: compared(data, of, runs[CLASSIFIER]) for how, of in runs.items() if how != CLASSIFIER}
     settings = ", ".join(f"{name} {value}" for name, value in options.base.items())
+    names = {"untrained": "start", CLASSIFIER: "classifier", "paper": "graph-component"}
+    values = {}
+    for how, of in runs.items():
+        table = np.array([measures(data, run) for run in of]).T.round(6).tolist()
+        values[names.get(how, how)] = dict(zip(NAMES, table))
     return {
         "collection": "ecbplus",
         "setting": f"`--preset paper`, cut to {settings}",
         "seeds": options.seeds,
-        "against": CLASSIFIER,
-        "rows": [
-            {
-                "how": how,
-                "measures": dict(zip(NAMES, np.array([measures(data, run) for run in of]).T.tolist())),
-                "p": against.get(how, {}),
-                "share": [run.get("share") for run in of],
-            }
-            for how, of in runs.items()
+        "values": values,
+        "tests": [
+            [names.get(how, how), "classifier", name, p]
+            for how, of in against.items()
+            for name, p in of.items()
         ],
     }
 
@@ -102,15 +102,13 @@ def steps(options: argparse.Namespace) -> Iterator[Step]:
 
 
 def main() -> None:
-    """Run the missing runs and print the claims."""
+    """Run the missing runs."""
     parser = arguments(__doc__)
     for name, default in (("layers", 2), ("passage-tokens", 32), ("steps", 64), ("every", 16)):
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()
     options.base = {name: getattr(options, name) for name in ("layers", "passage_tokens", "steps", "every")}
     carry_out("004", steps(options), options)
-    if not options.list:
-        show("004")
 
 
 if __name__ == "__main__":

@@ -2,12 +2,13 @@
 
 The result of a step is a line of ``results/PAPER.jsonl``, with the date, the commit and the machine. Steps
 with a result are skipped. An interrupted run resumes at the first step without one. ``page.py`` generates
-``RESULTS.md`` from these files.
+``RESULTS.md`` from these files, and ``results.py`` describes them.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import platform
@@ -21,24 +22,24 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from results import FOLDER, defaults_of, results
+
 from rerank.files import write_text
 from rerank.progress import Progress
-
-RESULTS = Path(__file__).parent / "results"
 
 
 @dataclass(frozen=True)
 class Step:
     """A part of a table.
 
-    run:       runs the step and returns its figures as JSON values.
+    run:       runs the step and returns its result, as ``results.py`` describes it, or nothing to store.
     leaves:    a path that the step writes in the work folder. If it is missing, the step runs again.
     needed_by: names of the steps that read ``leaves``. If all of them are complete, the step is skipped.
     """
 
     name: str
     table: str
-    run: Callable[[], dict[str, Any]]
+    run: Callable[[], dict[str, Any] | None]
     leaves: Path | None = None
     needed_by: tuple[str, ...] = ()
 
@@ -46,7 +47,7 @@ class Step:
         """Return whether the step can be skipped. complete: names of the steps with a result."""
         if self.needed_by and all(name in complete for name in self.needed_by):
             return True
-        return self.name in complete and (self.leaves is None or self.leaves.exists())
+        return self.leaves.exists() if self.leaves else self.name in complete
 
 
 class Say(Progress):
@@ -78,6 +79,7 @@ def carry_out(paper: str, steps: Iterable[Step], options: argparse.Namespace) ->
     steps = list(steps)
     command = f"python benchmarks/papers/run_{paper}.py {shlex.join(_shown(sys.argv[1:]))}"
     for number, step in enumerate(steps, 1):
+        results.cache_clear()
         complete = {result["step"]: result for result in results(paper)}
         if options.list:
             hours = f"{complete[step.name]['cpu_hours']:.2f} h" if step.name in complete else "not run yet"
@@ -89,17 +91,29 @@ def carry_out(paper: str, steps: Iterable[Step], options: argparse.Namespace) ->
         begin = time.process_time()
         figures = step.run()
         cpu_hours = round((time.process_time() - begin) / 3600, 4)
-        result = {"table": step.table, "command": command, "cpu_hours": cpu_hours, **figures}
-        complete[step.name] = {"step": step.name, **measured_here(), **result}
+        if not figures:
+            continue
+        origin = {"command": command, "cpu_hours": cpu_hours, **measured_here(), "defaults": state_of(paper)}
+        complete[step.name] = {"step": step.name, "table": step.table, **figures, **origin}
         lines = [json.dumps(complete[name], ensure_ascii=False) for name in sorted(complete)]
-        RESULTS.mkdir(exist_ok=True)
-        write_text(RESULTS / f"{paper}.jsonl", "\n".join(lines) + "\n")
+        write_text(FOLDER / f"{paper}.jsonl", "\n".join(lines) + "\n")
+
+
+def state_of(paper: str) -> str:
+    """Return the key of the present default options in ``results/defaults.json``, and store them there."""
+    path = FOLDER / "defaults.json"
+    states = json.loads(path.read_text("utf-8"))
+    text = json.dumps(defaults_of(paper), sort_keys=True)
+    name = f"{paper}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    if name not in states:
+        write_text(path, json.dumps({**states, name: json.loads(text)}, indent=1, sort_keys=True) + "\n")
+    return name
 
 
 def measured_here() -> dict[str, str]:
     """Return date, commit and machine of a measurement that ends now."""
     commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=RESULTS.parent
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=FOLDER.parent
     )
     machine = f"{platform.machine()}, {os.cpu_count()} cores"
     return {"date": date.today().isoformat(), "commit": commit.stdout.strip(), "machine": machine}
@@ -118,10 +132,3 @@ def _shown(words: Sequence[str]) -> list[str]:
             continue
         kept.append("DATA" if place == 0 else word)
     return kept
-
-
-def results(paper: str) -> list[dict[str, Any]]:
-    """Return all existing results of a paper, sorted by the names of the steps."""
-    path = RESULTS / f"{paper}.jsonl"
-    lines = path.read_text("utf-8").splitlines() if path.exists() else []
-    return [json.loads(line) for line in lines]

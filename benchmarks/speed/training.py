@@ -20,7 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "papers"))
 
-from effectiveness import judgments
+from pairs import judgments
 
 from rerank.errors import RerankError
 from rerank.formats import read_queries

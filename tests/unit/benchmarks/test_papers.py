@@ -1,4 +1,4 @@
-"""The papers page equals the output of benchmarks/papers/page.py, and its verdicts follow from figures."""
+"""The pages of the papers equal the output of their script, and their verdicts follow from figures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import re
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -28,15 +27,9 @@ def scripts() -> Any:
         yield importlib.import_module
 
 
-def test_the_papers_page_equals_the_output_of_its_command(scripts: Any) -> None:
-    page = scripts("page")
-    made = page.pages()
-    for path, text in made.items():
+def test_the_pages_equal_the_output_of_their_command(scripts: Any) -> None:
+    for path, text in scripts("page").pages().items():
         assert path.read_text("utf-8") == text, "run python benchmarks/papers/page.py"
-    drawn = {path for path in made if path.suffix == ".svg"}
-    assert drawn == {*page.FIGURES.glob("*.svg")}
-    for path in drawn:
-        ElementTree.parse(path)
 
 
 def lines_of_results() -> list[dict[str, Any]]:
@@ -44,15 +37,45 @@ def lines_of_results() -> list[dict[str, Any]]:
     return [json.loads(line) for file in files for line in file.read_text("utf-8").splitlines()]
 
 
-def test_every_result_has_its_command_date_and_commit() -> None:
+def test_every_result_has_its_origin() -> None:
     results = lines_of_results()
     assert results
+    states = json.loads((SCRIPTS / "results" / "defaults.json").read_text("utf-8"))
     for result in results:
-        commands = [result.get("command"), *(row.get("command") for row in result.get("rows", ()) if row)]
-        assert result["table"]
-        assert any(commands), result["step"]
+        assert result["command"], result["step"]
         assert re.fullmatch(r"\d{4}-\d\d-\d\d", result["date"]), result["step"]
         assert re.fullmatch(r"[0-9a-f]{7,40}", result["commit"]), result["step"]
+        assert result["defaults"] in states, result["step"]
+
+
+def test_tests_of_results_compare_their_systems() -> None:
+    """A test of a seed compares with a system of this line, or of another line of its group."""
+    systems: dict[tuple[str, ...], set[str]] = {}
+    for result in lines_of_results():
+        key = (result["table"], result["collection"], result["setting"])
+        systems.setdefault(key, set()).update(result["values"])
+    for result in lines_of_results():
+        for first, second, _, p in result["tests"]:
+            key = (result["table"], result["collection"], result["setting"])
+            assert {first, second} <= systems[key], result["step"]
+            assert 0 <= p <= 1
+
+
+def test_every_claim_has_a_result_or_a_reason(scripts: Any) -> None:
+    page = scripts("page")
+    for paper, claims in page.CLAIMS.items():
+        for claim in claims:
+            assert bool(claim.verdict) != bool(page.tested(paper, claim)), claim.text
+            assert not claim.verdict or claim.reason, claim.text
+
+
+def test_results_of_other_defaults_need_a_reason(scripts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = scripts("results")
+    assert [line for paper in module.PAPERS for line in module.outdated(paper)] == []
+    now = module.defaults_of("002")
+    monkeypatch.setattr(module, "defaults_of", lambda paper: {**now, "dim": now["dim"] + 1})
+    (line,) = module.outdated("002")
+    assert f"dim {now['dim']} -> {now['dim'] + 1}" in line
 
 
 def test_commands_of_results_exist() -> None:
@@ -70,51 +93,60 @@ def test_commands_of_results_exist() -> None:
 
 # By hand: a two-sided p of 0.05 is 1.96 standard errors, 0.01 is 2.576, 0.32 is 0.994.
 @pytest.mark.parametrize(
-    ("deltas", "ps", "above", "keeps", "equal"),
+    ("deltas", "ps", "above", "equal"),
     [
         # 0.02 is 2.576 standard errors of 0.0078.
-        ([0.02], [0.01], "holds", "holds", "does not hold"),
-        ([-0.02], [0.01], "does not hold", "does not hold", "does not hold"),
+        ([0.02], [0.01], "holds", "does not hold"),
+        ([-0.02], [0.01], "does not hold", "does not hold"),
         # 0.02 is 0.994 standard errors of 0.0201, so the range is -0.013 to 0.053.
-        ([0.02], [0.32], "not decided", "not decided", "not decided"),
-        ([-0.02], [0.32], "not decided", "not decided", "not decided"),
-        # The standard error is 0.002, so a gain of 0.01 is excluded.
-        ([0.002], [0.32], "does not hold", "holds", "holds"),
-        ([-0.002], [0.32], "does not hold", "holds", "holds"),
+        ([0.02], [0.32], "not decided", "not decided"),
+        # The standard error is 0.0201, so the upper bound is -0.02 + 0.033: a gain of 0.01 is possible.
+        ([-0.02], [0.32], "not decided", "not decided"),
+        # The standard error is 0.002, so a gain of 0.01 is excluded. A loss is not shown.
+        ([0.002], [0.32], "no gain above 0.01 shown", "holds"),
+        ([-0.002], [0.32], "no gain above 0.01 shown", "holds"),
         # A significant loss is a loss, even if it is small.
-        ([-0.002], [0.01], "does not hold", "does not hold", "does not hold"),
+        ([-0.002], [0.01], "does not hold", "holds"),
         # One seed loses significantly, and so does the mean: -0.015 is 2.33 standard errors of 0.0064.
-        ([-0.02, -0.01], [0.01, 0.05], "does not hold", "does not hold", "does not hold"),
-        # Seeds that contradict each other: mean 0, standard error 0.0078.
-        ([0.02, -0.02], [0.01, 0.01], "not decided", "not decided", "not decided"),
+        ([-0.02, -0.01], [0.01, 0.05], "does not hold", "does not hold"),
+        # Seeds that contradict each other: mean 0, standard error 0.0078, upper bound 0.0128.
+        ([0.02, -0.02], [0.01, 0.01], "not decided", "not decided"),
         # A seed with p = 1 has no standard error. It takes 0.0102, and 0.01 / 0.0102 is 0.98.
-        ([0.02, 0.0], [0.05, 1.0], "not decided", "holds", "not decided"),
-        ([0.0], [1.0], "not decided", "not decided", "not decided"),
-        ([0.02], [None], "not tested (same direction)", "not tested (same direction)", None),
-        ([-0.02, 0.01], [0.01, None], "not tested (other direction)", "not tested (other direction)", None),
+        ([0.02, 0.0], [0.05, 1.0], "not decided", "not decided"),
+        ([0.02], [None], "not tested (same direction)", None),
+        ([-0.02, 0.01], [0.01, None], "not tested (other direction)", None),
     ],
 )
 def test_verdicts_follow_from_deltas_and_p_values(
-    scripts: Any, deltas: list[float], ps: list[float | None], above: str, keeps: str, equal: str | None
+    scripts: Any, deltas: list[float], ps: list[float | None], above: str, equal: str | None
 ) -> None:
-    actual = scripts("verdicts").difference(deltas, ps)
-    assert (actual.above(), actual.keeps()) == (above, keeps)
-    assert equal is None or actual.equal() == equal
+    difference = scripts("results").Difference.over_seeds(deltas, ps)
+    assert difference.above(difference.p) == above
+    assert equal is None or difference.equal(difference.p) == equal
+
+
+def test_a_correction_can_only_weaken_a_verdict(scripts: Any) -> None:
+    """0.02 is 2.576 standard errors of 0.0078, but after the correction p is 0.2."""
+    difference = scripts("results").Difference.over_seeds([0.02], [0.01])
+    assert difference.above(0.2) == "not decided"
+    assert (-difference).above(0.2) == "no gain above 0.01 shown"
 
 
 def test_the_mean_over_seeds_is_tested(scripts: Any) -> None:
     """By hand: standard errors 0.0102 and 0.0078, mean 0.0090; 0.02 / 0.0090 = 2.227, so p = 0.026."""
-    actual = scripts("verdicts").difference([0.02, 0.02], [0.05, 0.01])
-    assert actual.p == pytest.approx(0.0260, abs=5e-4)
+    difference = scripts("results").Difference.over_seeds([0.02, 0.02], [0.05, 0.01])
+    assert difference.p == pytest.approx(0.0260, abs=5e-4)
 
 
-def test_a_claim_of_several_parts_has_the_weakest_verdict(scripts: Any) -> None:
-    all_of = scripts("verdicts").all_of
-    holds, untested = "holds", "not tested (same direction)"
-    assert all_of([holds, holds]) == holds
-    assert all_of([holds, untested]) == untested
-    assert all_of([untested, "not decided", holds]) == "not decided"
-    assert all_of(["not decided", "does not hold", holds]) == "does not hold"
+def test_a_test_decides_in_both_directions(scripts: Any) -> None:
+    """A test of a against b also decides b against a. A measure without a test decides nothing."""
+    values = {"sentence": {"MAP": [0.6, 0.7], "F1": 0.5}, "direct": {"MAP": [0.5, 0.6], "F1": 0.4}}
+    step = {"seeds": 2, "values": values, "tests": [["direct", "sentence", "MAP", 0.01]]}
+    group = scripts("results").Group([step])
+    difference = group.difference("sentence", "direct", "MAP")
+    assert difference.mean == pytest.approx(0.1)
+    assert difference.above(difference.p) == "holds"
+    assert group.difference("sentence", "direct", "F1").p is None
 
 
 def test_words_are_translated_by_pairs_of_texts(scripts: Any) -> None:
@@ -174,21 +206,6 @@ def test_pooled_auc_matches_values_by_hand(scripts: Any) -> None:
     other = {"p": (["a", "b"], [0.9, 0.1]), "q": (["a"], [0.2])}
     actual = scripts("run_002").pooled(scores, other, qrels)
     assert (actual["pairs"], actual["auc"], actual["input"]) == (4, 0.75, 1.0)
-
-
-def test_co_citation_claims_use_tests_of_either_direction(scripts: Any) -> None:
-    """A test of a against b also decides b against a. A test without a p-value decides nothing."""
-    measures = {"MAP sentence": [0.5], "MAP paragraph": [0.5]}
-    step = {
-        "collection": "c", "start": "s", "command": "m", "note": "", "corrected": True,
-        "rows": [{"how": how, "seeds": 2, "measures": measures} for how in ("sentence", "direct")],
-        "tests": [
-            {"above": "direct", "than": "sentence", "measure": "MAP sentence", "delta": -0.1, "p": 0.01}
-        ],
-    }  # fmt: skip
-    run = scripts("claims_001").Run(step)
-    assert run.difference("sentence", "direct", "MAP sentence").above() == "holds"
-    assert run.difference("sentence", "direct", "MAP paragraph").above() == "not decided"
 
 
 def test_all_passages_of_a_document_are_scored_by_equation_6(scripts: Any) -> None:
