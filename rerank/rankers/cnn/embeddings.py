@@ -23,8 +23,8 @@ from rerank.records import Query
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
-WORDS_READ = 3_000_000
-"""Words or categories that a training reads in total, in several epochs of a small corpus: ten seconds."""
+WORDS_READ = 10_000_000
+"""Words or categories that a training reads in total, in several epochs of a small corpus: half a minute."""
 WALK_LENGTH = 40
 """Categories in a random walk."""
 WALK_EPOCHS = 5
