@@ -14,7 +14,7 @@ from rerank.progress import Progress
 from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.fit import DenseTask
 from rerank.rankers.dense.losses import Contrastive, SemanticLoss, TripletLoss, make_loss
-from rerank.rankers.dense.neighbors import CitedNeighbors, Neighbors, StructuralPair, Structure, by_pagerank
+from rerank.rankers.dense.neighbors import CitedNeighbors, Neighbors, Structure, by_links, by_pagerank
 from rerank.rankers.dense.texts import Texts
 from rerank.rankers.dense.triplets import TripletSampler
 from rerank.rankers.encoder.batching import Loss
@@ -52,12 +52,13 @@ def config_of(how: str, **settings: Any) -> tuple[DenseConfig, Variant]:
 
     Objectives: the objectives of ``DenseConfig``, ``structure`` (gamma 0), ``semantics`` (gamma 1),
     ``fixed-margin`` and ``triplet``. Values: settings of ``DenseConfig``, ``gamma``, ``structural_margin``,
-    ``semantic_margin``, ``temperature``, ``positives=row`` (linked documents, without levels) and
+    ``semantic_margin``, ``temperature``, ``positives=row`` (linked documents) or ``levels``, and
     ``neighbors=hops``.
     """
     objective, *changes = how.split("+")
     given: dict[str, Any] = {**settings, **dict(change.split("=", 1) for change in changes)}
-    linked = given.pop("positives", None) == "row" or objective == "triplet"
+    positives = given.pop("positives", "levels" if objective not in ("triplet", "contrastive") else "row")
+    linked = positives == "row"
     neighbors = given.pop("neighbors", "linked" if linked else "levels")
     gamma = float(given.pop("gamma", {"structure": 0, "semantics": 1}.get(objective, 0.5)))
     margin = float(given.pop("structural_margin", 2.0))
@@ -87,26 +88,6 @@ def task_of(
         found = by_pagerank(graph, texts.usable, config.related, seed=config.seed)
     structure = Structure(graph, held, found)
     return DenseTask(texts, encoder, config, progress, structure=structure, loss=variant.loss)
-
-
-class LinkedNeighbors(Neighbors):
-    """Linked documents, without levels."""
-
-    def draw(self, anchor: int, rng: np.random.Generator, turn: int = 0) -> StructuralPair:
-        """Draw a linked and an unlinked document."""
-        near = self.near(anchor)
-        if not len(near):
-            return StructuralPair(anchor)
-        positive = int(near[int(rng.integers(len(near)))])
-        other = self.unrelated(anchor, rng)
-        return StructuralPair(anchor, 1, positive, other) if other >= 0 else StructuralPair(anchor)
-
-
-def by_links(graph: LinkGraph, usable: NDArray[np.bool_]) -> Neighbors:
-    """Return linked documents, scored by weight."""
-    rows = graph.matrix.tocoo()
-    kept = usable[rows.row] & usable[rows.col]
-    return LinkedNeighbors.from_pairs(rows.row[kept], rows.col[kept], rows.data[kept], usable)
 
 
 @dataclass

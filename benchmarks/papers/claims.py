@@ -184,7 +184,7 @@ CLAIMS: dict[str, list[Claim]] = {
         Claim("The loss of the paper finds more links than the start", "4.3", _CF, ("quintuplet", "start"),
               "R@10"),
         Claim("Levels of PageRank are above drawing any neighbor", "3.2", _CF,
-              ("quintuplet", "quintuplet+positives=row"), "R@10"),
+              ("contrastive+positives=levels", "contrastive"), "R@10"),
         not_run("Five inputs are above a triplet; margins that shrink with the level are above one margin",
                 "1, 3.3, 4.4", f"`{_RUN_FAIR} quintuplet,triplet,fixed-margin`"),
         not_run("gamma 0.25 and 0.75 and the semantic margins 0.5 to 1.5 are equal", "4.5, figures 8 and 9",

@@ -15,7 +15,8 @@ semantics:      only the semantics half of the loss (gamma 1).
 fixed-margin:   one margin at all levels.
 triplet:        triplet loss.
 contrastive:    contrastive loss.
-+positives=row: any neighbor can be the positive.
++positives=row: any neighbor can be the positive, the default of contrastive and triplet. ``levels``: by
+                PageRank.
 +neighbors=hops: order the neighbors by hops.
 +name=value:    change another setting.
 
@@ -81,7 +82,7 @@ HOWS = (
     "quintuplet+positives=row",
     "quintuplet+neighbors=hops",
     "contrastive",
-    "contrastive+positives=row",
+    "contrastive+positives=levels",
 )
 SENSITIVITY = (
     "quintuplet+gamma=0.25",

@@ -267,8 +267,7 @@ def filtered(options: argparse.Namespace, name: str, seed: int) -> dict[str, Any
         "lsi": ("lsi", shared),
         "opca": ("opca", shared),
         "s2net, pairs": ("s2net", from_lsi),
-        "s2net, half preferences": ("s2net", {**from_lsi, "graded": True}),
-        "s2net, preferences": ("s2net", {**from_lsi, "graded": True, "judged": 1.0}),
+        "s2net, preferences": ("s2net", {**from_lsi, "graded": True, "judged": True}),
     }
     terms = make_trainer(part, ProjectionConfig()).vectors.terms
     runs = {BASELINE: ordered(scored(*at, terms)), "tf-idf of the engine": ordered(scored(*at, None))}

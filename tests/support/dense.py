@@ -31,11 +31,11 @@ def collection(size=60, seed=0):
 
 
 def trainer(tiny, progress=None, documents=None, checkpoint=None, loss=None, **changes):
-    base = {"model": tiny, "passage_tokens": 16, "batch": 12, "steps": 6, "every": 3, "related": 8}
+    base = {"model": tiny, "passage_tokens": 16, "batch": 12, "steps": 6, "every": 3}
     if changes.get("held_out") != 0:
         base["average"] = False
-    if "strategy" in changes:
-        base.pop("related")
+    if changes.get("objective") == "quintuplet":
+        base["related"] = 8
     config = DenseConfig.of(**{**base, "precision": "fp32", **changes})
     encoder = TextEncoder.load(tiny, longest=16)
     documents = collection() if documents is None else documents

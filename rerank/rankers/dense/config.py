@@ -81,7 +81,9 @@ class DenseConfig(EncoderConfig, frozen=True):
         Level | None,
         option("Learn from texts that are cited together in such a place. none: from links."),
     ] = None
-    related: Annotated[Natural, option("Maximum number of related documents of each document. 0: all.")] = 64
+    related: Annotated[
+        Natural, option("quintuplet: maximum number of related documents of each document. 0: all.")
+    ] = 64
     held_out: Annotated[
         float, option("Share of the related pairs that measures the training.", ge=0, le=0.9)
     ] = 0.1
@@ -105,8 +107,8 @@ class DenseConfig(EncoderConfig, frozen=True):
         if self.untrained:
             return dict.fromkeys({*self.__struct_fields__} - _UNTRAINED, "--untrained")
         reasons = super().unread()
-        if self.strategy is not None:
-            reasons["related"] = f"--strategy {self.strategy}"
+        if self.objective != "quintuplet":
+            reasons["related"] = f"--objective {self.objective}"
         if not self.held_out:
             reasons |= dict.fromkeys(("patience", "average"), "--held-out 0")
         return reasons

@@ -173,8 +173,8 @@ class DenseTask(EncoderTask):
     def check(self, measured: Measurement) -> None:
         if not measured.loss:
             raise TrainingError(
-                "no anchor had a negative: all documents of a batch are related, or none is; add documents,"
-                " raise --batch, or lower --related"
+                "no anchor had a negative: all documents of a batch are related, or none is; add documents or"
+                " raise --batch"
             )
 
     def counts(self) -> dict[str, int]:

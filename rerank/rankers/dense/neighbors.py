@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rerank.errors import TrainingError, UsageError
+from rerank.errors import TrainingError
 from rerank.progress import Progress
 from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.texts import Texts
@@ -26,8 +26,6 @@ PAIR_DRAWS = 10
 """Draws of another pair if both documents have the same score."""
 SCORE_TIE = 2e-5
 """Relative difference of scores below which they are equal."""
-MAX_UNLIMITED = 10_000
-"""Documents of a collection up to which all reachable documents can be related."""
 
 
 class StructuralPair(NamedTuple):
@@ -120,6 +118,22 @@ class Neighbors:
         return StructuralPair(anchor)
 
 
+class LinkedNeighbors(Neighbors):
+    """Linked documents, without levels. ``scores`` are the weights of the links."""
+
+    def draw(self, anchor: int, rng: np.random.Generator, turn: int = 0) -> StructuralPair:
+        """Draw a linked document by the weights of the links, and an unrelated one."""
+        near = self.near(anchor)
+        if not len(near):
+            return StructuralPair(anchor)
+        totals = np.cumsum(self.scores[self.indptr[anchor] : self.indptr[anchor + 1]], dtype=np.float64)
+        place = int(np.searchsorted(totals, rng.random() * totals[-1], side="right"))
+        other = self.unrelated(anchor, rng)
+        if other < 0:
+            return StructuralPair(anchor)
+        return StructuralPair(anchor, 1, int(near[min(place, len(near) - 1)]), other)
+
+
 @dataclass(frozen=True)
 class CitedNeighbors(Neighbors):
     """Texts that are cited together (Ding et al.).
@@ -180,17 +194,19 @@ def by_pagerank(
     usable:  (N,) bool, which documents have a text.
     related: the maximum number for each document; 0 sets no limit.
 
-    Raises UsageError for ``related=0`` with more than MAX_UNLIMITED documents.
+    Raises UsageError for too many documents.
     """
-    if not related and len(usable) > MAX_UNLIMITED:
-        raise UsageError(
-            f"of {count_of(len(usable), 'document')} not all related ones can be kept; give"
-            f" --related, for example 64"
-        )
     count = related or max(1, len(usable) - 1)
     ids, scores = top_pagerank(graph.matrix, count, seed=seed, progress=progress)
     rows, columns = np.nonzero((ids >= 0) & usable[:, None] & usable[ids])
     return Neighbors.from_pairs(rows, ids[rows, columns], scores[rows, columns], usable)
+
+
+def by_links(graph: LinkGraph, usable: NDArray[np.bool_]) -> Neighbors:
+    """Return the linked documents. usable: (N,) bool, which documents have a text."""
+    links = graph.matrix.tocoo()
+    kept = usable[links.row] & usable[links.col]
+    return LinkedNeighbors.from_pairs(links.row[kept], links.col[kept], links.data[kept], usable)
 
 
 def by_citations(graph: Citations, usable: NDArray[np.bool_], level: Level) -> CitedNeighbors:
@@ -255,8 +271,11 @@ class Structure:
             assert config.strategy is not None
             neighbors: Neighbors = by_citations(graph, usable, config.strategy)
         else:
-            with (progress or Progress()).step("neighbors", len(usable), "doc") as advance:
-                neighbors = by_pagerank(graph, usable, config.related, seed=config.seed, progress=advance)
+            if config.objective == "quintuplet":
+                with (progress or Progress()).step("neighbors", len(usable), "doc") as advance:
+                    neighbors = by_pagerank(graph, usable, config.related, seed=config.seed, progress=advance)
+            else:
+                neighbors = by_links(graph, usable)
         if not neighbors.paired.any():
             raise TrainingError(_no_pair(graph, config))
         return cls(graph, held_out, neighbors)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.errors import UsageError
+
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
@@ -16,23 +18,19 @@ if TYPE_CHECKING:
 
 ALPHA = 0.15
 """Restart probability a."""
-EXACT = 6_000
-"""Up to this number of documents the matrix is inverted (8 bytes x N^2 of memory); above, rows are pushed."""
+MAX_DOCUMENTS = 10_000
+"""Maximum number of documents: the matrix is inverted, which takes 8 bytes x N^2 of memory."""
 ROWS = 256
-"""Rows that are pushed, or read from the inverse, at once."""
+"""Rows that are read from the inverse at once."""
 TIES = 16
 """Scores with the same first TIES binary digits are ties."""
-MAX_LINKS = 2_000_000
-"""Links that are followed for one document. The scores of a document that needs more are less precise."""
 
 
 def top_pagerank(
     adjacency: csr_matrix,
     k: int = 64,
     *,
-    tolerance: float = 1e-3,
     seed: int = 0,
-    exact: int = EXACT,
     progress: Callable[[int], object] | None = None,
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
     """Return the k best other documents of each of N documents, by personalized PageRank.
@@ -45,15 +43,20 @@ def top_pagerank(
     penalizes documents with many links.
 
     adjacency: (N, N), symmetric and nonnegative, with an empty diagonal.
-    tolerance: the maximum error of a score, if there are more than ``exact`` documents.
     seed: decides the order of ties.
+
+    Raises UsageError for more than MAX_DOCUMENTS documents.
     """
     size = adjacency.shape[0]
+    if size > MAX_DOCUMENTS:
+        raise UsageError(
+            f"PageRank of {size:,} documents does not fit into memory, the maximum is {MAX_DOCUMENTS:,};"
+            " leave out --objective quintuplet and --preset paper, or ingest fewer documents"
+        )
     hashes = np.random.default_rng(seed).permutation(size)
     ids = np.full((size, k), -1, dtype=np.int32)
     scores = np.zeros((size, k), dtype=np.float32)
-    rows = _inverted(adjacency) if size <= exact else _pushed(adjacency, tolerance)
-    for document, (columns, values) in enumerate(rows):
+    for document, (columns, values) in enumerate(_inverted(adjacency)):
         is_other = (columns != document) & (values > 0)
         columns, values = _best(columns[is_other], values[is_other], k, hashes)
         ids[document, : len(columns)] = columns
@@ -96,39 +99,6 @@ def _inverted(adjacency: csr_matrix) -> Iterator[Row]:
         block *= ALPHA * root[rows, None] / root
         for values in block:
             yield columns, values
-
-
-def _pushed(adjacency: csr_matrix, tolerance: float) -> Iterator[Row]:
-    """Yield lower bounds of rows, within the tolerance, by pushing."""
-    from scipy.sparse import csr_matrix, diags
-
-    degrees = _degrees(adjacency)
-    inverse = np.divide(1.0, degrees, out=np.zeros_like(degrees), where=degrees > 0)
-    step = (adjacency @ diags(inverse)).astype(np.float32).tocsr()
-    links = np.diff(step.indptr)
-    size = adjacency.shape[0]
-    for begin in range(0, size, ROWS):
-        count = min(ROWS, size - begin)
-        seeds = (np.arange(count), np.arange(begin, begin + count))
-        residual = csr_matrix((np.ones(count, np.float32), seeds), shape=(count, size))
-        total = csr_matrix(residual.shape, dtype=np.float32)
-        followed = np.zeros(count)
-        while True:
-            rows = np.repeat(np.arange(count), np.diff(residual.indptr))
-            large = (residual.data > tolerance) & (followed[rows] < MAX_LINKS)
-            if not large.any():
-                break
-            followed += np.bincount(rows[large], links[residual.indices[large]], minlength=count)
-            pushed = csr_matrix(
-                (residual.data[large], (rows[large], residual.indices[large])), shape=residual.shape
-            )
-            total = total + pushed
-            residual.data[large] = 0
-            residual.eliminate_zeros()
-            residual = residual + (pushed @ step) * np.float32(1 - ALPHA)
-        total = ((total + residual) * np.float32(ALPHA)).tocsr()
-        for begin_row, end_row in zip(total.indptr[:-1].tolist(), total.indptr[1:].tolist()):
-            yield total.indices[begin_row:end_row], total.data[begin_row:end_row]
 
 
 def _degrees(adjacency: csr_matrix) -> NDArray[np.float64]:

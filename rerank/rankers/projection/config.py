@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from rerank.config import Count, Natural, NonNegative, Options, Share, option
+from rerank.config import Count, Natural, NonNegative, Options, option
 
 MAX_GAMMA = 40.0
 """Cosines differ by 2 at most, and exp(2 gamma) must be a number in single precision."""
@@ -26,13 +26,13 @@ class ProjectionConfig(Options, frozen=True):
         option("Also learn from lower grades, which rank below higher ones.", only=_PAIRS),
     ] = False
     judged: Annotated[
-        Share,
+        bool,
         option(
-            "Weight of documents judged 0 or less (with graded: also of lower grades) in the comparisons of a"
-            " pair; 0: the same as all others.",
+            "Compare a pair only with documents judged 0 or less (with graded: also of lower grades), if it"
+            " has any.",
             only=_S2NET,
         ),
-    ] = 0.5
+    ] = False
     gamma: Annotated[float, option("Factor of differences of cosines.", gt=0, le=MAX_GAMMA, only=_S2NET)] = (
         10.0
     )

@@ -27,15 +27,13 @@ class Comparisons:
     target:   (N,) the column of each row's partner.
     left_out: (N, M) CSR; its entries are columns that are not compared, among them the partner.
     weight:   (N,) the weights of the rows; their sum is 1.
-    worse:    (N, M) CSR; its entries are columns that are judged worse than the partner.
-    judged:   the share of ``worse`` in the weight of a row.
+    worse:    (N, M) CSR; a row with entries is only compared with these columns, which are judged worse.
     """
 
     target: Integers
     left_out: Any
     weight: NDArray[np.float64]
     worse: Any
-    judged: float = 0.0
 
     def weights(
         self, begin: int, end: int
@@ -50,9 +48,9 @@ class Comparisons:
         compared = worse.shape[1] - np.diff(self.left_out.indptr[begin : end + 1])
         share = weight / np.maximum(compared, 1)
         counts = np.diff(worse.indptr)
-        share = np.where(counts > 0, (1 - self.judged) * share, share)
+        share = np.where(counts > 0, 0.0, share)
         rows, columns = worse.nonzero()
-        additional = (self.judged * weight / np.maximum(counts, 1))[rows]
+        additional = (weight / np.maximum(counts, 1))[rows]
         return share, (rows, columns), additional
 
     def within(self, rows: Integers) -> tuple[Integers, Comparisons]:
@@ -61,7 +59,7 @@ class Comparisons:
         columns = np.union1d(self.target[rows], worse.indices)
         target = np.searchsorted(columns, self.target[rows])
         left_out = self.left_out[rows][:, columns]
-        return columns, Comparisons(target, left_out, self.weight[rows], worse[:, columns], self.judged)
+        return columns, Comparisons(target, left_out, self.weight[rows], worse[:, columns])
 
 
 def entries(lists: Sequence[Sequence[int]], columns: int) -> Any:

@@ -101,9 +101,8 @@ def _judged_pairs(query: TrainingQuery, config: ProjectionConfig) -> Iterator[_J
     lowest = 1 if config.graded else query.grades.max()
     documents = query.documents[query.grades >= lowest].tolist()
     grades = dict(zip(query.documents.tolist(), query.grades.tolist()))
-    unwanted = query.unwanted.tolist() if config.judged else []
     for document in documents:
-        yield _JudgedPair(query.query, document, 1.0 / len(documents), grades, unwanted)
+        yield _JudgedPair(query.query, document, 1.0 / len(documents), grades, query.unwanted.tolist())
 
 
 def _from_text_pairs(
@@ -137,10 +136,8 @@ def _compare(
         grade = pair.grades[pair.document]
         lower = {column for column in grades if config.graded and grades[column] < grade}
         left_out.append(sorted(grades.keys() - lower))
-        judged_worse = {column_of[row] for row in pair.unwanted if row in column_of} - grades.keys()
-        if config.judged:
-            judged_worse |= lower
-        worse.append(sorted(judged_worse - {column_of[pair.document]}))
+        judged_worse = {column_of[row] for row in pair.unwanted if row in column_of} - grades.keys() | lower
+        worse.append(sorted(judged_worse - {column_of[pair.document]}) if config.judged else [])
     columns = max(column_of.values()) + 1
     weight = np.array([pair.weight for pair in pairs])
     return Comparisons(
@@ -148,7 +145,6 @@ def _compare(
         left_out=entries(left_out, columns),
         weight=weight / weight.sum(),
         worse=entries(worse, columns),
-        judged=config.judged,
     )
 
 

@@ -72,10 +72,10 @@ def test_every_claim_has_a_result_or_a_reason(scripts: Any) -> None:
 def test_results_of_other_defaults_need_a_reason(scripts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     module = scripts("results")
     assert [line for paper in module.PAPERS for line in module.outdated(paper)] == []
-    now = module.defaults_of("002")
-    monkeypatch.setattr(module, "defaults_of", lambda paper: {**now, "dim": now["dim"] + 1})
-    (line,) = module.outdated("002")
-    assert f"dim {now['dim']} -> {now['dim'] + 1}" in line
+    now = module.defaults_of("004")
+    monkeypatch.setattr(module, "defaults_of", lambda paper: {**now, "queue": now["queue"] + 1})
+    (line,) = module.outdated("004")
+    assert f"queue {now['queue']} -> {now['queue'] + 1}" in line
 
 
 def test_commands_of_results_exist() -> None:

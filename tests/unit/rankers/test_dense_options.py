@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from rerank.errors import TrainingError, UsageError
-from rerank.rankers.dense import neighbors as neighbors_of
 from rerank.rankers.dense.quintuplets import QuintupletSampler, Vocabulary
 from rerank.rankers.dense.texts import Passages, Texts
 from rerank.records import Document
@@ -32,8 +31,8 @@ def test_related_zero_uses_all_reachable_documents(monkeypatch):
     ring = [(i, (i + 1) % 200) for i in range(200)] + [(0, i) for i in range(2, 199)]
     assert len(neighbors(ring, 200).near(0)) == 64
     assert len(neighbors(ring, 200, related=0).near(0)) == 199
-    monkeypatch.setattr(neighbors_of, "MAX_UNLIMITED", 100)
-    with pytest.raises(UsageError, match="give --related"):
+    monkeypatch.setattr("rerank.rankers.graphs.pagerank.MAX_DOCUMENTS", 100)
+    with pytest.raises(UsageError, match="leave out --objective quintuplet"):
         neighbors(ring, 200, related=0)
 
 
@@ -72,10 +71,12 @@ def test_without_held_out_links_the_last_step_is_kept(tiny):
 
 
 def test_a_collection_without_negatives_is_refused(tiny):
-    """The component has fewer documents than are related to each one, so no negative is left."""
-    ring = [Document(str(i), text=f"w{i}", links=(str((i + 1) % 20),)) for i in range(20)]
-    ring_of = {"documents": ring, "held_out": 0.0, "steps": 2}
-    with pytest.raises(TrainingError, match=r"anchor had a negative.*lower --related"):
-        trainer(tiny, **ring_of, related=64).fit()
-    assert trainer(tiny, **ring_of, related=4).fit().steps == 2
-    assert trainer(tiny, **ring_of, related=64, objective="quintuplet").fit().steps == 2
+    """In a complete graph, no document is left as a negative. Levels also have related negatives."""
+    ids = list(map(str, range(20)))
+    complete = [Document(id, text=f"w{id}", links=tuple(ids)) for id in ids]
+    options = {"documents": complete, "held_out": 0.0, "steps": 2}
+    with pytest.raises(TrainingError, match="anchor had a negative"):
+        trainer(tiny, **options).fit()
+    ring = [Document(id, text=f"w{id}", links=(ids[number - 1],)) for number, id in enumerate(ids)]
+    assert trainer(tiny, **{**options, "documents": ring}).fit().steps == 2
+    assert trainer(tiny, **options, objective="quintuplet").fit().steps == 2

@@ -92,7 +92,11 @@ def test_a_family_of_another_package_can_be_trained(workspace, tmp_path, monkeyp
         (["text"], {"walks": 3}, "walks has no effect with text; it is a setting of meta, joint"),
         (["text"], {"epoch": 3}, "setting 'epoch' is unknown; did you mean epochs"),
         (["text"], {"vector_size": 9, "head": "mlp"}, "vector-size has no effect with --head mlp"),
-        (["dense"], {"strategy": "section", "related": 8}, "related has no effect with --strategy section"),
+        (
+            ["dense"],
+            {"strategy": "section", "related": 8},
+            "related has no effect with --objective contrastive",
+        ),
         (["dense"], {"held_out": 0, "patience": 2}, "patience has no effect with --held-out 0"),
         (["dense"], {"steps": 5, "epochs": 2}, "epochs has no effect with --steps 5"),
         (["dense"], {"objective": "hinge"}, "objective takes"),

@@ -221,17 +221,19 @@ def test_documents_with_grade_zero_or_less_are_negatives(workspace):
     rows = [(q, d, g) for q, found in TRAIN.items() for d, g in found.items()]
     rows += [(q, d, -(i % 2)) for i, (q, d) in enumerate(bad.items()) if d not in TRAIN[q]]
     data = read(workspace, Qrels(rows))
-    pairs = TermVectors(data, CONFIG, Progress()).pairs
+    judged = structs.replace(CONFIG, judged=True)
+    pairs = TermVectors(data, judged, Progress()).pairs
     compared = pairs.comparisons
     assert (len(pairs), compared.worse.nnz) == (30, len(rows) - 30)
     assert not compared.worse[np.arange(30), compared.target].any()
     assert not compared.worse.multiply(compared.left_out).nnz
-    off = TermVectors(data, structs.replace(CONFIG, judged=0.0), Progress()).pairs
+    off = TermVectors(data, CONFIG, Progress()).pairs
     assert not off.comparisons.worse.nnz
+    assert off.documents.shape == pairs.documents.shape
     graded = [(q, d, 1) for q, d in bad.items() if d not in TRAIN[q]]
     graded += [(q, d, 2) for q, found in TRAIN.items() for d in found]
     data = read(workspace, Qrels(graded))
-    ordered = TermVectors(data, structs.replace(CONFIG, graded=True), Progress()).pairs.comparisons
+    ordered = TermVectors(data, structs.replace(judged, graded=True), Progress()).pairs.comparisons
     assert (np.diff(ordered.worse.indptr) == 2 - np.diff(ordered.left_out.indptr)).all()
 
     def above(judged):
@@ -247,7 +249,7 @@ def test_documents_with_grade_zero_or_less_are_negatives(workspace):
             )
         return float(np.mean(found))
 
-    assert above(0.9) > above(0.0)
+    assert above(True) > above(False)
 
 
 def test_equal_texts_count_as_one(workspace):

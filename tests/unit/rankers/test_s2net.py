@@ -22,7 +22,7 @@ def test_the_gradient_matches_finite_differences(beta):
     target = np.array([0, 1, 2, 3, 4, 5, 6, 2, 0])  # two documents belong to two queries each
     left_out = [[3], [], [], [1, 5], [], [], [], [0], [3]]
     worse = [[1], [], [4, 5], [0], [], [6], [], [], [2]]
-    compared = comparisons(target, left_out, np.arange(1.0, 10.0), worse, 0.3, columns=7)
+    compared = comparisons(target, left_out, np.arange(1.0, 10.0), worse, columns=7)
     objective = s2net = S2Net(X, Y, compared, block=4)
     if beta:
         objective = anchored(s2net, np.random.default_rng(4).normal(size=(X.shape[1], 4)), beta)
@@ -77,19 +77,18 @@ def test_without_comparisons_there_is_no_loss():
     assert (loss, np.abs(to_queries).max(), np.abs(to_documents).max()) == (0.0, 0.0, 0.0)
 
 
-def test_documents_judged_worse_have_a_separate_weight():
+def test_a_row_with_documents_judged_worse_is_compared_only_with_them():
     """The expected loss comes from a simple loop. A row without such documents is unchanged."""
     rng = np.random.default_rng(5)
     queries, documents = unit(rng.normal(size=(3, 4))), unit(rng.normal(size=(5, 4)))
     worse, left_out = [[3, 4], [], [1]], [[2], [], []]
-    judged = comparisons(range(3), left_out, worse=worse, judged=0.4, columns=5)
+    judged = comparisons(range(3), left_out, worse=worse, columns=5)
     expected = 0.0
     for i in range(3):
         S = documents @ queries[i]
         compared = [j for j in range(5) if j != i and j not in left_out[i]]
         each = np.log1p(np.exp(-10 * (S[i] - S)))
-        mean = each[compared].mean()
-        expected += (0.6 * mean + 0.4 * each[worse[i]].mean() if len(worse[i]) else mean) / 3
+        expected += each[worse[i] or compared].mean() / 3
     assert pairwise_logistic(queries, documents, judged, 10.0)[0] == pytest.approx(expected, rel=1e-12)
 
 
