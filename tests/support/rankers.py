@@ -114,13 +114,13 @@ def separate_columns(queries, documents):
     return hstack((queries, empty[0])).tocsr(), hstack((empty[1], documents)).tocsr()
 
 
-def comparisons(target, left_out=None, weight=None, worse=None, judged=0.0, columns=None):
+def comparisons(target, left_out=None, weight=None, worse=None, columns=None):
     """Return comparisons. By default the partner of each row is compared with all other columns."""
     rows, columns = len(target), columns or len(target)
     left_out = [sorted({*some, own}) for some, own in zip(left_out or [[]] * rows, target)]
     weight = np.ones(rows) if weight is None else weight
     excluded, below = entries(left_out, columns), entries(worse or [[]] * rows, columns)
-    return Comparisons(np.array(target), excluded, weight / weight.sum(), below, judged)
+    return Comparisons(np.array(target), excluded, weight / weight.sum(), below)
 
 
 def identity(count):
