@@ -23,7 +23,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from rerank.report_page.tables import EvaluationReport
+    from rerank.reports.evaluation import EvaluationReport
     from rerank.workflows.auto.run import AutoReport
 
 

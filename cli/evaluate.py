@@ -29,7 +29,7 @@ from .options import (
 
 if TYPE_CHECKING:
     from rerank.evaluation.significance import Comparison
-    from rerank.report_page.tables import EvaluationReport, Row
+    from rerank.reports.evaluation import EvaluationReport, Row
 
 LEAK = "†"
 """Mark of a stack that was trained or tuned on some of the queries."""
@@ -116,7 +116,7 @@ def command(
 ) -> None:
     """Measure stacks on judged queries and compare them with a baseline (paired randomization test)."""
     from rerank.files import check_output, write_text
-    from rerank.report_page.tables import PAGE_MARK
+    from rerank.reports.evaluation import PAGE_MARK
 
     workspace = rerank.Workspace.open(folder)
     if page is not None:

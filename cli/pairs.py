@@ -15,7 +15,7 @@ from . import output
 from .options import Command, json_option, option, seed_option, workspace_option
 
 if TYPE_CHECKING:
-    from rerank.workflows.pairs import PairScores
+    from rerank.pairs.evaluate import PairScores
 
 
 @click.group("pairs")

@@ -23,13 +23,15 @@ if TYPE_CHECKING:
     from rerank.formats import read_qrels as read_qrels
     from rerank.formats import read_queries as read_queries
     from rerank.formats import read_run as read_run
+    from rerank.pairs.evaluate import evaluate_pairs as evaluate_pairs
+    from rerank.pairs.evaluate import predict_pairs as predict_pairs
     from rerank.rankers.base import Ranker as Ranker
     from rerank.records import Candidates as Candidates
     from rerank.records import Document as Document
     from rerank.records import LabeledPair as LabeledPair
     from rerank.records import Qrels as Qrels
     from rerank.records import Query as Query
-    from rerank.report_page.page import evaluation_page as evaluation_page
+    from rerank.reports.page import evaluation_page as evaluation_page
     from rerank.scoring.pipeline import Pipeline as Pipeline
     from rerank.scoring.pipeline import SearchResult as SearchResult
     from rerank.stack.ranking import Hit as Hit
@@ -40,8 +42,6 @@ if TYPE_CHECKING:
     from rerank.workflows.encode import encode as encode
     from rerank.workflows.evaluate import evaluate as evaluate
     from rerank.workflows.ingest import ingest as ingest
-    from rerank.workflows.pairs import evaluate_pairs as evaluate_pairs
-    from rerank.workflows.pairs import predict_pairs as predict_pairs
     from rerank.workflows.promote import promote as promote
     from rerank.workflows.promote import rollback as rollback
     from rerank.workflows.rank import rank as rank
@@ -58,12 +58,12 @@ _MODULES = {
     "rerank.formats": ("read_corpus", "read_labeled_pairs", "read_qrels", "read_queries", "read_run"),
     "rerank.rankers.base": ("Ranker",),
     "rerank.records": ("Candidates", "Document", "LabeledPair", "Qrels", "Query"),
-    "rerank.report_page.page": ("evaluation_page",),
+    "rerank.reports.page": ("evaluation_page",),
     "rerank.scoring.pipeline": ("Pipeline", "SearchResult"),
     "rerank.stack.ranking": ("Hit", "Ranking"),
     "rerank.stack.stack": ("Stack",),
     "rerank.workflows.auto.run": ("auto",),
-    "rerank.workflows.pairs": ("evaluate_pairs", "predict_pairs"),
+    "rerank.pairs.evaluate": ("evaluate_pairs", "predict_pairs"),
     "rerank.workflows.promote": ("promote", "rollback"),
     "rerank.workspace": ("Workspace",),
     **{

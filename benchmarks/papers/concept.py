@@ -41,12 +41,12 @@ from expansion import expand
 from seeds import seeds_test
 
 from rerank import LocalEngine
-from rerank.evaluation.pairs import accuracy, auc, best_threshold, f1, paired_test
+from rerank.evaluation.pair_measures import accuracy, auc, best_threshold, f1, paired_test
 from rerank.formats import read_corpus, read_labeled_pairs
+from rerank.pairs.score import score_pairs
 from rerank.progress import Progress
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.records import Document, LabeledPair
-from rerank.scoring.pairs import score_pairs
 from rerank.stack.signals import LexicalSignal
 
 PARTS = ("train", "dev", "test")

@@ -37,7 +37,7 @@ from running import Step, arguments, carry_out
 
 from rerank.engines.base import SearchRequest
 from rerank.evaluation.measures import Evaluation, evaluate_runs
-from rerank.evaluation.pairs import auc, paired_test
+from rerank.evaluation.pair_measures import auc, paired_test
 from rerank.evaluation.significance import compare, randomization_test
 from rerank.formats import read_queries
 from rerank.order import rank

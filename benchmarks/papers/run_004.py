@@ -20,7 +20,7 @@ import numpy as np
 from running import Step, arguments, carry_out
 from seeds import seeds_test
 
-from rerank.evaluation.pairs import accuracy, auc, best_threshold, f1, paired_test
+from rerank.evaluation.pair_measures import accuracy, auc, best_threshold, f1, paired_test
 
 CLASSIFIER = "paper+objective=classifier"
 HOWS = ("tfidf", "untrained", CLASSIFIER, "paper")

@@ -32,7 +32,7 @@ from table import RESULTS, filled, update
 
 from rerank import evaluate, tune
 from rerank.formats import read_queries
-from rerank.report_page.tables import EvaluationReport
+from rerank.reports.evaluation import EvaluationReport
 from rerank.stack.stack import Stack
 from rerank.workspace import Workspace
 

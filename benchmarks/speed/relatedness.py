@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from rerank.evaluation.pairs import auc
+from rerank.evaluation.pair_measures import auc
 from rerank.formats import read_corpus, read_labeled_pairs
 from rerank.progress import Progress
 from rerank.rankers.concept.config import ConceptConfig

@@ -14,8 +14,8 @@ from rerank.formats import read_qrels, read_queries
 from rerank.progress import Progress
 from rerank.rankers.encoder.folder import PACKAGED
 from rerank.records import Query
-from rerank.report_page.page import evaluation_page
-from rerank.report_page.tables import EvaluationReport
+from rerank.reports.evaluation import EvaluationReport
+from rerank.reports.page import evaluation_page
 from rerank.results import Report
 from rerank.scoring.pipeline import SearchResult
 from rerank.workflows.evaluate import evaluate

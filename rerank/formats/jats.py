@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from rerank.errors import InputError
 from rerank.formats.archives import file_name, read_files
+from rerank.formats.references import find_doi, reference_key
 from rerank.records import Document
-from rerank.references import find_doi, reference_key
 
 if TYPE_CHECKING:
     from lxml.etree import _Element

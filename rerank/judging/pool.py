@@ -18,7 +18,7 @@ import msgspec
 
 from rerank.errors import InputError, UsageError
 from rerank.files import trouble, write_text
-from rerank.inputs import Queries, as_queries
+from rerank.formats.inputs import Queries, as_queries
 from rerank.progress import Progress
 from rerank.records import Query
 from rerank.results import Report

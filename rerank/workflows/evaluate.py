@@ -11,10 +11,10 @@ from pathlib import Path
 from rerank.evaluation.leakage import TrainingRecord, leakage, without_training_documents
 from rerank.evaluation.measures import MEASURES, check_measures
 from rerank.evaluation.protocols import parse_protocol
-from rerank.inputs import Judgments, Queries, as_list
+from rerank.formats.inputs import Judgments, Queries, as_list
 from rerank.progress import Progress
 from rerank.records import Qrels
-from rerank.report_page.tables import EvaluationReport
+from rerank.reports.evaluation import EvaluationReport
 from rerank.scoring.pipeline import template_of
 from rerank.stack.signals import SEARCH
 from rerank.stack.stack import Stack

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from rerank.errors import EngineError, InputError, WorkspaceError
 from rerank.evaluation.protocols import Protocol
 from rerank.filters import Filter, filters_of
+from rerank.formats.inputs import Judgments, Queries, as_qrels, as_queries
 from rerank.formats.templates import check_values
-from rerank.inputs import Judgments, Queries, as_qrels, as_queries
 from rerank.progress import Progress
 from rerank.records import Qrels, Query, SearchTemplate
 from rerank.scoring.build_table import ScoringReport, TableRequest, score_table

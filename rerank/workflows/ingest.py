@@ -17,8 +17,8 @@ from rerank.engines.base import WriteOptions, WriteResult, field_number
 from rerank.errors import BusyError, EngineError, InputError, UsageError
 from rerank.formats import read_categories, read_corpus
 from rerank.formats.beir import document_from_fields
+from rerank.formats.inputs import as_list
 from rerank.formats.opening import Source, name_of
-from rerank.inputs import as_list
 from rerank.progress import Progress
 from rerank.records import Document, shorten
 from rerank.results import Report

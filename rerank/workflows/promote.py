@@ -9,7 +9,7 @@ from rerank.errors import BusyError, InputError, UsageError
 from rerank.evaluation.leakage import Leak, leakage
 from rerank.evaluation.measures import MEASURES, check_measures, evaluate_runs
 from rerank.evaluation.significance import compare
-from rerank.inputs import Judgments, Queries
+from rerank.formats.inputs import Judgments, Queries
 from rerank.progress import Progress
 from rerank.results import Report, to_json_value
 from rerank.stack.stack import Stack

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rerank.filters import filters_of
-from rerank.inputs import Queries, as_queries
+from rerank.formats.inputs import Queries, as_queries
 from rerank.progress import Progress
 from rerank.results import Report
 from rerank.stack.stack import Stack

@@ -13,7 +13,7 @@ from rerank.files import check_output
 from rerank.formats import check_run_ids, write_run
 from rerank.order import rank
 from rerank.records import SearchTemplate
-from rerank.report_page.tables import EvaluationReport, Recall
+from rerank.reports.evaluation import EvaluationReport, Recall
 from rerank.scoring.build_table import ScoringReport
 from rerank.scoring.pipeline import template_of
 from rerank.scoring.second_phase import rescore

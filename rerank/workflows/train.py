@@ -12,7 +12,17 @@ from rerank.config import Options
 from rerank.errors import BusyError, UsageError, option_name
 from rerank.files import folder_lock
 from rerank.formats import read_corpus, read_pairs
-from rerank.inputs import File, Judgments, Pairs, Queries, as_list, as_pairs, as_qrels, as_queries, from_file
+from rerank.formats.inputs import (
+    File,
+    Judgments,
+    Pairs,
+    Queries,
+    as_list,
+    as_pairs,
+    as_qrels,
+    as_queries,
+    from_file,
+)
 from rerank.progress import Progress
 from rerank.rankers.registry import Family, Fitter, Source, configurations, group_by_family
 from rerank.rankers.training.data import TrainingData

@@ -16,7 +16,7 @@ from rerank.evaluation.leakage import Leak, TrainingRecord, leakage
 from rerank.evaluation.protocols import Protocol, parse_protocol
 from rerank.evaluation.ranks import RankMeasure
 from rerank.files import check_output
-from rerank.inputs import Judgments, Queries
+from rerank.formats.inputs import Judgments, Queries
 from rerank.order import rank
 from rerank.progress import Progress
 from rerank.records import Qrels, SearchTemplate

@@ -156,7 +156,7 @@ def built(tmp_path_factory):
 
 def expected_files():
     """Return the paths in site-packages of all modules and data files of the repository."""
-    own = ("rerank/**/*.py", "rerank/demo/collection/**/*", "rerank/report_page/templates/*")
+    own = ("rerank/**/*.py", "rerank/demo/collection/**/*", "rerank/reports/templates/*")
     found = {path for pattern in own for path in ROOT.glob(pattern) if path.is_file()}
     places = {path.relative_to(ROOT).as_posix() for path in found}
     for pattern in ("cli/**/*.py", "index_templates/*.py", "index_templates/*.json"):

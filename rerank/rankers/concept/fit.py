@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rerank.engines.base import Engine
 from rerank.errors import TrainingError
-from rerank.evaluation.pairs import accuracy, auc, best_threshold
+from rerank.evaluation.pair_measures import accuracy, auc, best_threshold
 from rerank.progress import Progress
 from rerank.rankers.concept.batches import PairSampler
 from rerank.rankers.concept.config import ConceptConfig

@@ -24,8 +24,8 @@ from rerank.judging.log import ClickOptions
 from rerank.judging.pool import PoolOptions, judged_file, make_pool
 from rerank.progress import Progress
 from rerank.records import Qrels
-from rerank.report_page.page import evaluation_page
-from rerank.report_page.tables import EvaluationReport
+from rerank.reports.evaluation import EvaluationReport
+from rerank.reports.page import evaluation_page
 from rerank.results import Report
 from rerank.stack.stack import Stack
 from rerank.text import count_of, guess_language, join_names

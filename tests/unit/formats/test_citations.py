@@ -9,10 +9,10 @@ import pytest
 
 from rerank.errors import InputError
 from rerank.formats import read_corpus
+from rerank.formats.references import named_key
 from rerank.rankers.graphs.citations import Citations, mentions
 from rerank.rankers.graphs.cocitation import LEVELS
 from rerank.records import Document
-from rerank.references import named_key
 from rerank.workflows.ingest import ingest
 
 

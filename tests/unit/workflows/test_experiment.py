@@ -10,7 +10,7 @@ import pytest
 from rerank import Document, Qrels, Query, Workspace, evaluate, train, tune
 from rerank.errors import InputError
 from rerank.evaluation.measures import MEASURES
-from rerank.report_page.page import evaluation_page
+from rerank.reports.page import evaluation_page
 from rerank.stack.stack import Stack
 from tests.support.browser import check_page
 

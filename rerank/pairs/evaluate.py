@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.errors import UsageError
-from rerank.evaluation.pairs import MEASURES, accuracy, auc, best_threshold, f1, paired_test
+from rerank.evaluation.pair_measures import MEASURES, accuracy, auc, best_threshold, f1, paired_test
 from rerank.evaluation.significance import holm
-from rerank.inputs import Pairs, as_pairs
+from rerank.formats.inputs import Pairs, as_pairs
+from rerank.pairs.score import Relates, score_pairs
 from rerank.progress import Progress
 from rerank.records import LabeledPair
 from rerank.results import Report
-from rerank.scoring.pairs import Relates, score_pairs
 from rerank.stack.signals import ranker_names, resolve
 from rerank.text import count_of
 from rerank.workspace import Workspace, WorkspaceOrPath

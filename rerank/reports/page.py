@@ -17,9 +17,9 @@ from markupsafe import Markup
 import rerank
 from rerank.evaluation.leakage import format_leakage
 from rerank.evaluation.significance import Comparison
-from rerank.inputs import Queries, as_queries
+from rerank.formats.inputs import Queries, as_queries
 from rerank.records import Query
-from rerank.report_page.tables import EvaluationReport
+from rerank.reports.evaluation import EvaluationReport
 from rerank.stack.ranking import Hit
 from rerank.text import count_of
 from rerank.workspace import Workspace, WorkspaceOrPath
@@ -86,7 +86,7 @@ def evaluation_page(
 def _environment() -> Environment:
     """Templates: strings are escaped, except Markup; undefined names are errors."""
     environment = Environment(
-        loader=PackageLoader("rerank.report_page"),
+        loader=PackageLoader("rerank.reports"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
