@@ -346,8 +346,7 @@ def _show_stack(answer: rerank.SearchResult, stack: rerank.Stack) -> None:
     """Print the weights, the number of candidates, and the categories of the query."""
     retrieved_by = f" by {stack.retrievers[0]}"
     if len(answer.found) > 1:
-        counts = ", ".join(f"{count} by {name}" for name, count in answer.found.items())
-        retrieved_by = f": {counts}"
+        retrieved_by = f": {', '.join(_counts_of_retrievers(answer))}"
     combiner = answer.stack.combiner
     candidates = f"{count_of(len(answer.ranking), 'candidate')}{retrieved_by}"
     cases = (answer.case,) if stack.combiner.cases else ()
@@ -357,6 +356,15 @@ def _show_stack(answer: rerank.SearchResult, stack: rerank.Stack) -> None:
     if answer.query.categories:
         origin = "inferred from the first candidates" if answer.inferred else "given"
         click.echo(f"categories {origin}: {', '.join(answer.query.categories)}")
+
+
+def _counts_of_retrievers(answer: rerank.SearchResult) -> list[str]:
+    """Describe how many candidates each retriever contributed, and which of them searched approximately."""
+    counts = []
+    for name, count in answer.found.items():
+        note = " (approximate)" if name in answer.approximate else ""
+        counts.append(f"{count} by {name}{note}")
+    return counts
 
 
 def _show_signals(hit: Mapping[str, Any], stack: rerank.Stack, *, several_retrievers: bool) -> None:

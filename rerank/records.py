@@ -238,6 +238,7 @@ class Candidates:
     missing:  ranker -> (n,) bool, True without a feature.
     retrieved_by: retriever -> (n,) bool.
     took:     seconds in a remote engine, without transfer.
+    approximate: retrievers that may have missed some of the nearest documents.
 
     >>> import numpy as np
     >>> found = Candidates(["d2", "d1"], np.array([3.5, 1.0]), np.array([1, 0]))
@@ -252,6 +253,7 @@ class Candidates:
     missing: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
     retrieved_by: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
     took: float | None = None
+    approximate: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -49,6 +49,7 @@ class Encoder(NamedTuple):
     encode:    turns n documents into an (n, width) array; dtype and width are always the same.
     retrieves: whether searches look for the nearest features.
     passages:  the largest number of vectors in a feature; 0 if a feature is one vector.
+    can_retrieve: whether a search for the nearest features makes sense for the ranker.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Encoder(NamedTuple):
     encode: Callable[[Sequence[Document]], NDArray[Any]]
     retrieves: bool = False
     passages: int = 0
+    can_retrieve: bool = False
 
 
 @dataclass(frozen=True)

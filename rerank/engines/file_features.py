@@ -72,6 +72,10 @@ class FeatureFiles:
         matrix = self._matrix(name, version, rows)
         return matrix.values if matrix is not None else np.empty((0, 0), np.float32)
 
+    def folder(self, name: str, version: str) -> Path:
+        """Return the folder of a version. Other files that are derived from its features may be there."""
+        return self._path(name, version)
+
     def stored(self, name: str, version: str, count: int) -> NDArray[np.bool_]:
         """(count,) bool: which of the first rows have a feature."""
         stored = np.zeros(count, np.bool_)

@@ -35,6 +35,7 @@ class SearchResult(ScoringResult):
 
     stack:   with the weights used.
     found:   retriever -> number of candidates.
+    approximate: retrievers that may have missed some of the nearest documents.
     seconds: per stage: ``engine``, ``transfer`` (remote engine), ``encode``, ``score``, ``then``.
     unknown_categories: ignored, because no signal knows them.
     without_features: numbers of candidates without stored features, ``encoded`` or ``unscored``. Unscored
@@ -51,6 +52,7 @@ class SearchResult(ScoringResult):
     seconds: Mapping[str, float]
     unknown_categories: tuple[str, ...]
     without_features: Mapping[str, int] = field(default_factory=dict)
+    approximate: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"SearchResult({self.query.text!r}, {self.stack}, {self.ranking!r})"
@@ -67,6 +69,7 @@ class SearchResult(ScoringResult):
             "normalization": self.stack.combiner.normalization,
             "candidates": len(self.ranking),
             "found": dict(self.found),
+            "approximate": list(self.approximate),
             "recomputed": dict(self.recomputed),
             "unscored": self.without_features.get("unscored", 0),
             "late": self.ranking.late,
@@ -205,6 +208,7 @@ class Pipeline:
             seconds={name: timer.seconds[name] for name in STAGES if name in timer.seconds},
             unknown_categories=unknown_categories,
             without_features=selected.without_features,
+            approximate=candidates.approximate,
         )
 
     def _retrieve(

@@ -73,6 +73,12 @@ def encoders_of(
                 continue
             rankers += {ranker.version: ranker for ranker in versions}.values()
     return [
-        Encoder(ranker.name, ranker.version, ranker.encode_documents, passages=ranker.passages)
+        Encoder(
+            ranker.name,
+            ranker.version,
+            ranker.encode_documents,
+            passages=ranker.passages,
+            can_retrieve=ranker.retrieves,
+        )
         for ranker in rankers
     ]

@@ -295,9 +295,12 @@ class LocalEngine(Engine):
         snapshot = self._snapshot()
         filtered = snapshot.filtered(options.filters)
         nearest_rows: dict[str, Iterator[NDArray[np.int64]]] = {}
+        approximate: list[str] = []
         for queries in zip(*(request.vector_queries for request in requests)):
             depth = queries[0].depth or options.depth
             nearest_rows[queries[0].name] = snapshot.nearest(queries, depth, filtered)
+            if snapshot.is_approximate(queries[0]):
+                approximate.append(queries[0].name)
         for request in requests:
             lexical = Lexical(snapshot, request.text, filtered)
             if not options.retrievers:
@@ -312,7 +315,7 @@ class LocalEngine(Engine):
             union = np.unique(np.concatenate(list(rows_by_retriever.values())))
             retrieved_by = {name: np.isin(union, rows) for name, rows in rows_by_retriever.items()}
             scores = lexical.scores(options.first_stage, union)
-            yield snapshot.candidates(union, scores, options.features, retrieved_by)
+            yield snapshot.candidates(union, scores, options.features, retrieved_by, approximate)
 
     def _select(self, request: SearchRequest) -> Candidates:
         snapshot = self._snapshot()

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rerank.engines.approximate import ApproximateIndex, needs_index
 from rerank.engines.base import Encoder, Encoding, FeatureStore
 from rerank.engines.local.files import disk
 
 if TYPE_CHECKING:
+    from rerank.engines.file_features import FeatureFiles
     from rerank.engines.local.documents import Documents
     from rerank.engines.local.engine import LocalEngine
     from rerank.engines.local.storage import Storage
@@ -59,7 +61,17 @@ class LocalFeatures(FeatureStore):
             for old_version in features.versions().get(name, ()):
                 if old_version not in encoding.versions(name):
                     features.remove(name, old_version)
+            if encoder.can_retrieve:
+                self._index(features, encoder, version.rows, rebuild=encoding.force)
         return count
+
+    @staticmethod
+    def _index(features: FeatureFiles, encoder: Encoder, rows: int, *, rebuild: bool) -> None:
+        """Build the index for approximate search, if the collection is large enough."""
+        folder = features.folder(encoder.name, encoder.version)
+        if needs_index(folder, rows, rebuild=rebuild):
+            matrix = features.matrix(encoder.name, encoder.version, rows)[:rows]
+            ApproximateIndex.build(matrix, encoder.passages).write(folder)
 
     def missing(self, name: str, version: str) -> int:
         """Count the documents without a feature."""

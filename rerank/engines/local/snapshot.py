@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -11,6 +11,7 @@ import tantivy
 from numpy.typing import NDArray
 
 from rerank.arrays import feature_width
+from rerank.engines.approximate import ApproximateIndex, indexed_rows, open_index
 from rerank.engines.base import VectorQuery, cannot_retrieve
 from rerank.engines.file_features import FeatureFiles
 from rerank.engines.local.documents import Documents, Version
@@ -58,6 +59,7 @@ class Snapshot:
     tfidf: TfIdf
     features: FeatureFiles
     _searches: int = 0
+    _indices: dict[tuple[str, str], tuple[int, ApproximateIndex | None]] = field(default_factory=dict)
 
     @cached_property
     def _all_ids(self) -> list[str]:
@@ -104,8 +106,26 @@ class Snapshot:
             )
         excluded = self.dead if filtered is None else np.flatnonzero(~filtered.rows)
         excluded = excluded[excluded < len(matrix)]
+        index = self._index(name, version, passages)
+        if index is not None:
+            return (index.search(matrix, query.vector, depth, excluded, self.ids) for query in queries)
         vectors = np.array([query.vector for query in queries])
         return nearest(matrix, vectors, depth, passages, excluded, self.ids)
+
+    def is_approximate(self, query: VectorQuery) -> bool:
+        """Return whether :meth:`nearest` uses an index, which may miss some of the nearest documents."""
+        return self._index(query.name, query.version, query.passages) is not None
+
+    def _index(self, name: str, version: str, passages: int) -> ApproximateIndex | None:
+        """Return the newest index of this snapshot's rows; an index that another process wrote is opened."""
+        folder = self.features.folder(name, version)
+        rows = indexed_rows(folder)
+        if not rows or rows > self.version.rows:
+            return None
+        opened = self._indices.get((name, version))
+        if opened is None or opened[0] != rows:
+            opened = self._indices[name, version] = rows, open_index(folder, passages)
+        return opened[1]
 
     def rows_of(self, candidates: Candidates) -> Rows | None:
         """Return the rows of candidates; None: a compaction has changed the rows since."""
@@ -119,8 +139,13 @@ class Snapshot:
         scores: Scores,
         features: Mapping[str, str],
         retrieved_by: Mapping[str, NDArray[np.bool_]] | None = None,
+        approximate: Sequence[str] = (),
     ) -> Candidates:
-        """Return candidates in order, with features. retrieved_by: retriever -> (n,) bool."""
+        """Return candidates in order, with features.
+
+        retrieved_by: retriever -> (n,) bool.
+        approximate:  retrievers that may have missed some of the nearest documents.
+        """
         ids = self.ids(rows)
         order = rank(ids, scores)
         ids = [ids[position] for position in order.tolist()]
@@ -131,7 +156,9 @@ class Snapshot:
             values[name], missing[name] = self.features.read(name, version, rows)
         ordered_hits = {name: is_hit[order] for name, is_hit in (retrieved_by or {}).items()}
         handles = rows + (self.number << _NUMBER)
-        return Candidates(ids, scores[order], handles, values, missing, ordered_hits)
+        return Candidates(
+            ids, scores[order], handles, values, missing, ordered_hits, approximate=tuple(approximate)
+        )
 
 
 class Lexical:

@@ -189,7 +189,10 @@ class Trainings:
 
     @cached_property
     def part_seconds(self) -> float:
-        """Seconds to encode 64 tokens of a document, measured on some documents."""
+        """Seconds to encode 64 tokens of a document, measured on some documents.
+
+        An encoding of all documents replaces the value with a better one.
+        """
         from rerank.rankers.dense.config import DenseConfig
         from rerank.rankers.dense.ranker import DenseRanker
 
@@ -292,5 +295,9 @@ class Trainings:
             raise KeyboardInterrupt(
                 f"interrupted: {rule.ranker} is kept at its best step; call again to finish its training"
             )
+        begin = time.monotonic()
         encode(run.workspace, [rule.ranker], progress=run.progress)
+        if rule.only_encodes and rule.passes == 1:
+            seconds = time.monotonic() - begin
+            self.part_seconds = seconds / (training.parts * self.facts.documents)
         return result

@@ -1,0 +1,164 @@
+"""Approximate search finds nearly the same documents as exact search, and as many of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rerank import Document, Workspace, ingest, train, tune
+from rerank.engines import approximate
+from rerank.engines.nearest import nearest
+
+faiss = pytest.importorskip("faiss", reason="the extra `scale` is not installed")
+
+WIDTH, ROWS = 32, 40_000
+NOTHING = np.empty(0, np.int64)
+
+
+def ids_of(rows):
+    return [f"{row:08}" for row in rows.tolist()]
+
+
+def clustered(rows, width=WIDTH):
+    """Return float16 unit vectors around 300 random centers."""
+    rng = np.random.default_rng(0)
+    centers = rng.normal(size=(300, width))
+    vectors = centers[rng.integers(300, size=rows)] + 0.7 * rng.normal(size=(rows, width))
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float16)
+
+
+def with_passages(vectors, passages):
+    """Return int8 features of 1 to ``passages`` vectors each."""
+    rng = np.random.default_rng(1)
+    codes = np.rint(vectors.astype(np.float32) * 127).astype(np.int8).reshape(-1, passages * WIDTH)
+    counts = rng.integers(1, passages + 1, size=len(codes)).astype(np.int8)
+    for number in range(passages):
+        codes[counts <= number, number * WIDTH : (number + 1) * WIDTH] = 0
+    return np.hstack([codes, counts[:, None]])
+
+
+def queries_near(vectors, count=20):
+    rng = np.random.default_rng(2)
+    rows = rng.choice(len(vectors), count, replace=False)
+    queries = vectors[rows].astype(np.float32) + 0.05 * rng.normal(size=(count, vectors.shape[1]))
+    return (queries / np.linalg.norm(queries, axis=1, keepdims=True)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory):
+    matrix = clustered(ROWS)
+    folder = tmp_path_factory.mktemp("index")
+    approximate.ApproximateIndex.build(matrix, 0).write(folder)
+    return matrix, approximate.open_index(folder, 0)
+
+
+def recall(index, matrix, queries, depth, excluded=NOTHING):
+    """Return the mean share of the exact results, and check that as many documents are returned."""
+    exact = list(nearest(matrix, queries, depth, index.passages, excluded, ids_of))
+    shares = []
+    for query, expected in zip(queries, exact):
+        actual = index.search(matrix, query, depth, excluded, ids_of)
+        assert len(actual) == len(expected)
+        assert not np.isin(actual, excluded).any()
+        assert (np.diff(actual) > 0).all()
+        shares.append(np.isin(actual, expected).mean())
+    return np.mean(shares)
+
+
+@pytest.mark.parametrize("depth", [10, 100, 1000])
+def test_most_of_the_nearest_are_returned(single, depth):
+    matrix, index = single
+    assert recall(index, matrix, queries_near(matrix), depth) > 0.95
+
+
+@pytest.mark.parametrize("share", [0.9, 0.3, 0.01])
+def test_filters_keep_the_number_of_documents(single, share):
+    matrix, index = single
+    excluded = np.flatnonzero(np.random.default_rng(3).random(ROWS) > share)
+    assert recall(index, matrix, queries_near(matrix), 100, excluded) > 0.9
+
+
+def test_a_filter_on_far_documents_keeps_the_number_of_documents(single):
+    matrix, index = single
+    (query,) = queries_near(matrix, 1)
+    products = matrix.astype(np.float32) @ query
+    excluded = np.sort(np.argsort(-products)[: ROWS // 4])
+    assert recall(index, matrix, query[None], 100, excluded) > 0.3  # the nearest clusters are left out
+
+
+def test_newer_rows_are_compared_exactly(single):
+    matrix, index = single
+    query = queries_near(matrix, 1)
+    newer = np.vstack([matrix, query.astype(np.float16), -query.astype(np.float16)])
+    rows = index.search(newer, query[0], 10, NOTHING, ids_of)
+    assert ROWS in rows
+    assert ROWS + 1 not in rows
+
+
+def test_passages_count_by_their_largest_cosine(tmp_path):
+    vectors = clustered(30_000 * 3)
+    matrix = with_passages(vectors, 3)
+    approximate.ApproximateIndex.build(matrix, 3).write(tmp_path)
+    index = approximate.open_index(tmp_path, 3)
+    assert recall(index, matrix, queries_near(vectors), 100) > 0.95
+
+
+def test_the_same_features_give_the_same_index(tmp_path):
+    matrix = clustered(5000)
+    files = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        approximate.ApproximateIndex.build(matrix, 0).write(tmp_path / name)
+        (path,) = (tmp_path / name).iterdir()
+        files.append(path.read_bytes())
+    assert files[0] == files[1]
+
+
+@pytest.fixture
+def workspace(tmp_path, monkeypatch):
+    monkeypatch.setattr(approximate, "MIN_ROWS", 200)
+    rng = np.random.default_rng(4)
+    words = np.array([f"w{number}" for number in range(60)])
+    documents = [Document(f"d{i:04}", text=" ".join(rng.choice(words, 8))) for i in range(400)]
+    ingest(tmp_path / "ws", documents)
+    queries = [{"_id": f"q{i}", "text": documents[i].text[:12]} for i in range(40)]
+    qrels = {f"q{i}": {documents[i].id: 1} for i in range(40)}
+    train(tmp_path / "ws", "s2net", queries=queries, qrels=qrels, config={"dim": 16, "epochs": 1})
+    tune(tmp_path / "ws", "bm25,s2net", queries=queries, qrels=qrels, retrieve=["bm25", "s2net:20"])
+    return tmp_path / "ws", documents
+
+
+def answer(folder, text, **options):
+    workspace = Workspace.open(folder)
+    return workspace.search(text, 10, stack="bm25,s2net", **options).answer
+
+
+def test_a_query_says_that_its_search_was_approximate(workspace):
+    folder, documents = workspace
+    result = answer(folder, documents[0].text)
+    assert result.approximate == ("s2net",)
+    assert result.to_json([])["approximate"] == ["s2net"]
+    for path in folder.glob("engine/*/features/*/*/nearest.*"):
+        path.unlink()
+    exact = answer(folder, documents[0].text)
+    assert exact.approximate == ()
+    assert exact.ranking.ids == result.ranking.ids
+
+
+def test_new_and_removed_documents_are_seen_without_a_new_index(workspace):
+    folder, documents = workspace
+    new = [Document("new", text=documents[5].text)]
+    ingest(folder, new)
+    assert "new" in answer(folder, documents[5].text).ranking.ids[:3]
+    ingest(folder, [], delete=[documents[5].id])
+    assert documents[5].id not in answer(folder, documents[5].text).ranking.ids
+
+
+def test_an_index_that_cannot_be_read_leaves_searches_exact(workspace, caplog):
+    folder, documents = workspace
+    (path,) = folder.glob("engine/*/features/*/*/nearest.*")
+    path.write_bytes(path.read_bytes()[:100])
+    result = answer(folder, documents[0].text)
+    assert result.approximate == ()
+    assert documents[0].id in result.ranking.ids
+    assert path.name in caplog.text
