@@ -95,13 +95,18 @@ def cache_lock() -> Iterator[None]:
             _held -= 1
 
 
+def local_repository() -> str:
+    """Return the folder of Maven's local repository."""
+    return os.environ.get("MAVEN_REPO_LOCAL", str(Path.home() / ".m2" / "repository"))
+
+
 @cache_lock()
 def maven(coordinates: str) -> Path:
     """Download an artifact into the local Maven repository, and return its path."""
     if shutil.which("mvn") is None:
         raise CannotRunError("Maven (mvn) brings OpenSearch; install it")
     group, name, version, kind = coordinates.split(":")
-    local = os.environ.get("MAVEN_REPO_LOCAL", str(Path.home() / ".m2" / "repository"))
+    local = local_repository()
     path = Path(local, *group.split("."), name, version, f"{name}-{version}.{kind}")
     if not path.exists():
         command = ["mvn", "-q", "-B", f"-Dmaven.repo.local={local}", "dependency:get", "-Dtransitive=false"]
@@ -136,7 +141,7 @@ def distribution(version: str = VERSION) -> Path:
 
 
 def _add_modules(folder: Path, version: str) -> None:
-    """Add analyzers and scripts, which archives of 2.x lack: jars from Maven, other files as in VERSION."""
+    """Add analyzers and scripts, which archives up to 3.3 lack: jars from Maven, other files as in VERSION"""
     for module in ("lang-painless", "analysis-common"):
         shutil.copytree(distribution() / "modules" / module, folder / module)
         for jar in (folder / module).glob(f"*-{VERSION}.jar"):
@@ -146,7 +151,8 @@ def _add_modules(folder: Path, version: str) -> None:
             )
         descriptor = folder / module / "plugin-descriptor.properties"
         about = descriptor.read_text("utf-8").replace(f"version={VERSION}", f"version={version}")
-        about = about.replace("java.version=21", "java.version=11").replace("ModulePlugin", "Plugin")
+        if version.startswith("2."):
+            about = about.replace("java.version=21", "java.version=11").replace("ModulePlugin", "Plugin")
         descriptor.write_text(about, "utf-8")
 
 

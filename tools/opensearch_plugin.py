@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from tools.opensearch_node import (
@@ -17,6 +18,7 @@ from tools.opensearch_node import (
     cache,
     cache_lock,
     java_home,
+    local_repository,
 )
 
 SETTINGS = {
@@ -29,28 +31,31 @@ PLUGIN = Path(__file__).resolve().parents[1] / "opensearch_plugin"
 
 
 @cache_lock()
-def build(version: str = VERSION) -> Path:
-    """Return the plugin's zip for a server version. It is built once per state of the sources."""
+def build(version: str = VERSION, *options: str) -> Path:
+    """Return the plugin's zip for a server version. It is built once per state of the sources.
+
+    options: of Maven, such as ``-Pmanaged``.
+    """
     if shutil.which("mvn") is None:
         raise CannotRunError("Maven (mvn) builds the plugin; install it")
     java = java_home(version)
-    digest = hashlib.sha256(f"{version} {java}".encode())
+    digest = hashlib.sha256(f"{version} {java} {options}".encode())
     for path in sorted(path for path in PLUGIN.rglob("*") if path.is_file() and "target" not in path.parts):
         digest.update(f"\0{path.relative_to(PLUGIN)}\0".encode() + path.read_bytes())
     kept = cache() / "plugins" / digest.hexdigest()[:16]
     if not kept.exists():
-        _build(kept, version, java)
+        _build(kept, version, java, options)
     (archive,) = kept.glob("*.zip")
     return archive
 
 
-def _build(kept: Path, version: str, java: Path) -> None:
-    local = os.environ.get("MAVEN_REPO_LOCAL", str(Path.home() / ".m2" / "repository"))
-    command = ["mvn", "-q", "-B", f"-Dmaven.repo.local={local}", f"-Dopensearch.version={version}"]
+def _build(kept: Path, version: str, java: Path, options: Sequence[str]) -> None:
+    local = f"-Dmaven.repo.local={local_repository()}"
+    command = ["mvn", "-q", "-B", local, f"-Dopensearch.version={version}"]
     with tempfile.TemporaryDirectory() as target:
         environment = {**os.environ, "JAVA_HOME": str(java)}
         done = subprocess.run(
-            [*command, f"-Dtarget={target}", "package"],
+            [*command, f"-Dtarget={target}", *options, "package"],
             cwd=PLUGIN, env=environment, capture_output=True, text=True, check=False,
         )  # fmt: skip
         if done.returncode:

@@ -135,8 +135,6 @@ class Hook(ABC):
     route: ClassVar[str]
     plugins: ClassVar[tuple[str, ...]]
     """The plugins that every node needs; reports have the version of the first."""
-    remedy: ClassVar[str]
-    """What to do about a node without them."""
     suffix: ClassVar[str] = ""
     """End of the name of the pipeline, after ``rerank-INDEX``."""
 
@@ -148,11 +146,16 @@ class Hook(ABC):
             )
         self.workspace, self.engine, self.settings = workspace, engine, engine.settings
         self._token = token
+        self._servers: dict[str, str] = {}  # node -> version of OpenSearch
         self.name = name or f"rerank-{engine.settings.index}{self.suffix}"
         if not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,199}", self.name, re.ASCII):
             raise UsageError(f"--name {self.name!r}: not a name of a pipeline; use letters, digits, - and _")
         self._path = f"/_search/pipeline/{self.name}"
         self._client = engine.index.client
+
+    @abstractmethod
+    def _remedy(self, servers: Sequence[str]) -> str:
+        """What to do about nodes without the plugins. servers: their versions of OpenSearch."""
 
     def _complete(self, options: HookOptions, default: bool) -> HookOptions:
         """The options with this route's defaults. Raises UsageError for options of the other route."""
@@ -207,6 +210,7 @@ class Hook(ABC):
         for about in answer.get("nodes", {}).values():
             versions = {plugin["name"]: plugin["version"] for plugin in about["plugins"]}
             nodes[about["name"]] = versions[self.plugins[0]] if set(self.plugins) <= set(versions) else None
+            self._servers[about["name"]] = about["version"]
         return nodes
 
     def _lacking(self, nodes: Mapping[str, str | None]) -> list[str]:
@@ -214,7 +218,8 @@ class Hook(ABC):
         lacking = [name for name, version in nodes.items() if version is None]
         where = f"{', '.join(lacking)} ({len(lacking)} of {count_of(len(nodes), 'node')})"
         names = " and ".join(self.plugins)
-        return [f"plugin missing on {where}: {names}; {self.remedy}"] if lacking else []
+        servers = sorted({self._servers[name] for name in lacking})
+        return [f"plugin missing on {where}: {names}; {self._remedy(servers)}"] if lacking else []
 
     def pipeline(self, name: str | None = None) -> dict[str, Any] | None:
         """The stored pipeline, or None. name: another one."""
@@ -300,9 +305,7 @@ class Hook(ABC):
         settings = replace(self.settings, url=(url,), timeout=min(self.settings.timeout, PATIENCE))
         with translate_client_errors(settings, "looking for the node"), closing(connect(settings)) as client:
             try:
-                answer: dict[str, Any] = client.transport.perform_request(
-                    "GET", "/_plugins/_rerank_stack/stats"
-                )
+                answer: dict[str, Any] = client.transport.perform_request("GET", STATISTICS)
             except client_errors.ConnectionError:
                 return None
             except client_errors.TransportError:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rerank import __version__
 from rerank.engines.opensearch.templates import PROCESSOR, other_processors
 from rerank.errors import EngineError, UsageError
 from rerank.hook.base import Hook, HookOptions, Request, differs
@@ -69,10 +70,13 @@ class PluginHook(Hook):
 
     route = "plugin"
     plugins = (PLUGIN,)
-    remedy = (
-        "run `bin/opensearch-plugin install -b file:///PATH/opensearch-rerank-VERSION-for-SERVER.zip` there"
-        " and restart it (docs/guides/plugin.md)"
-    )
+
+    def _remedy(self, servers: Sequence[str]) -> str:
+        archives = " or ".join(f"opensearch-rerank-{__version__}-for-{server}.zip" for server in servers)
+        return (
+            f"run `bin/opensearch-plugin install -b file:///PATH/ZIP` there with {archives}, and restart it"
+            " (docs/guides/plugin.md)"
+        )
 
     def _requests(self, options: HookOptions, pipeline: Mapping[str, Any] | None) -> list[Request]:
         if barred := self._barred(options.url):

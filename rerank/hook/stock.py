@@ -106,8 +106,10 @@ class StockHook(Hook):
 
     route = "stock"
     plugins = ("opensearch-ml", "opensearch-neural-search")
-    remedy = "OpenSearch's full distribution has them"
     suffix = "-stock"
+
+    def _remedy(self, servers: Sequence[str]) -> str:
+        return "OpenSearch's full distribution has them"
 
     def _requests(self, options: HookOptions, pipeline: Mapping[str, Any] | None) -> list[Request]:
         about = {"name": self.name, "description": MADE, "function_name": "remote"}

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rerank import __version__
 from rerank.engines.base import SearchRequest
 from rerank.formats import read_queries, read_run
 from rerank.stack.file import second_phase
@@ -39,7 +40,7 @@ from tests.support.hook import (
 )
 from tests.support.rankers import bert
 from tests.support.service import Server, call_hook, negate_scores, read_answer, serving, wait_until
-from tools.opensearch_node import Node, free_port
+from tools.opensearch_node import VERSION, Node, free_port
 
 STACK = "bm25*0.4 + text*0.35 + meta*0.25"
 INDEX = "articles"
@@ -482,7 +483,8 @@ def test_a_node_without_the_plugin_is_reported(node, small, run, write_lines, tm
     assert run("ingest", few, *args).code == 0
     try:
         done = run("hook", "install", "--service", "http://127.0.0.1:1", "-w", tmp_path / "ws")
-        done.fails(1, "plugin missing", "1 of 1 node)", "bin/opensearch-plugin install")
+        archive = f"opensearch-rerank-{__version__}-for-{VERSION}.zip"
+        done.fails(1, "plugin missing", "1 of 1 node)", "bin/opensearch-plugin install", archive)
         status = hook_status(run, tmp_path / "ws")
         assert list(status["nodes"].values()) == [None]
         assert status["statistics"] == {}

@@ -2,6 +2,7 @@ package rerank.opensearch;
 
 import static org.opensearch.action.support.ContextPreservingActionListener.wrapPreservingContext;
 
+import java.lang.reflect.Proxy;
 import java.util.function.Supplier;
 import org.apache.logging.log4j.LogManager;
 import org.apache.logging.log4j.Logger;
@@ -12,7 +13,6 @@ import org.opensearch.action.search.SearchRequest;
 import org.opensearch.action.search.SearchResponse;
 import org.opensearch.action.support.ActionFilter;
 import org.opensearch.action.support.ActionFilterChain;
-import org.opensearch.action.support.ActionRequestMetadata;
 import org.opensearch.common.util.concurrent.ThreadContext;
 import org.opensearch.core.action.ActionListener;
 import org.opensearch.core.action.ActionResponse;
@@ -25,7 +25,7 @@ import org.opensearch.tasks.Task;
  * Repeats a search as the user sent it, if the fields of the hook may be why it failed, or if no response processor has cut
  * the candidates to the user's page. A response processor cannot do this: it is not called for a failed search.
  */
-final class AttemptFilter implements ActionFilter {
+final class AttemptFilter {
     private static final Logger logger = LogManager.getLogger(AttemptFilter.class);
     private static final String KEY = "rerank.attempt";
     private final RerankPlugin plugin;
@@ -67,16 +67,33 @@ final class AttemptFilter implements ActionFilter {
         }
     }
 
-    @Override
-    public int order() {
-        return Integer.MAX_VALUE; // the last filter before the search
+    /** As the last filter before the search. From OpenSearch 3.4, {@code apply} has one more argument, which is not used here. */
+    ActionFilter asFilter() {
+        return (ActionFilter) Proxy.newProxyInstance(ActionFilter.class.getClassLoader(), new Class<?>[] {ActionFilter.class},
+            (proxy, method, arguments) -> switch (method.getName()) {
+                case "order" -> Integer.MAX_VALUE;
+                case "apply" -> {
+                    apply(arguments);
+                    yield null;
+                }
+                case "equals" -> proxy == arguments[0];
+                case "hashCode" -> hashCode();
+                case "toString" -> toString();
+                default -> throw new UnsupportedOperationException(method.toString());
+            });
     }
 
-    @Override
+    /** arguments: task, name of the action, request, others, listener, the next filters. */
+    @SuppressWarnings("unchecked")
+    private void apply(Object[] arguments) {
+        int last = arguments.length - 1;
+        apply((Task) arguments[0], (String) arguments[1], (ActionRequest) arguments[2],
+            (ActionListener<ActionResponse>) arguments[last - 1], (ActionFilterChain<ActionRequest, ActionResponse>) arguments[last]);
+    }
+
     @SuppressWarnings("try") // contexts are only closed
-    public <Request extends ActionRequest, Response extends ActionResponse> void apply(Task task, String action,
-            Request request, ActionRequestMetadata<Request, Response> metadata, ActionListener<Response> listener,
-            ActionFilterChain<Request, Response> chain) {
+    private <Request extends ActionRequest, Response extends ActionResponse> void apply(Task task, String action,
+            Request request, ActionListener<Response> listener, ActionFilterChain<Request, Response> chain) {
         ThreadContext context = plugin.threadContext;
         if (action.equals(SearchAction.NAME) == false || request instanceof SearchRequest == false || Attempt.of(context) != null) {
             chain.proceed(task, action, request, listener);

@@ -1,6 +1,8 @@
 package rerank.opensearch;
 
 import java.io.IOException;
+import java.io.InputStream;
+import java.io.UncheckedIOException;
 import java.util.*;
 import java.util.concurrent.Executor;
 import java.util.function.Function;
@@ -43,7 +45,7 @@ public final class RerankPlugin extends Plugin implements SearchPipelinePlugin, 
     private static final int MOST_THREADS = 10_000;
     /** The URLs that pipelines may call. Otherwise anyone who can edit pipelines could send the token to any URL. */
     static final Setting<List<String>> ALLOWED =
-        Setting.listSetting(Protocol.ALLOWED_URLS, List.of(), Function.identity(), Setting.Property.NodeScope);
+        Setting.listSetting(Protocol.ALLOWED_URLS, builtIn(), Function.identity(), Setting.Property.NodeScope);
     private static final Setting<SecureString> TOKEN = SecureSetting.secureString("plugins.rerank_stack.token", null);
     private static final Logger logger = LogManager.getLogger(RerankPlugin.class);
     private final List<String> allowed;
@@ -65,6 +67,17 @@ public final class RerankPlugin extends Plugin implements SearchPipelinePlugin, 
         // The JDK keeps five idle connections to a service, and would open a new one for each further concurrent call.
         System.getProperties().putIfAbsent("http.maxConnections", "1000");
         reload(settings);
+    }
+
+    /** The URLs of the build: operators of a managed cluster cannot change settings of its nodes. */
+    private static List<String> builtIn() {
+        try (InputStream stream = RerankPlugin.class.getResourceAsStream("build.properties")) {
+            Properties properties = new Properties();
+            properties.load(stream);
+            return Arrays.stream(properties.getProperty("allowed.urls").split(",")).map(String::strip).filter(url -> url.isEmpty() == false).toList();
+        } catch (IOException e) {
+            throw new UncheckedIOException(e);
+        }
     }
 
     /** Whether no other plugin reads {@code ext.rerank}. */
@@ -145,7 +158,7 @@ public final class RerankPlugin extends Plugin implements SearchPipelinePlugin, 
 
     @Override
     public List<ActionFilter> getActionFilters() {
-        return List.of(new AttemptFilter(this));
+        return List.of(new AttemptFilter(this).asFilter());
     }
 
     @Override
