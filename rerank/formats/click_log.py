@@ -135,7 +135,8 @@ def read_click_log(source: Source) -> Iterator[LogRecord]:
 
     The file has records of ``ubi_queries`` and ``ubi_events`` as JSON lines, in the form of ``_bulk``, as a
     JSON array, or as hits of ``_search``. Or it is a table with one impression per line, and the columns
-    session, query, document, rank and clicked.
+    session, query, document, rank and clicked. A table without the column clicked has one click per line;
+    only the columns query and document are required.
 
     source: a file, plain or compressed, or ``-`` for standard input.
 
@@ -156,7 +157,7 @@ def read_click_log(source: Source) -> Iterator[LogRecord]:
     elif first.startswith(b"{"):
         yield from _read_json_lines(name, lines)
     else:
-        yield from _read_impressions(name, lines, first)
+        yield from _read_table(name, lines, first)
 
 
 def record_of_source(location: str, fields: Mapping[str, Any]) -> LogRecord:
@@ -303,14 +304,18 @@ def _milliseconds_of_text(text: str) -> int | None:
     return round(moment.timestamp() * 1000)
 
 
-def _read_impressions(name: str, lines: Iterator[Line], first: bytes) -> Iterator[LogRecord]:
-    """Yield an impression of each row, and a click if the row has one."""
+def _read_table(name: str, lines: Iterator[Line], first: bytes) -> Iterator[LogRecord]:
+    """Yield an impression of each row, and a click if the row has one. Without ``clicked``: only clicks."""
     number, header = next(lines)
-    table = read_header(decode(f"{name}:{number}", first), _COLUMNS)
-    missing = [field for field in _COLUMNS if table is None or field not in table.columns]
-    if table is None or missing:
-        raise InputError(f"{name}:{number}: no column {', '.join(missing)}; {_WANTED}")
-    columns = [table.columns[field] for field in _COLUMNS]
+    location = f"{name}:{number}"
+    table = read_header(decode(location, first), _COLUMNS)
+    if table is None:
+        raise InputError(f"{location}: no column query, document; {_WANTED}")
+    has_impressions = "clicked" in table.columns
+    required = _COLUMNS if has_impressions else ("query", "document")
+    missing = [field for field in required if field not in table.columns]
+    if missing:
+        raise InputError(f"{location}: no column {', '.join(missing)}; {_WANTED}")
     rows = split_rows(name, chain([(number, header)], lines), table.separator)
     next(rows)
     for location, cells in rows:
@@ -318,12 +323,19 @@ def _read_impressions(name: str, lines: Iterator[Line], first: bytes) -> Iterato
             raise InputError(
                 f"{location}: a JSON record in a table; keep UBI records and tables in separate files"
             )
-        table.fields(location, cells)
-        session, query, document, rank, clicked = (cells[column] for column in columns)
-        if clicked.lower() not in _YES | _NO:
+        row = table.fields(location, cells)
+        document = row.get("document")
+        event = Event(
+            location=location,
+            action=IMPRESSION if has_impressions else CLICK,
+            query_id=row.get("session", "" if "session" in table.columns else location),
+            user_query=row.get("query", ""),
+            object={"object_id": document} if document else {},
+            ordinal=_ordinal(row.get("rank")),
+        )
+        clicked = row.get("clicked", "").lower()
+        if clicked not in _YES | _NO:
             raise InputError(f"{location}: clicked is {clicked[:40]!r}, not 0 or 1; correct it")
-        fields = {"object_id": document} if document else {}
-        event = Event(location, IMPRESSION, session, query, fields, _ordinal(rank))
         yield event
-        if clicked.lower() in _YES:
-            yield Event(location, CLICK, session, query, fields, event.ordinal)
+        if clicked in _YES:
+            yield msgspec.structs.replace(event, action=CLICK)

@@ -220,6 +220,15 @@ def test_a_table_of_impressions_gives_the_same_files(tmp_path):
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "reference" / name).read_bytes()
 
 
+def test_a_table_of_clicks_counts_them(tmp_path):
+    """One click is too few for a grade; five are grade 2."""
+    rows = ["query,document", *["Wolf,d1"] * 5, *["wolf,d2"] * 2, "wolf,d3"]
+    (tmp_path / "log.csv").write_text("\n".join(rows))
+    report = judge_clicks([tmp_path / "log.csv"], tmp_path / "out")
+    assert (report.source, report.clicks, report.dev) == ("clicks", 8, None)
+    assert judgments(tmp_path / "out")["train"] == {"wolf": {"d1": 2, "d2": 1}}
+
+
 def test_old_positions_repeated_events_and_other_cases_are_one_page_view(tmp_path):
     """UBI before 1.3 writes positions as objects."""
     log = [
@@ -397,7 +406,7 @@ BAD_LOGS = {
         "session,query,document,rank,clicked\n" + json.dumps(FOUR_PAGES[0]),
         r"log:2: .*separate",
     ),
-    "other columns": ("query,document\nx,d1\n", "no column session, rank, clicked"),
+    "other columns": ("query,document,clicked\nx,d1,1\n", "no column session, rank"),
     "not a yes or no": ("session,query,document,rank,clicked\ns,x,d,1,maybe\n", "log:2: clicked is 'maybe'"),
     "the future": (
         json.dumps(event("click", "1", "d", 1, user_query="x", timestamp=10**14)),
