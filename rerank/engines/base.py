@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -60,6 +61,25 @@ class Encoder(NamedTuple):
     can_retrieve: bool = False
 
 
+class Slice(NamedTuple):
+    """One of ``total`` parts of an index that have no document in common. number: from 1.
+
+    >>> Slice.parse("3/8")
+    Slice(number=3, total=8)
+    """
+
+    number: int
+    total: int
+
+    @classmethod
+    def parse(cls, text: str) -> Slice:
+        """Read ``NUMBER/COUNT``. Raises UsageError."""
+        match = re.fullmatch(r"([1-9]\d{0,3})/([1-9]\d{0,3})", text)
+        if match is None or int(match[1]) > int(match[2]):
+            raise UsageError(f"{text!r} is not a slice; write NUMBER/COUNT, for example 3/8")
+        return cls(int(match[1]), int(match[2]))
+
+
 @dataclass(frozen=True)
 class Encoding:
     """A request to encode documents.
@@ -67,12 +87,14 @@ class Encoding:
     force:    encode all documents again.
     keep:     ranker -> versions whose features are not removed.
     progress: called with the number of (document, ranker) pairs in each finished part.
+    slice:    the part of the documents to encode; None: all. Several machines encode one index by slices.
     """
 
     encoders: Sequence[Encoder]
     force: bool = False
     keep: Mapping[str, Collection[str]] = field(default_factory=dict)
     progress: Callable[[int], object] | None = None
+    slice: Slice | None = None
 
     def versions(self, name: str) -> set[str]:
         """Return the versions of a ranker whose features stay."""
@@ -109,7 +131,11 @@ class FeatureStore(ABC):
     """The stored features of an engine's documents, by ranker and version.
 
     A search never returns the feature of an older text or of another version.
+
+    has_slices: whether several machines can write the features of different documents.
     """
+
+    has_slices = False
 
     @abstractmethod
     def write(self, encoding: Encoding) -> dict[str, int]:
@@ -523,15 +549,20 @@ class Engine(ABC):
         force: bool = False,
         keep: Mapping[str, Collection[str]] | None = None,
         progress: Callable[[int], object] | None = None,
+        slice: Slice | None = None,
     ) -> dict[str, int]:
         """Encode documents that have no feature of an encoder's version; return ranker -> number of them.
 
         Older versions stay until the new one is complete. If interrupted, completed work is kept. For the
         options, see :class:`Encoding`.
+
+        Raises UsageError for a slice of an engine whose features cannot be written from several machines.
         """
+        if slice is not None and (self.features is None or not self.features.has_slices):
+            raise UsageError("a slice is encoded only if the features are in an OpenSearch index of rerank")
         if self.features is None:
             return {encoder.name: 0 for encoder in encoders}
-        return self.features.write(Encoding(encoders, force, keep or {}, progress))
+        return self.features.write(Encoding(encoders, force, keep or {}, progress, slice))
 
     def missing_features(self, name: str, version: str) -> int:
         """Count documents without a feature."""

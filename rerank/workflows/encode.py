@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rerank.engines.base import Encoder
+from rerank.engines.base import Encoder, Slice
 from rerank.errors import NotTrainedError, WorkspaceError
 from rerank.progress import Progress
 from rerank.rankers.base import Ranker
@@ -28,6 +28,7 @@ def encode(
     *,
     retrieve: Sequence[str] = (),
     force: bool = False,
+    slice: str | None = None,
     progress: Progress | None = None,
 ) -> EncodeReport:
     """Compute the features that documents do not have yet, and store them in the engine.
@@ -35,6 +36,8 @@ def encode(
     names: Default: all trained rankers, and older versions in stacks.
     retrieve: rankers that also retrieve; OpenSearch needs vector fields.
     force: encode all documents again.
+    slice: ``3/8`` encodes the third of eight parts of an OpenSearch index. Each part can be encoded on
+        another machine with a copy of the workspace, at the same time. What is encoded already is skipped.
 
     >>> encode(workspace).encoded  # no ranker is trained
     {}
@@ -49,10 +52,11 @@ def encode(
         for encoder in encoders_of(workspace, names, progress)
     ]
     title = " ".join(("encode", *dict.fromkeys(encoder.name for encoder in encoders)))
-    total = len(workspace.engine) * len(encoders)
+    part = None if slice is None else Slice.parse(slice)
+    total = len(workspace.engine) * len(encoders) // (1 if part is None else part.total)
     keep = workspace.versions_to_keep(include_previous=True)
     with (progress if encoders else Progress()).step(title, total, "doc") as step:
-        encoded = workspace.engine.write_features(encoders, force=force, keep=keep, progress=step)
+        encoded = workspace.engine.write_features(encoders, force=force, keep=keep, progress=step, slice=part)
     return EncodeReport(encoded)
 
 

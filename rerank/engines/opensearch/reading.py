@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from rerank.engines.base import Slice
 from rerank.engines.opensearch.index import Index
 from rerank.records import Document
 
@@ -96,16 +97,20 @@ class Reader:
                 if several:
                     read.add(hit["_id"])
 
-    def pages(self, body: Mapping[str, Any]) -> Iterator[list[dict[str, Any]]]:
+    def pages(self, body: Mapping[str, Any], slice: Slice | None = None) -> Iterator[list[dict[str, Any]]]:
         """Return all hits at one point in time, by page."""
-        yield from pages(self.index, body)
+        yield from pages(self.index, body, slice)
 
 
-def pages(index: Index, body: Mapping[str, Any]) -> Iterator[list[dict[str, Any]]]:
-    """Yield all hits of an index at one point in time, by page. A slice per shard is fastest.
+def pages(
+    index: Index, body: Mapping[str, Any], slice: Slice | None = None
+) -> Iterator[list[dict[str, Any]]]:
+    """Yield all hits of an index at one point in time, by page.
 
-    body: of the search, with ``size``, the number of hits on a page.
+    body:  of the search, with ``size``, the number of hits on a page.
+    slice: yield only the hits of this part.
     """
+    number, total = slice or (1, 1)
     with index.asking("reading documents"):
         pit = index.client.create_pit(
             index=index.settings.index,
@@ -114,10 +119,11 @@ def pages(index: Index, body: Mapping[str, Any]) -> Iterator[list[dict[str, Any]
     keep = pit["pit_id"]
     try:
         shards = int(pit["_shards"]["total"])
+        # Slice s is a part of the shard s % shards, so each search reads one shard, which is fastest.
         for shard in range(shards):
             page = {**body, "sort": ["_doc"]}
-            if shards > 1:
-                page["slice"] = {"id": shard, "max": shards}
+            if shards * total > 1:
+                page["slice"] = {"id": (number - 1) * shards + shard, "max": shards * total}
             while True:
                 page["pit"] = {"id": keep, "keep_alive": _KEEP}
                 hits = index.search("reading documents", page, None)["hits"]["hits"]
