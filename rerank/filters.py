@@ -9,7 +9,7 @@ import calendar
 import math
 import re
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import NamedTuple
@@ -157,7 +157,7 @@ class Filter:
 def filters_of(texts: str | Sequence[str | Filter]) -> tuple[Filter, ...]:
     """Parse filters without duplicates. Raises UsageError, also for other values.
 
-    >>> [str(one) for one in filters_of(["year>=2020", "tags = a", "tags=a"])]
+    >>> [str(condition) for condition in filters_of(["year>=2020", "tags = a", "tags=a"])]
     ['year>=2020', 'tags=a']
     """
     filters: dict[Filter, None] = {}
@@ -182,21 +182,27 @@ def terms_of(document: Document) -> list[str]:
     ['63617465676f72696573ka b', '6e6577ytrue']
     """
     fields = {**document.extra, "categories": document.categories, "lang": document.lang}
-    terms = [term for name in sorted(fields) for term in _terms(name, fields[name])]
-    return list(dict.fromkeys(terms))
+    terms: dict[str, None] = {}
+    for name in sorted(fields):
+        if len(name) > LONGEST:
+            continue
+        values = fields[name]
+        for value in values if isinstance(values, (list, tuple)) else (values,):
+            term = _term_of_value(name, value)
+            if term is not None:
+                terms[term] = None
+    return list(terms)
 
 
-def _terms(field: str, values: object) -> Iterator[str]:
-    if len(field) > LONGEST:
-        return
-    for value in values if isinstance(values, (list, tuple)) else (values,):
-        if isinstance(value, bool):
-            yield f"{_begin(field, TRUTH)}{str(value).lower()}"
-        elif isinstance(value, (int, float)):
-            if math.isfinite(_float(value)):
-                yield _begin(field, NUMBER) + _ordered(value)
-        elif isinstance(value, str) and value and len(value) <= LONGEST:
-            yield _term_of_text(field, normalize(value))
+def _term_of_value(field: str, value: object) -> str | None:
+    """Return the term of one value, or None if it cannot be filtered by."""
+    if isinstance(value, bool):
+        return f"{_begin(field, TRUTH)}{str(value).lower()}"
+    if isinstance(value, (int, float)):
+        return _begin(field, NUMBER) + _ordered(value) if math.isfinite(_float(value)) else None
+    if isinstance(value, str) and 0 < len(value) <= LONGEST:
+        return _term_of_text(field, normalize(value))
+    return None
 
 
 def _term_of_text(field: str, text: str) -> str:

@@ -7,6 +7,10 @@ import re
 import msgspec
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|nan)", re.IGNORECASE)
+_INTEGER = re.compile(r"-?\d+")
+_HTML = re.compile(r"<(!doctype )?html", re.IGNORECASE)
+_TABLES = (("\t", "TSV"), (",", "CSV"), (";", "CSV with semicolons"))
+"""Separator -> kind of table."""
 
 
 def describe_line(text: str) -> str | None:
@@ -25,19 +29,24 @@ def describe_line(text: str) -> str | None:
     if text.startswith("["):
         return "a JSON array"
     if text.startswith("<"):
-        return "HTML" if re.match(r"<(!doctype )?html", text, re.IGNORECASE) else "XML"
+        return "HTML" if _HTML.match(text) else "XML"
     words = text.split()
     if len(words) == 6 and _NUMBER.fullmatch(words[4]):
         return "a TREC run"
-    if len(words) == 4 and re.fullmatch(r"-?\d+", words[3]):
+    if len(words) == 4 and _INTEGER.fullmatch(words[3]):
         return "judgments (TREC)"
-    for separator, kind in (("\t", "TSV"), (",", "CSV"), (";", "CSV with semicolons")):
+    for separator, kind in _TABLES:
         cells = [cell.strip(' "') for cell in text.split(separator)]
-        if len(cells) == 3 and (_NUMBER.fullmatch(cells[2]) or cells[2].lower() in ("score", "grade")):
+        if len(cells) == 3 and _is_grade(cells[2]):
             return f"judgments ({kind})"
-        if len(cells) > 1 and (separator == "\t" or len(cells) > 2):
+        if len(cells) >= (2 if separator == "\t" else 3):  # a sentence can have a comma
             return f"a table ({kind})"
     return None
+
+
+def _is_grade(cell: str) -> bool:
+    """Whether a cell is a grade, or the name of the column of grades."""
+    return _NUMBER.fullmatch(cell) is not None or cell.lower() in ("score", "grade")
 
 
 def _describe_object(text: str) -> str | None:

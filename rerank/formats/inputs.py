@@ -1,4 +1,4 @@
-"""Values accepted in several forms."""
+"""The forms in which the Python API accepts queries, judgments and pairs."""
 
 from __future__ import annotations
 
@@ -44,17 +44,25 @@ def as_queries(queries: Queries, *, ignore_categories: bool = False) -> list[Que
     >>> as_queries({"q1": "wolf"}) == as_queries([{"_id": "q1", "text": "wolf"}]) == [Query("q1", "wolf")]
     True
     """
-    if isinstance(queries, (str, os.PathLike)):
-        queries = read_queries(queries)
-    if isinstance(queries, Mapping) and "_id" not in queries:
-        queries = [Query(id, text) if isinstance(text, str) else text for id, text in queries.items()]
-    read = [_as_query(query, position) for position, query in enumerate(as_list(queries))]
     ids: set[str] = set()
-    for query in read:
+    unique_queries: list[Query] = []
+    for position, value in enumerate(_query_values(queries)):
+        query = _as_query(value, position)
         if query.id in ids:
             raise UsageError(f"queries: the id {query.id!r} occurs twice; give each query its own id")
         ids.add(query.id)
-    return [replace(query, categories=()) for query in read] if ignore_categories else read
+        unique_queries.append(replace(query, categories=()) if ignore_categories else query)
+    return unique_queries
+
+
+def _query_values(queries: Queries) -> list[Any]:
+    """Return one value per query, each a Query or its fields."""
+    if isinstance(queries, (str, os.PathLike)):
+        return as_list(read_queries(queries))
+    if isinstance(queries, Mapping) and "_id" not in queries:
+        texts_by_id = queries.items()
+        return [Query(id, text) if isinstance(text, str) else text for id, text in texts_by_id]
+    return as_list(queries)
 
 
 def _as_query(query: Any, position: int) -> Query:
@@ -80,16 +88,16 @@ def from_file(values: Value | File, read: Callable[[File], Value]) -> Value:
     return read(values) if isinstance(values, (str, os.PathLike)) else values
 
 
-def as_pairs(pairs: Pairs, known: Callable[[Iterable[str]], Collection[str]]) -> Sequence[LabeledPair]:
-    """Return labeled pairs. known: returns the existing ids among given ids, to check a file.
+def as_pairs(pairs: Pairs, find_ids: Callable[[Iterable[str]], Collection[str]]) -> Sequence[LabeledPair]:
+    """Return labeled pairs. find_ids: returns the existing ones of some ids, to check a file.
 
     Raises UsageError for other values.
 
-    >>> as_pairs([("a", "b", 1)], known=set)
+    >>> as_pairs([("a", "b", 1)], find_ids=set)
     [LabeledPair(a='a', b='b', related=True)]
     """
     if isinstance(pairs, (str, os.PathLike)):
-        return read_labeled_pairs(pairs, known)
+        return read_labeled_pairs(pairs, find_ids)
     return [_as_pair(pair) for pair in as_list(pairs)]
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -13,7 +14,8 @@ from rerank.formats.tables import read_rows
 from rerank.records import LabeledPair
 from rerank.text import count_of
 
-Known = Callable[[Iterable[str]], Collection[str]]
+FindIds = Callable[[Iterable[str]], Collection[str]]
+"""Returns the existing ones of some ids."""
 
 _LAYOUT = 'write each line as {"query": "...", "document": "..."}'
 _LABELED = "write each line as id, tab, id, tab, 1 or 0"
@@ -38,10 +40,10 @@ def read_pairs(source: Source) -> list[tuple[str, str]]:
     [('the cat', 'die Katze')]
     """
 
-    def build(where: str, _: object, pair: _Texts) -> tuple[str, str]:
+    def build(location: str, _: object, pair: _Texts) -> tuple[str, str]:
         for side in ("query", "document"):
             if not getattr(pair, side).strip():
-                raise InputError(f"{where}: {side} is empty; give both texts or remove the pair")
+                raise InputError(f"{location}: {side} is empty; give both texts or remove the pair")
         return pair.query, pair.document
 
     pairs = list(read_json_lines(source, _Texts, build))
@@ -50,7 +52,7 @@ def read_pairs(source: Source) -> list[tuple[str, str]]:
     return pairs
 
 
-def read_labeled_pairs(source: Source, known: Known | None = None) -> list[LabeledPair]:
+def read_labeled_pairs(source: Source, find_ids: FindIds | None = None) -> list[LabeledPair]:
     """Read labeled pairs of documents in file order.
 
         a <tab> b <tab> related                  with or without this header
@@ -58,7 +60,7 @@ def read_labeled_pairs(source: Source, known: Known | None = None) -> list[Label
     Labels are 1 (related) and 0. Repeated pairs in the same order, and pairs
     of equal ids, are skipped.
 
-    known: returns the existing ids among given ids.
+    find_ids: returns the existing ones of some ids; the others raise an error.
 
     Raises InputError (``FILE:LINE: ...``), also for unknown ids, contradicting labels, no pairs or one label.
 
@@ -67,31 +69,35 @@ def read_labeled_pairs(source: Source, known: Known | None = None) -> list[Label
     >>> [tuple(pair) for pair in read_labeled_pairs(path)]
     [('d1', 'd2', True), ('d1', 'd3', False)]
     """
-    labels: dict[tuple[str, str], tuple[str, bool]] = {}
-    for where, a, b, related in _read(source, known, labels=True):
-        assert related is not None
-        if a == b:
-            if not related:
+    first_line_of: dict[tuple[str, str], _Line] = {}
+    for line in _read(source, find_ids, labels=True):
+        if line.first == line.second:
+            if not line.related:
                 raise InputError(
-                    f"{where}: document {a!r} is labeled as unrelated to itself; remove the line"
+                    f"{line.location}: document {line.first!r} is labeled as unrelated to itself; remove the"
+                    " line"
                 )
             continue
-        first, label = labels.setdefault((a, b), (where, related))
-        if label != related:
+        earlier = first_line_of.setdefault((line.first, line.second), line)
+        if earlier.related != line.related:
             raise InputError(
-                f"{where}: the pair of {a!r} and {b!r} was labeled {int(label)} on line"
-                f" {first.rpartition(':')[2]}, now {int(related)}; keep one of the two"
+                f"{line.location}: the pair of {line.first!r} and {line.second!r} was labeled"
+                f" {int(bool(earlier.related))} on line {earlier.location.rpartition(':')[2]}, now"
+                f" {int(bool(line.related))}; keep one of the two"
             )
-    pairs = [LabeledPair(a, b, related) for (a, b), (_, related) in labels.items()]
-    if len({pair.related for pair in pairs}) < 2:
-        one, other = ("related", "unrelated")[:: 1 if pairs and pairs[0].related else -1]
+    pairs = [LabeledPair(line.first, line.second, bool(line.related)) for line in first_line_of.values()]
+    labels = {pair.related for pair in pairs}
+    if len(labels) < 2:
+        label, missing_label = ("related", "unrelated") if True in labels else ("unrelated", "related")
         raise InputError(
-            f"{name_of(source)}: {count_of(len(pairs), 'pair')}, and all {one}; add {other} pairs"
+            f"{name_of(source)}: {count_of(len(pairs), 'pair')}, and all {label}; add {missing_label} pairs"
         )
     return pairs
 
 
-def read_unlabeled_pairs(source: Source, known: Known | None = None) -> list[tuple[str, str, bool | None]]:
+def read_unlabeled_pairs(
+    source: Source, find_ids: FindIds | None = None
+) -> list[tuple[str, str, bool | None]]:
     """Read pairs of documents like :func:`read_labeled_pairs`, with optional labels.
 
     >>> path = folder / "pairs.tsv"
@@ -99,27 +105,51 @@ def read_unlabeled_pairs(source: Source, known: Known | None = None) -> list[tup
     >>> read_unlabeled_pairs(path)
     [('d1', 'd2', None), ('d1', 'd3', None)]
     """
-    return [(a, b, related) for _, a, b, related in _read(source, known, labels=False)]
+    lines = _read(source, find_ids, labels=False)
+    return [(line.first, line.second, line.related) for line in lines]
 
 
-def _read(source: Source, known: Known | None, *, labels: bool) -> list[tuple[str, str, str, bool | None]]:
-    """Return FILE:LINE, ids and label of each pair."""
+class _Line(NamedTuple):
+    """A line of a file of pairs: its FILE:LINE, two ids and the label, if it has one."""
+
+    location: str
+    first: str
+    second: str
+    related: bool | None
+
+
+def _read(source: Source, find_ids: FindIds | None, *, labels: bool) -> list[_Line]:
+    """Return the lines of a file. labels: every line needs a label."""
     layout = _LABELED if labels else _UNLABELED
-    lines: list[tuple[str, str, str, bool | None]] = []
-    places: dict[str, str] = {}
-    for where, (a, b, *rest) in read_rows(source, _HEADER, layout, least=3 if labels else 2):
-        if rest and rest[0] not in _LABELS:
-            raise InputError(f"{where}: the label {rest[0][:40]!r} is neither 1 (related) nor 0; {layout}")
-        lines.append((where, a, b, _LABELS[rest[0]] if rest else None))
-        places.setdefault(a, where)
-        places.setdefault(b, where)
+    lines: list[_Line] = []
+    for location, cells in read_rows(source, _HEADER, layout, least=3 if labels else 2):
+        related = None
+        if len(cells) > 2:
+            label = cells[2]
+            if label not in _LABELS:
+                raise InputError(
+                    f"{location}: the label {label[:40]!r} is neither 1 (related) nor 0; {layout}"
+                )
+            related = _LABELS[label]
+        lines.append(_Line(location, cells[0], cells[1], related))
     if not lines:
         raise InputError(f"{name_of(source)}: no pairs; {layout}")
-    existing = places if known is None else known(places)
-    unknown = [one for one in places if one not in existing]
-    if unknown:
-        more = f" ({len(unknown)} unknown ids in the file)" if len(unknown) > 1 else ""
-        raise InputError(
-            f"{places[unknown[0]]}: there is no document {unknown[0]!r}{more}; ingest it, or remove the pair"
-        )
+    if find_ids is not None:
+        _check_ids(lines, find_ids)
     return lines
+
+
+def _check_ids(lines: Sequence[_Line], find_ids: FindIds) -> None:
+    """Raise InputError with the first id that does not exist."""
+    locations: dict[str, str] = {}
+    for line in lines:
+        locations.setdefault(line.first, line.location)
+        locations.setdefault(line.second, line.location)
+    existing = find_ids(locations)
+    unknown = [id for id in locations if id not in existing]
+    if unknown:
+        first_id = unknown[0]
+        total = f" ({len(unknown)} unknown ids in the file)" if len(unknown) > 1 else ""
+        raise InputError(
+            f"{locations[first_id]}: unknown document {first_id!r}{total}; ingest it, or remove the pair"
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
+from typing import NamedTuple
 
 from rerank.errors import InputError
 from rerank.files import atomic_write
@@ -28,6 +29,9 @@ _COLUMNS = (
     ("score", "grade", "relevance", "rel", "label", "judgment", "rating"),
 )
 """Names of columns in a header: query, document, grade."""
+_BEIR_COLUMNS = (0, 1, 2)
+_TREC_COLUMNS = (0, 2, 3)
+"""Positions of query, document and grade."""
 _BLOCK = 10_000  # judgments that are formatted at once
 
 
@@ -90,12 +94,12 @@ def _rows(source: Source) -> Iterator[tuple[str, str, str, str]]:
         kind = describe_line(decode(location, first))
         problem = f"not judgments, it looks like {kind}" if kind else f"{len(first.split())} filled columns"
         raise InputError(f"{location}: {problem}; {_LAYOUTS}")
-    separator, order, header, width = layout
-    for position, (location, cells) in enumerate(_split(name, lines, separator)):
-        if position or not header:
-            check_columns(location, cells, width, _LAYOUTS, required=order)
-            query, document, grade = (cells[index] for index in order)
-            yield location, query, document, grade
+    for position, (location, cells) in enumerate(_split(name, lines, layout.separator)):
+        if position == 0 and layout.has_header:
+            continue
+        check_columns(location, cells, layout.width, _LAYOUTS, required=layout.columns)
+        query, document, grade = (cells[column] for column in layout.columns)
+        yield location, query, document, grade
 
 
 def _split(name: str, lines: Iterator[Line], separator: str | None) -> Iterator[Row]:
@@ -108,42 +112,53 @@ def _split(name: str, lines: Iterator[Line], separator: str | None) -> Iterator[
             yield location, cells
 
 
-def _layout(first: str) -> tuple[str | None, tuple[int, ...], bool, int] | None:
-    """Return the layout of a file with this first line, or None if the line has no judgment.
+class _Layout(NamedTuple):
+    """The layout of a file of judgments.
 
-    The layout is the separator (None: white space), the positions of query, document and grade, whether the
-    line is a header, and the number of columns.
+    separator:  between cells; None: white space.
+    columns:    the positions of query, document and grade.
+    width:      the number of columns.
+    has_header: whether the first line is a header.
     """
+
+    separator: str | None
+    columns: tuple[int, ...]
+    width: int
+    has_header: bool = False
+
+
+def _layout(first: str) -> _Layout | None:
+    """Return the layout of a file with this first line, or None if the line has no judgment."""
     if first.startswith(("{", "<")):
         return None
-    words = first.split()
-    for separator in ("\t", ",", ";", None):
-        cells = words if separator is None else split_line(first, separator)
-        if header := _header(cells):
-            return separator, header, True, len(cells)
-    for separator, cells in (("\t", split_line(first, "\t")), (None, words)):
+    cells_by_separator: dict[str | None, list[str]] = {
+        "\t": split_line(first, "\t"),
+        ",": split_line(first, ","),
+        ";": split_line(first, ";"),
+        None: first.split(),
+    }
+    for separator, cells in cells_by_separator.items():
+        columns = _header(cells)
+        if columns:
+            return _Layout(separator, columns, len(cells), has_header=True)
+    for separator in ("\t", None, ",", ";"):
+        cells = cells_by_separator[separator]
         if len(cells) == 4 and _is_grade(cells[3]):
-            return separator, (0, 2, 3), False, 4
-        if separator and len(cells) == 3:
-            return separator, (0, 1, 2), False, 3
-    for separator in (",", ";"):
-        cells = split_line(first, separator)
-        if len(cells) == 3:
-            return separator, (0, 1, 2), False, 3
-        if len(cells) == 4 and _is_grade(cells[3]):
-            return separator, (0, 2, 3), False, 4
-    return (None, (0, 2, 3), False, 4) if len(words) == 4 else None
+            return _Layout(separator, _TREC_COLUMNS, 4)
+        if len(cells) == 3 and separator is not None:
+            return _Layout(separator, _BEIR_COLUMNS, 3)
+    return _Layout(None, _TREC_COLUMNS, 4) if len(cells_by_separator[None]) == 4 else None
 
 
 def _header(cells: list[str]) -> tuple[int, ...]:
     """Return the positions of query, document and grade; () if the line is not a header."""
     names = [normalize_column(cell) for cell in cells]
-    positions = []
+    positions: list[int] = []
     for known_names in _COLUMNS:
         positions.append(next((index for index, name in enumerate(names) if name in known_names), -1))
     if -1 not in positions:
         return tuple(positions)
-    return (0, 1, 2) if positions[0] == 0 and len(cells) == 3 else ()
+    return _BEIR_COLUMNS if positions[0] == 0 and len(cells) == 3 else ()
 
 
 def _is_grade(text: str) -> bool:

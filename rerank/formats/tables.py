@@ -80,35 +80,41 @@ def read_rows(source: Source, header: Sequence[str], layout: str, least: int | N
     least = least or len(header)
     rows = split_rows(name_of(source), read_numbered_lines(source), "\t")
     for position, (location, cells) in enumerate(rows):
-        if position == 0 and len(cells) > 1 and [cell.lower() for cell in cells] == [*header[: len(cells)]]:
+        if position == 0 and _is_header(cells, header):
             continue
-        if len(cells) == 1 and (kind := describe_line(cells[0])):
-            raise InputError(f"{location}: the file looks like {kind}; {layout}")
-        count = len(cells) if least < len(cells) <= len(header) else least
-        check_columns(location, cells, count, layout)
+        if len(cells) == 1:
+            kind = describe_line(cells[0])
+            if kind is not None:
+                raise InputError(f"{location}: the file looks like {kind}; {layout}")
+        has_optional_cells = least < len(cells) <= len(header)
+        check_columns(location, cells, len(cells) if has_optional_cells else least, layout)
         yield location, cells
+
+
+def _is_header(cells: Sequence[str], header: Sequence[str]) -> bool:
+    """Whether a row has the names of the first columns, two or more."""
+    return len(cells) > 1 and [cell.lower() for cell in cells] == list(header[: len(cells)])
 
 
 class Table:
     """The header of a table, which maps columns to fields.
 
-    separator: between cells. columns: field -> position. others: name -> position of the other columns.
-    repeated: names of several columns.
+    separator: between cells.
+    columns:   field -> position of its column.
+    others:    name -> position of each other column.
+    repeated:  names that several columns have.
     """
 
     def __init__(self, separator: str, cells: Sequence[str], aliases: Mapping[str, Sequence[str]]) -> None:
         self.separator = separator
         self.width = len(cells)
         names = [normalize_column(cell) for cell in cells]
-        self.columns: dict[str, int] = {}
-        for field, field_names in aliases.items():
-            alias = next((alias for alias in field_names if alias in names), None)
-            if alias is not None:
-                self.columns[field] = names.index(alias)
-        used = set(self.columns.values())
-        counts = Counter(name for name in names if name)
-        self.repeated = [name for name, count in counts.items() if count > 1]
-        self.others = {cell: index for index, cell in enumerate(cells) if cell and index not in used}
+        self.columns = _columns_of_fields(names, aliases)
+        self.repeated = [name for name, count in Counter(names).items() if name and count > 1]
+        self.others: dict[str, int] = {}
+        for position, cell in enumerate(cells):
+            if cell and position not in self.columns.values():
+                self.others[cell] = position
 
     def fields(self, location: str, cells: Sequence[str]) -> dict[str, str]:
         """Return field -> cell without empty cells. Raises InputError for another number of cells."""
@@ -119,6 +125,17 @@ class Table:
             )
         positions = {**self.others, **self.columns}
         return {name: cells[index] for name, index in positions.items() if cells[index]}
+
+
+def _columns_of_fields(names: Sequence[str], aliases: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    """Return field -> position of the column with the first of its names that the table has."""
+    columns: dict[str, int] = {}
+    for field, field_names in aliases.items():
+        for name in field_names:
+            if name in names:
+                columns[field] = names.index(name)
+                break
+    return columns
 
 
 def read_header(text: str, aliases: Mapping[str, Sequence[str]]) -> Table | None:

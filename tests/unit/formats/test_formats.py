@@ -44,7 +44,7 @@ def put(folder, name, content):
 
 
 def read_known_pairs(path):
-    return read_labeled_pairs(path, known=lambda ids: {*ids} & {"x", "y", "z"})
+    return read_labeled_pairs(path, find_ids=lambda ids: {*ids} & {"x", "y", "z"})
 
 
 RECORD = '{"_id": "ok", "text": ""}\n'
@@ -125,7 +125,7 @@ BAD = [
     (read_known_pairs, PAIRS + "x\tx\t0\n", ":2: document 'x' is labeled as unrelated to itself"),
     (read_known_pairs, PAIRS + "x\tz\t1\n", ": 2 pairs, and all related; add unrelated pairs"),
     (read_known_pairs, "a\tb\trelated\n", ": no pairs"),
-    (read_known_pairs, "x\tq\t1\nx\ty\t0\nx\tw\t1\n", ":1: there is no document 'q' (2 unknown ids"),
+    (read_known_pairs, "x\tq\t1\nx\ty\t0\nx\tw\t1\n", ":1: unknown document 'q' (2 unknown ids"),
     (read_pairs, PAIR + "[1]", ":2: not a JSON object"),
     (read_pairs, PAIR + "{", ":2: invalid JSON"),
     (read_pairs, PAIR + '{"query": "a"}', ":2: missing field document"),
