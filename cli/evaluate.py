@@ -69,7 +69,7 @@ def _split_measures(
     multiple=True,
     default=["retrieved:1000"],
     group="Candidates",
-    help="retrieved:N or judged. Repeatable.",
+    help="retrieved:N, judged, pool-random:N or pool-tfidf:N. Repeatable.",
 )
 @first_stage_option(group="Candidates", runs=True)
 @retrieve_option

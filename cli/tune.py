@@ -78,7 +78,7 @@ if TYPE_CHECKING:
     "--protocol",
     metavar="KIND:N",
     group="Candidates",
-    help="retrieved:N or judged. Default: retrieved:DEPTH.",
+    help="retrieved:N, judged, pool-random:N or pool-tfidf:N. Default: retrieved:DEPTH.",
 )
 @first_stage_option(group="Candidates", runs=True)
 @retrieve_option

@@ -40,7 +40,6 @@ from overlap import category_overlap
 from running import Say, Step, arguments, carry_out
 from translations import translated
 
-from rerank.engines.base import Engine, SearchRequest
 from rerank.evaluation.measures import evaluate_runs
 from rerank.evaluation.protocols import Protocol
 from rerank.evaluation.significance import randomization_tests
@@ -76,6 +75,11 @@ AGAINST = (
 
 PROTOCOLS = ("pool-random", "pool-first", "retrieved")
 """Kinds of candidates. The paper has tables 2 and 3 of the first kind, table 4 of the second."""
+DEEPEST = {
+    "pool-random": Protocol(pool="random", size=COUNTS[-1]),
+    "pool-first": Protocol(pool="tfidf", size=COUNTS[-1]),
+    "retrieved": Protocol(COUNTS[-1]),
+}
 SETTINGS = {"cosine": "cosine head", "mlp": "MLP head", "paper": "`--preset paper`"}
 
 
@@ -249,25 +253,6 @@ def cut(table: ScoreTable, qrels: Qrels, kind: str, count: int, seed: int) -> Sc
     return ScoreTable.build(table.signals, rows())
 
 
-def pooled(engine: Engine, queries: Sequence[Query], qrels: Qrels, kind: str, count: int, seed: int) -> Qrels:
-    """Return the relevant documents, and ``count`` others with grade 0: random, or the best by tf-idf."""
-    everything = engine.ids() if kind == "pool-random" else []
-    grades: list[tuple[str, str, int]] = []
-    for query in queries:
-        relevant = qrels.relevant(query.id)
-        size = count + len(relevant)
-        if kind == "pool-random":
-            # The seed contains the query: removing a query does not change other pools.
-            rng = np.random.default_rng([seed, *hashlib.sha256(query.id.encode()).digest()[:8]])
-            drawn = rng.choice(len(everything), size=min(len(everything), size), replace=False).tolist()
-            ids = [everything[place] for place in drawn]
-        else:
-            ids = engine.find(SearchRequest(query.search_text(engine.lang), FIRST, size)).ids
-        grades += [(query.id, id, grade) for id, grade in relevant.items()]
-        grades += [(query.id, id, 0) for id in [id for id in ids if id not in relevant][:count]]
-    return Qrels(grades)
-
-
 def protocols(
     collection: Collection,
     work: Path,
@@ -289,10 +274,10 @@ def protocols(
     for split, (queries, qrels) in splits.items():
         request = TableRequest(
             queries=queries,
-            qrels=pooled(workspace.engine, queries, qrels, kind, COUNTS[-1], seed),
+            qrels=qrels,
             signals=signals,
             first_stage=FIRST,
-            protocol=Protocol(),
+            protocol=DEEPEST[kind],
         )
         deepest[split] = score_table(pipeline, request)[0]
     values: dict[str, dict[str, float]] = {}

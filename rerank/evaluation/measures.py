@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.errors import InputError, UsageError
+from rerank.evaluation.pairs import auc
 from rerank.records import LARGEST_GRADE, Qrels
 
 Array = NDArray[np.float64]
@@ -50,6 +51,42 @@ class Evaluation:
         return {measure: self.mean(run, measure) for measure in self.measures}
 
 
+@dataclass(frozen=True)
+class Auc:
+    """The area under the ROC curve of the judged documents of a query, as ``AUC`` or ``AUC(rel=2)``.
+
+    It is the probability that a relevant document is ranked above an irrelevant one; ties count half.
+    Documents that are not ranked share the last place. Use it with ``--protocol judged``.
+
+    rel: the lowest grade of relevant documents.
+    """
+
+    rel: int = 1
+
+    @property
+    def params(self) -> dict[str, int]:
+        """The parameters, as measures of ir_measures have them."""
+        return {"rel": self.rel}
+
+    def __str__(self) -> str:
+        return "AUC" if self.rel == 1 else f"AUC(rel={self.rel})"
+
+    def of(self, ranking: Sequence[str], judged: Mapping[str, int]) -> float:
+        """Return the area; 0.5 if all judged documents are relevant, or all irrelevant.
+
+        >>> Auc().of(["a", "b", "c"], {"a": 1, "b": 0, "c": 1, "d": 0})
+        0.75
+        """
+        places = {document: -place for place, document in enumerate(ranking)}
+        labels = [grade >= self.rel for grade in judged.values()]
+        if len(set(labels)) < 2:
+            return 0.5
+        return auc([places.get(document, -len(ranking)) for document in judged], labels)
+
+
+_AUC = re.compile(r"AUC(?:\(rel=(\d+)\))?")
+
+
 def check_measures(names: Sequence[str]) -> tuple[str, ...]:
     """Return names as in ir_measures. Raises UsageError for an unknown measure.
 
@@ -75,18 +112,22 @@ def evaluate_runs(
     (0.8597, 1.0)
     """
     parsed = _parse(measures)
+    areas = [measure for measure in parsed if isinstance(measure, Auc)]
+    standard = [measure for measure in parsed if not isinstance(measure, Auc)]
     names = tuple(str(measure) for measure in parsed)
     query_ids = tuple(query for query in sorted(qrels) if qrels.relevant(query))
     if not query_ids:
         raise InputError("none of the judged queries has a relevant document; check the qrels")
     at = {query: index for index, query in enumerate(query_ids)}
     judged = {query: dict(qrels[query]) for query in query_ids}
-    evaluator = _provider().evaluator(parsed, judged)
+    evaluator = _provider().evaluator(standard, judged) if standard else None
     values = {name: {measure: np.zeros(len(query_ids)) for measure in names} for name in runs}
     for name, run in runs.items():
         scored = {query: _rank_scores(query, run[query]) for query in query_ids if run.get(query)}
-        for measure, query, value in _compute(evaluator, names, scored) if scored else ():
+        for measure, query, value in _compute(evaluator, names, scored) if scored and standard else ():
             values[name][measure][at[query]] = value
+        for area in areas:
+            values[name][str(area)][:] = [area.of(run.get(query, ()), judged[query]) for query in query_ids]
     return Evaluation(
         measures=names,
         query_ids=query_ids,
@@ -147,10 +188,11 @@ def _parse(names: Sequence[str]) -> list[Any]:
     examples = f"for example {', '.join(MEASURES)}"
     parsed: list[Any] = []
     for name in names:
+        area = _AUC.fullmatch(name.strip())
         try:
-            measure = ir_measures.parse_measure(name)
+            measure: Any = Auc(int(area[1] or 1)) if area else ir_measures.parse_measure(name)
             _check_parameters(measure)
-            supported = provider.supports(measure)
+            supported = area is not None or provider.supports(measure)
         except Exception as error:  # its parser raises NameError, ValueError, SyntaxError, ...
             reason = _UNSET.sub(r"needs the parameter \1", " ".join(str(error).split()))
             raise UsageError(f"unknown measure {name!r} ({reason}); {examples}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from rerank.engines.base import FilledTemplate, SearchRequest
+from rerank.engines.base import Engine, FilledTemplate, SearchRequest
 from rerank.errors import InputError, UsageError
 from rerank.evaluation.protocols import Protocol
 from rerank.filters import Filter
@@ -189,6 +190,28 @@ def _recall(candidates: Candidates, relevant: Mapping[str, int], first_stage: st
     return {name: int(rows.sum()) / len(relevant) for name, rows in hits_by_retriever.items()}
 
 
+def _pools(engine: Engine, request: TableRequest) -> dict[str, list[str]]:
+    """Return the documents that each query ranks: the judged ones, or those of a pool."""
+    protocol = request.protocol
+    if request.retrieved or protocol.pool is None:
+        return {query.id: list(request.qrels[query.id]) for query in request.queries}
+    every = engine.ids() if protocol.pool == "random" else []
+    pools: dict[str, list[str]] = {}
+    for query in request.queries:
+        relevant = request.qrels.relevant(query.id)
+        count = protocol.size + len(relevant)
+        if protocol.pool == "random":
+            # Seeded by the query, so that other queries do not change its pool.
+            seed = hashlib.sha256(query.id.encode()).digest()[:8]
+            drawn = np.random.default_rng([*seed]).choice(len(every), min(len(every), count), replace=False)
+            others: Sequence[str] = [every[position] for position in drawn.tolist()]
+        else:
+            others = engine.find(SearchRequest(query.search_text(engine.lang), "tfidf", count)).ids
+        irrelevant = [id for id in others if id not in relevant]
+        pools[query.id] = [*relevant, *irrelevant[: protocol.size]]
+    return pools
+
+
 def _candidates(
     pipeline: Pipeline, request: TableRequest, features: Mapping[str, str]
 ) -> Iterator[tuple[Query, Candidates]]:
@@ -197,13 +220,14 @@ def _candidates(
     features: ranker -> version of its features.
     """
     search = request.search
+    pools = _pools(pipeline.engine, request)
     searches = [
         SearchRequest(
             query.search_text(pipeline.engine.lang),
             request.first_stage,
             request.protocol.cut or 0,
             request.filters,
-            None if request.retrieved else list(request.qrels[query.id]),
+            None if request.retrieved else pools[query.id],
             retrievers=pipeline.retrievers(query, request.retrieve),
             features={} if search else features,
             template=FilledTemplate(search, query) if search else None,

@@ -47,7 +47,8 @@ def evaluate(
     baseline: Default: ``first_stage``, or else the first stage of the first stack.
     first_stage: replaces the first stage of all stacks, also ``template:FILE`` or ``run:FILE``.
     retrieve: retrievers of all stacks except the baseline. filter: see :meth:`Workspace.search`.
-    protocols: candidates: ``retrieved:N`` (N per retriever, also the cutoff) or ``judged``.
+    protocols: candidates: ``retrieved:N`` (N per retriever, also the cutoff), ``judged``, or a pool of all
+        relevant documents and N others (``pool-random:N``, ``pool-tfidf:N``).
     measures: Default: ``MEASURES``; only the first is compared. Given measures are all compared (Holm).
     save_run: folder for TREC runs. keep: hits to keep for :func:`rerank.evaluation_page`.
 

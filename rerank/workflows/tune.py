@@ -127,7 +127,7 @@ def tune(
     first_stage: also ``template:FILE`` or ``run:FILE``. Without a weight, it only retrieves.
     measure: ``nDCG``, ``RR`` or ``AP``, with or without a cutoff.
     retrieve: retrievers, to ``depth`` or their own depth (``s2net:200``). Default: the first stage.
-    protocol: candidates: ``retrieved:N`` or ``judged``. Default: ``retrieved:DEPTH``.
+    protocol: candidates, as for :func:`evaluate`. Default: ``retrieved:DEPTH``.
     filter: see :meth:`Workspace.search`.
     then: ``cross-encoder:FOLDER`` orders the best ``top`` documents again. Default: 20.
     normalizations: the normalizations to try. By default these are min-max, z-score, fitted and raw scores

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from rerank import Document, Qrels, Query, Workspace, evaluate, train, tune
-from rerank.errors import InputError
+from rerank.errors import InputError, UsageError
 from rerank.evaluation.measures import MEASURES
 from rerank.reports.page import evaluation_page
 from rerank.stack.stack import Stack
@@ -38,6 +38,38 @@ def workspace(tmp_path_factory):
     workspace = Workspace.create(tmp_path_factory.mktemp("experiment") / "ws", lang="en")
     workspace.engine.write(Document(id, text=text) for id, text in TEXTS.items())
     return workspace
+
+
+@pytest.mark.parametrize(
+    ("protocol", "of_q1", "of_q2"),
+    [
+        # q1 has two relevant documents of three, so the only other one is drawn.
+        ("pool-random:1", {"wolf", "owl", "fox"}, 2),
+        ("pool-random:9", {"wolf", "owl", "fox"}, 3),
+        # The fox also hunts. No other document has the word of q2.
+        ("pool-tfidf:1", {"wolf", "owl", "fox"}, 1),
+    ],
+)
+def test_pools_have_all_relevant_documents_and_some_others(workspace, tmp_path, protocol, of_q1, of_q2):
+    evaluate(workspace, ["tfidf"], queries=QUERIES, qrels=QRELS, protocols=[protocol], save_run=tmp_path)
+    (file,) = tmp_path.iterdir()
+    assert protocol.replace(":", "-") in file.name
+    rows = [line.split() for line in file.read_text("utf-8").splitlines()]
+    assert {row[2] for row in rows if row[0] == "q1"} == of_q1
+    pool = {row[2] for row in rows if row[0] == "q2"}
+    assert "fox" in pool
+    assert len(pool) == of_q2
+
+
+def test_auc_compares_labeled_documents(workspace):
+    """By hand: only the wolf hunts at night. Without a document of one label, a query counts 0.5."""
+    wolf = {"queries": QUERIES, "protocols": ["judged"], "measures": ["AUC", "AUC(rel=2)"]}
+    for grades, expected in (((1, 0), (1.0, 0.5)), ((0, 2), (0.0, 0.0)), ((2, 1), (0.5, 1.0))):
+        qrels = Qrels([("q1", "wolf", grades[0]), ("q1", "fox", grades[1])])
+        values = evaluate(workspace, ["tfidf"], qrels=qrels, **wolf).per_query["judged"].values["tfidf"]
+        assert (values["AUC"].item(), values["AUC(rel=2)"].item()) == expected
+    with pytest.raises(UsageError, match="rel must be from 1"):
+        evaluate(workspace, ["tfidf"], qrels=QRELS, **{**wolf, "measures": ["AUC(rel=0)"]})
 
 
 def test_evaluate_reports_rows_and_json(workspace, tmp_path):
