@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from . import clicks, interleaving, pool
+from . import clicks, convert, interleaving, pool
 
-SUBCOMMANDS = (clicks.command, pool.command, interleaving.command)
+SUBCOMMANDS = (clicks.command, pool.command, convert.command, interleaving.command)
 
 
 @click.group("judge", commands=SUBCOMMANDS)

@@ -26,6 +26,7 @@ from rerank.formats.lines import (
     read_numbered_lines,
 )
 from rerank.formats.opening import Source, name_of
+from rerank.formats.srw import is_query_set, query_id_of, read_query_set
 from rerank.formats.tables import Table, read_header, skip_separator_hint, split_rows
 from rerank.records import Document, Query
 
@@ -113,7 +114,8 @@ def read_corpus(
 def read_queries(source: Source) -> list[Query]:
     """Read queries: ``{"_id", "text", "lexical_text"?, "categories"?, "lang"?}``; others go to ``params``.
 
-    The file has one of the forms of :func:`read_corpus`.
+    The file has one of the forms of :func:`read_corpus`. Or it is a query set of Search Relevance Workbench,
+    whose queries get ids made from their texts.
 
     Raises InputError (``FILE:LINE: ...``), also for a repeated id or no queries.
 
@@ -133,7 +135,13 @@ def read_queries(source: Source) -> list[Query]:
         locations[query.id] = location
         return query
 
-    queries = list(_read_records(source, _Query, _QUERY_COLUMNS, build))
+    name = name_of(source)
+    first, lines = first_line(skip_separator_hint(read_numbered_lines(source)))
+    is_srw, lines = is_query_set(first, lines)
+    if is_srw:
+        text_by_id = {query_id_of(text): text for text in read_query_set(name, lines)}
+        return [Query(id, text) for id, text in text_by_id.items()]
+    queries = list(_parse_records(name, first, lines, _Query, _QUERY_COLUMNS, build))
     if not queries:
         raise InputError(f'{name_of(source)}: no queries; write one per line: {{"_id": ..., "text": ...}}')
     return queries
@@ -229,8 +237,20 @@ def _read_records(
     invalid: Callable[[InputError], object] | None = None,
 ) -> Iterator[Value]:
     """Yield the records of a file of JSON or of a table; the first line decides."""
-    name = name_of(source)
     first, lines = first_line(skip_separator_hint(read_numbered_lines(source)))
+    yield from _parse_records(name_of(source), first, lines, kind, columns, build, invalid)
+
+
+def _parse_records(
+    name: str,
+    first: bytes,
+    lines: Iterator[Line],
+    kind: type[Record],
+    columns: Mapping[str, Sequence[str]],
+    build: Build[Record, Value],
+    invalid: Callable[[InputError], object] | None = None,
+) -> Iterator[Value]:
+    """Yield the records of the lines of a file, which begin with the line ``first``."""
     table = None if first[:1] in (b"{", b"[") else read_header(first.decode("utf-8", "replace"), columns)
     if table is None:
         _refuse_table_without_header(name, first, columns)

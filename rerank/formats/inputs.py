@@ -11,6 +11,7 @@ from rerank.errors import InputError, UsageError
 from rerank.formats import read_labeled_pairs, read_qrels, read_queries
 from rerank.formats.beir import query_from_fields
 from rerank.records import LabeledPair, Qrels, Query, integral_grade, record_id, shorten
+from rerank.text import query_key
 
 Value = TypeVar("Value")
 File = str | os.PathLike[str]
@@ -76,11 +77,37 @@ def _as_query(query: Any, position: int) -> Query:
         raise UsageError(str(error)) from None
 
 
-def as_qrels(qrels: Judgments) -> Qrels:
-    """Return judgments as :class:`rerank.Qrels`. Raises UsageError."""
-    if isinstance(qrels, Qrels):
+def as_qrels(qrels: Judgments, queries: Sequence[Query] = ()) -> Qrels:
+    """Return judgments as :class:`rerank.Qrels`. Raises UsageError.
+
+    queries: judgments whose query id is the text of such a query get its id, as in files of Quepid and Search
+    Relevance Workbench. Case and spaces of the text do not matter. Equal texts have the same judgments.
+
+    >>> as_qrels({"Wolf": {"d7": 1}}, [Query("q1", "wolf")])["q1"]
+    {'d7': 1}
+    """
+    if isinstance(qrels, (str, os.PathLike)):
+        qrels = read_qrels(qrels)
+    elif not isinstance(qrels, Qrels):
+        qrels = Qrels(qrels)
+    return with_query_ids(qrels, queries)
+
+
+def with_query_ids(qrels: Qrels, queries: Sequence[Query]) -> Qrels:
+    """Return judgments in which the texts of queries are replaced by their ids. Other ids stay."""
+    ids = {query.id for query in queries}
+    texts = [query for query in qrels if query not in ids]
+    if not texts or not ids:
         return qrels
-    return read_qrels(qrels) if isinstance(qrels, (str, os.PathLike)) else Qrels(qrels)
+    ids_by_text: dict[str, list[str]] = {}
+    for query in queries:
+        ids_by_text.setdefault(query_key(query.text), []).append(query.id)
+    judgments: list[tuple[str, str, int]] = []
+    for name in qrels:
+        matches = [name] if name in ids else ids_by_text.get(query_key(name), [name])
+        for id in matches:
+            judgments += [(id, document, grade) for document, grade in qrels[name].items()]
+    return Qrels(judgments)
 
 
 def from_file(values: Value | File, read: Callable[[File], Value]) -> Value:

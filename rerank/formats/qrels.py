@@ -1,7 +1,8 @@
-"""Relevance judgments, BEIR or TREC."""
+"""Relevance judgments: BEIR, TREC, Quepid, or Search Relevance Workbench."""
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
@@ -12,6 +13,7 @@ from rerank.files import atomic_write
 from rerank.formats.contents import describe_line
 from rerank.formats.lines import Line, check_columns, decode, first_line, number, read_numbered_lines
 from rerank.formats.opening import Source, name_of
+from rerank.formats.srw import may_be_srw, read_ratings
 from rerank.formats.tables import (
     Row,
     format_rows,
@@ -22,9 +24,12 @@ from rerank.formats.tables import (
 )
 from rerank.records import LARGEST_GRADE, Qrels
 
+_FRACTIONS = (
+    "ratings with fractions come from a click model; make grades from the clicks with `rerank judge clicks`"
+)
 _LAYOUTS = "write query-id, tab, corpus-id, tab, score (BEIR) or: query iteration document grade (TREC)"
 _COLUMNS = (
-    ("query-id", "queryid", "qid", "query", "topic"),
+    ("query-id", "queryid", "qid", "query", "query-text", "topic"),
     ("corpus-id", "corpusid", "document-id", "documentid", "doc-id", "docid", "did", "document", "doc"),
     ("score", "grade", "relevance", "rel", "label", "judgment", "rating"),
 )
@@ -41,10 +46,13 @@ def read_qrels(source: Source) -> Qrels:
         query-id <tab> corpus-id <tab> score     BEIR, with or without a header, which may reorder columns
         query-id,corpus-id,score                 the same with commas or semicolons
         query iteration document grade           TREC, white space; iteration is ignored
+        query,docid,rating                       Quepid; the query is a text
+        {"judgmentRatings": [...]}               Search Relevance Workbench, also as answer of GET judgments
 
     Cells of the first two can be quoted, and a header can have more columns.
 
-    Grades are integers, also ``2.0``; 0 and less mean not relevant.
+    Grades are integers, also ``2.0``; 0 and less mean not relevant. Judgments of query texts are used for the
+    queries with this text (:func:`rerank.inputs.as_qrels`).
 
     Raises InputError (``FILE:LINE: ...``), also for a document with two grades, or without judgments.
 
@@ -87,6 +95,9 @@ def _rows(source: Source) -> Iterator[tuple[str, str, str, str]]:
     name = name_of(source)
     first, lines = first_line(skip_separator_hint(read_numbered_lines(source)))
     if not first:
+        return
+    if may_be_srw(first):
+        yield from read_ratings(name, lines)
         return
     layout = _layout(first.decode("utf-8", "replace"))
     if layout is None:
@@ -168,7 +179,8 @@ def _is_grade(text: str) -> bool:
 def _grade(text: str, where: str) -> int:
     value = number(text)
     if not value.is_integer():
-        raise InputError(f"{where}: grade {text[:40]!r} is not an integer; {_LAYOUTS}")
+        remedy = _FRACTIONS if math.isfinite(value) else _LAYOUTS
+        raise InputError(f"{where}: grade {text[:40]!r} is not an integer; {remedy}")
     if abs(value) > LARGEST_GRADE:
         raise InputError(
             f"{where}: grade {text[:40]!r} is above {LARGEST_GRADE:,}; use small grades, such as 0 to 3"

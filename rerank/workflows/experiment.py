@@ -51,9 +51,10 @@ class JudgedQueries:
 
         infer: infer the categories of queries without categories. seed: of random choices.
         """
+        read_queries = as_queries(queries, ignore_categories=ignore_categories)
         return cls(
-            queries=as_queries(queries, ignore_categories=ignore_categories),
-            qrels=as_qrels(qrels),
+            queries=read_queries,
+            qrels=as_qrels(qrels, read_queries),
             filters=filters_of(filter),
             infer=infer,
             seed=seed,
