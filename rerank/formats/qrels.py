@@ -52,7 +52,7 @@ def read_qrels(source: Source) -> Qrels:
     Cells of the first two can be quoted, and a header can have more columns.
 
     Grades are integers, also ``2.0``; 0 and less mean not relevant. Judgments of query texts are used for the
-    queries with this text (:func:`rerank.inputs.as_qrels`).
+    queries with this text (:func:`rerank.formats.inputs.as_qrels`).
 
     Raises InputError (``FILE:LINE: ...``), also for a document with two grades, or without judgments.
 

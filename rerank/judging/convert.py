@@ -13,9 +13,9 @@ from typing import Any, Literal, get_args
 from rerank.errors import InputError, UsageError
 from rerank.files import check_output, write_text
 from rerank.formats import read_qrels
+from rerank.formats.inputs import Queries, as_queries, with_query_ids
 from rerank.formats.lines import first_line, read_numbered_lines
 from rerank.formats.opening import Source, name_of
-from rerank.inputs import Queries, as_queries, with_query_ids
 from rerank.judging.judgments import read_judgments, summarize_judgments
 from rerank.records import Qrels, Query
 from rerank.results import Report

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rerank import Qrels, Query
 from rerank.errors import InputError, UsageError
 from rerank.formats import read_qrels, read_queries, write_qrels
-from rerank.inputs import as_qrels
+from rerank.formats.inputs import as_qrels
 from rerank.judging.convert import convert_judgments
 from rerank.text import query_key
 from tests.support.cli import write_json_lines
