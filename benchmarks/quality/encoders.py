@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -21,8 +22,10 @@ import ir_measures
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank import Qrels, Query, Workspace, ingest
-from rerank.formats import read_corpus, read_qrels, read_queries
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks.common.collection import Collection
+from rerank import Query
 from rerank.rankers.encoder.transformer import TextEncoder
 
 MEASURE = ir_measures.parse_measure("nDCG@10")
@@ -80,11 +83,10 @@ def halves(table: NDArray[np.float64]) -> tuple[float, float]:
     return float(np.mean(values)), float(np.std(values))
 
 
-def lexical_runs(corpus: Path, queries: list[Query]) -> dict[str, Run]:
+def lexical_runs(collection: Collection, queries: list[Query]) -> dict[str, Run]:
     """Return the results of BM25."""
     with tempfile.TemporaryDirectory() as folder:
-        ingest(Path(folder) / "workspace", corpus)
-        workspace = Workspace.open(Path(folder) / "workspace")
+        workspace = collection.ingest(Path(folder) / "workspace")
         answers = {query.id: workspace.search(query, DEPTH, stack="bm25").answer for query in queries}
         return {
             id: dict(zip(answer.ranking.ids, answer.ranking.scores.tolist()))
@@ -100,14 +102,12 @@ def main() -> None:
     options.add_argument("--cache", type=Path, default=Path("encoder_vectors"))
     args = options.parse_args()
     for folder in args.folders:
-        corpus = next(folder.glob("corpus.jsonl*"))
-        documents = list(read_corpus(corpus))
-        judged = [read_qrels(path) for path in sorted((folder / "qrels").glob("*.tsv*"))]
-        qrels = Qrels((q, d, grade) for part in judged for q in part for d, grade in part[q].items())
+        collection = Collection(folder)
+        documents = collection.documents()
+        qrels = collection.all_judgments()
         qrels_by_id = {query: dict(qrels[query]) for query in qrels}
-        listed = read_queries(next(folder.glob("queries.jsonl*")))
-        queries = [query for query in listed if query.id in qrels_by_id]
-        lexical = {query: scaled(run) for query, run in lexical_runs(corpus, queries).items()}
+        queries = [query for query in collection.queries() if query.id in qrels_by_id]
+        lexical = {query: scaled(run) for query, run in lexical_runs(collection, queries).items()}
         print(f"{folder.name}: {len(queries)} queries, {len(documents)} documents")
         bm25 = np.mean([*per_query(lexical, qrels_by_id).values()])
         print(f"  bm25: {bm25:.4f}", flush=True)

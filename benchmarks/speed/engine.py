@@ -20,14 +20,17 @@ import argparse
 import gzip
 import json
 import statistics
+import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import tantivy
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks.common.timing import seconds_of
 from rerank.engines.base import SearchRequest
 from rerank.engines.local import LocalEngine
 from rerank.records import Document
@@ -112,21 +115,15 @@ class Direct:
         return hits
 
 
-def timed(function: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
-
-
 def ingest(corpus: Path, lang: str, rounds: int, folder: Path) -> tuple[LocalEngine, Direct]:
     times: dict[str, list[float]] = {"direct": [], "keeping": [], "engine": []}
     for i in range(rounds):
         direct = Direct(folder / f"direct{i}", lang, stored_id=False)
-        times["direct"].append(timed(lambda: direct.ingest(corpus)))  # noqa: B023
+        times["direct"].append(seconds_of(lambda: direct.ingest(corpus)))  # noqa: B023
         keeping = Direct(folder / f"keeping{i}", lang, stored_id=True, stored_text=True)
-        times["keeping"].append(timed(lambda: keeping.ingest(corpus)))  # noqa: B023
+        times["keeping"].append(seconds_of(lambda: keeping.ingest(corpus)))  # noqa: B023
         engine = LocalEngine.create(folder / f"engine{i}", lang=lang)
-        times["engine"].append(timed(lambda: engine.write(records(corpus))))  # noqa: B023
+        times["engine"].append(seconds_of(lambda: engine.write(records(corpus))))  # noqa: B023
     documents = len(engine)
     direct_time, keep_time, engine_time = (min(found) for found in times.values())
     ratios = sorted(d / e for d, e in zip(times["direct"], times["engine"]))
@@ -168,7 +165,7 @@ def first_stage(engine: LocalEngine, direct: Direct, texts: list[str]) -> None:
         times: dict[str, list[float]] = {name: [] for name in sides}
         for text in texts:
             for name, side in sides.items():
-                times[name].append(timed(lambda: side(text)))  # noqa: B023
+                times[name].append(seconds_of(lambda: side(text)))  # noqa: B023
         median = {name: statistics.median(values) * 1000 for name, values in times.items()}
         for name, value in median.items():
             ninth = statistics.quantiles(times[name], n=10)[-1] * 1000

@@ -41,6 +41,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from rerank.index_templates import index_body
 
+from benchmarks.common.timing import seconds_of
 from rerank.engines.base import Encoder, SearchRequest, WriteOptions
 from rerank.engines.opensearch import OpenSearchEngine, Settings
 from rerank.engines.opensearch.layout import Layout
@@ -57,12 +58,6 @@ def encoder(number: int) -> Encoder:
         return rng.standard_normal((len(documents), WIDTH)).astype(np.float16)
 
     return Encoder(f"ranker{number}", "v1", encode)
-
-
-def timed(function: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
 
 
 class Bench:
@@ -113,10 +108,10 @@ class Bench:
 def ingest(bench: Bench, rounds: int, documents: int) -> None:
     times: dict[str, list[float]] = {"direct": [], "engine": [], "engine, 2 rankers": []}
     for _ in range(rounds):
-        times["direct"].append(timed(lambda: bench.direct_ingest("bench-direct")))
-        times["engine"].append(timed(lambda: bench.engine_ingest("bench-plain")))
+        times["direct"].append(seconds_of(lambda: bench.direct_ingest("bench-direct")))
+        times["engine"].append(seconds_of(lambda: bench.engine_ingest("bench-plain")))
         times["engine, 2 rankers"].append(
-            timed(lambda: bench.engine_ingest("bench-two", [encoder(0), encoder(1)]))
+            seconds_of(lambda: bench.engine_ingest("bench-two", [encoder(0), encoder(1)]))
         )
     base = statistics.median(times["direct"])
     print(f"\ningest of {documents:,} documents, median of {rounds} rounds")
@@ -134,9 +129,9 @@ def encode(bench: Bench, documents: int) -> OpenSearchEngine:
     )
     plain = bench.size("bench-features")
     print(f"\nfeatures of {RANKERS} rankers, {WIDTH} half-precision numbers each")
-    seconds = timed(lambda: engine.write_features([encoder(0)]))
+    seconds = seconds_of(lambda: engine.write_features([encoder(0)]))
     print(f"  written after ingest, 1 ranker     {documents / seconds:8,.0f} documents/s")
-    seconds = timed(lambda: engine.write_features([encoder(i) for i in range(1, RANKERS)]))
+    seconds = seconds_of(lambda: engine.write_features([encoder(i) for i in range(1, RANKERS)]))
     print(f"  written after ingest, 4 in one go  {documents / seconds:8,.0f} documents/s")
     full = bench.size("bench-features")
     print(f"  documents as JSON {text / documents:7.0f} bytes/document")
@@ -229,7 +224,7 @@ def search(bench: Bench, engine: OpenSearchEngine, texts: Sequence[str], rounds:
         for number in range(rounds + 1):
             for text in texts:
                 for name, side in sides.items():
-                    seconds = timed(lambda: side(text, depth))  # noqa: B023
+                    seconds = seconds_of(lambda: side(text, depth))  # noqa: B023
                     if number:  # the first round warms up
                         times[name].append(seconds)
         base = statistics.median(times["direct, ids"])

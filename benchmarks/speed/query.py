@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -24,8 +23,11 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks.common.collection import Collection
+from benchmarks.common.timing import p50
 from rerank.engines.base import SearchRequest
-from rerank.formats import read_queries
 from rerank.rankers.cnn.ranker import PARTS, CnnRanker
 from rerank.rankers.cnn.towers import Vocabulary
 from rerank.records import Qrels, Query
@@ -34,20 +36,9 @@ from rerank.stack.stack import Stack
 from rerank.tuning.score_table import ScoreTable
 from rerank.tuning.tune import tune
 from rerank.workflows.encode import encode
-from rerank.workflows.ingest import ingest
 from rerank.workspace import Workspace
 
 STACK = "tfidf*0.35 + text*0.40 + meta*0.25"
-
-
-def p50(action: Callable[[], object], times: int) -> float:
-    """Median milliseconds."""
-    spent = []
-    for _ in range(times):
-        begin = time.perf_counter()
-        action()
-        spent.append(1000 * (time.perf_counter() - begin))
-    return float(np.median(spent))
 
 
 def random_ranker(name: str, preset: str, head: str | None, vocabularies: dict[str, list[str]]) -> CnnRanker:
@@ -167,10 +158,10 @@ def main() -> None:
     parser.add_argument("--lang")
     parser.add_argument("--queries", type=int, default=200)
     options = parser.parse_args()
-    suffix = f".{options.lang}" if options.lang else ""
-    queries = read_queries(str(options.folder / f"queries{suffix}.jsonl.gz"))[: options.queries]
+    collection = Collection(options.folder, options.lang)
+    queries = collection.queries()[: options.queries]
     with tempfile.TemporaryDirectory() as home:
-        workspace = ingest(f"{home}/w", [str(options.folder / f"corpus{suffix}.jsonl.gz")]).workspace
+        workspace = collection.ingest(f"{home}/w")
         from rerank.text import words
 
         seen = {

@@ -16,30 +16,22 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable
+from pathlib import Path
 
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[variable] = "1"  # before NumPy is imported: one core
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks.common.timing import p50
 from rerank.engines.base import SearchRequest
 from rerank.workspace import Workspace
 
 QUERY = "how do bacteria become resistant to antibiotics"
 WORDS = 200
 TOKENS = 276  # 1.3 per word, and the separators of query and document
-
-
-def p50(action: Callable[[], object], times: int) -> float:
-    """Median milliseconds."""
-    spent = []
-    for _ in range(times):
-        begin = time.perf_counter()
-        action()
-        spent.append(1000 * (time.perf_counter() - begin))
-    return float(np.median(spent))
 
 
 def texts(workspace: Workspace, count: int) -> list[str]:

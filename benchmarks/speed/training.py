@@ -18,15 +18,12 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "papers"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from pairs import judgments
-
+from benchmarks.common.collection import Collection
 from rerank.errors import RerankError
-from rerank.formats import read_queries
 from rerank.progress import Progress
 from rerank.rankers.cnn.config import CnnConfig
-from rerank.workflows.ingest import ingest
 from rerank.workflows.train import train
 
 
@@ -66,21 +63,18 @@ def main() -> None:
     parser.add_argument("--head", choices=["cosine", "mlp"], default=None)
     parser.add_argument("--rankers", default="text,meta")
     options = parser.parse_args()
-    suffix = f".{options.lang}" if options.lang else ""
-    split = judgments(options.folder, options.lang, None)
-    graph = options.folder / "categories.tsv"
+    collection = Collection(options.folder, options.lang)
     watch = Watch()
     with tempfile.TemporaryDirectory() as folder:
-        corpus = str(options.folder / f"corpus{suffix}.jsonl.gz")
-        workspace = ingest(folder, [corpus], categories=str(graph) if graph.exists() else None).workspace
+        workspace = collection.ingest(folder)
         given = {"epochs": 1, "word_epochs": 1, "walks": 1, "seed": 0}
         try:
             train(
                 workspace,
                 options.rankers.split(","),
-                queries=read_queries(str(options.folder / f"queries{suffix}.jsonl.gz")),
-                qrels=split["train"],
-                dev_qrels=split["dev"],
+                queries=collection.queries(),
+                qrels=collection.judgments("train"),
+                dev_qrels=collection.judgments("dev"),
                 config=CnnConfig.of(options.preset, head=options.head, **given),
                 progress=watch,
             )

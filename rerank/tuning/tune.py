@@ -55,7 +55,7 @@ FEW_QUERIES = 200
 """With fewer queries, the winners of samples of the queries are averaged."""
 NOISE = 0.2
 """If the grid is too large for samples, the settings at most NOISE / sqrt(queries) below the best one are
-averaged (benchmarks/quality/few_queries.py)."""
+averaged (benchmarks/decisions.md)."""
 SAMPLES = 100
 """Samples with replacement."""
 MAX_SAMPLE_VALUES = 20_000_000

@@ -1,6 +1,6 @@
 """Compare the documents per second of an encoder: here, in sentence-transformers, and in ONNX Runtime alone.
 
-    python benchmarks/encoder_speed.py DATA/cf MODELS/bge-small-en-v1.5 [--documents 64] [--rounds 3]
+    python benchmarks/speed/encoding.py DATA/cf MODELS/bge-small-en-v1.5 [--documents 64] [--rounds 3]
 
 MODELS has ``onnx/model.onnx`` (``encoder_package.py --onnx``). The ways take turns on the same documents, so
 that other work on the machine slows all of them. Processor time is counted, with one thread. ONNX Runtime
@@ -10,14 +10,16 @@ alone reads batches of 32 texts in the order of the file.
 from __future__ import annotations
 
 import argparse
+import sys
 import time
-from itertools import islice
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 
-from rerank.formats import read_corpus
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks.common.collection import Collection
 from rerank.rankers.encoder.onnx import OnnxModel
 from rerank.rankers.encoder.transformer import TextEncoder
 
@@ -49,8 +51,7 @@ def main() -> None:
     options.add_argument("--rounds", type=int, default=3)
     args = options.parse_args()
     torch.set_num_threads(1)
-    stream = read_corpus(next(args.collection.glob("corpus.jsonl*")))
-    texts = [document.content for document in islice(stream, args.documents)]
+    texts = [document.content for document in Collection(args.collection).documents(args.documents)]
     encoder = TextEncoder.load(str(args.model), longest=TOKENS)
     theirs = sentence_transformers.SentenceTransformer(str(args.model), device="cpu")
     theirs.max_seq_length = TOKENS

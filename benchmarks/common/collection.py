@@ -1,0 +1,72 @@
+"""Read a collection in the layout of BEIR, with an optional language in the names of its files.
+
+The peers in ``quality/peers`` have their own reader of the standard library, because some of them run in an
+environment without rerank.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from rerank import Document, Qrels, Query, Workspace, ingest
+from rerank.formats import read_corpus, read_qrels, read_queries
+
+
+@dataclass(frozen=True)
+class Collection:
+    """The files of a collection.
+
+    folder: has ``corpus.jsonl.gz``, ``queries.jsonl.gz``, ``qrels/SPLIT.tsv`` and, optionally,
+            ``categories.tsv``. The files may also be uncompressed.
+    lang:   suffix of the names of corpus and queries, and prefix of the names of judgments.
+    """
+
+    folder: Path
+    lang: str | None = None
+
+    @property
+    def corpus(self) -> Path:
+        """Return the file of the documents."""
+        return self._file("corpus")
+
+    @property
+    def categories(self) -> Path | None:
+        """Return the file of the category graph, or None if the collection has none."""
+        path = self.folder / "categories.tsv"
+        return path if path.exists() else None
+
+    def documents(self, count: int | None = None) -> list[Document]:
+        """Return the documents, or the first ``count``."""
+        return list(islice(read_corpus(self.corpus), count))
+
+    def queries(self) -> list[Query]:
+        """Return all queries."""
+        return list(read_queries(self._file("queries")))
+
+    def judgments(self, split: str) -> Qrels:
+        """Return the judgments of a split: ``train``, ``dev`` or ``test``."""
+        return read_qrels(self.folder / "qrels" / f"{f'{self.lang}.' if self.lang else ''}{split}.tsv")
+
+    def all_judgments(self) -> Qrels:
+        """Return the judgments of all splits and languages."""
+        judgments = []
+        for path in sorted((self.folder / "qrels").glob("*.tsv*")):
+            for query, grades in read_qrels(path).items():
+                judgments += [(query, document, grade) for document, grade in grades.items()]
+        return Qrels(judgments)
+
+    def ingest(self, folder: str | Path) -> Workspace:
+        """Create a workspace with the documents and the category graph."""
+        categories = str(self.categories) if self.categories else None
+        return ingest(str(folder), [str(self.corpus)], categories=categories).workspace
+
+    def _file(self, name: str) -> Path:
+        suffix = f".{self.lang}" if self.lang else ""
+        paths = sorted(self.folder.glob(f"{name}{suffix}.jsonl*"))
+        if not paths:
+            raise SystemExit(
+                f"{self.folder / name}{suffix}.jsonl.gz is missing. Name another folder or language."
+            )
+        return paths[0]

@@ -1,0 +1,19 @@
+"""Measure durations in wall time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from statistics import median
+
+
+def seconds_of(action: Callable[[], object]) -> float:
+    """Return the seconds that an action takes."""
+    begin = time.perf_counter()
+    action()
+    return time.perf_counter() - begin
+
+
+def p50(action: Callable[[], object], times: int) -> float:
+    """Return the median milliseconds of several runs of an action."""
+    return 1000 * median(seconds_of(action) for _ in range(times))
