@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.errors import InputError, UsageError
-from rerank.evaluation.pairs import auc
+from rerank.evaluation.pair_measures import auc
 from rerank.records import LARGEST_GRADE, Qrels
 
 Array = NDArray[np.float64]
