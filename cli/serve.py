@@ -41,6 +41,11 @@ def command(folder: str, token_file: str | None, insecure: bool, as_json: bool, 
     check_exposure(serve_options.host, bool(tokens), insecure)
 
     def print_url(url: str) -> None:
-        click.echo(json.dumps({"url": url, "pid": os.getpid()}) if as_json else f"listening on {url}")
+        if as_json:
+            click.echo(json.dumps({"url": url, "pid": os.getpid()}))
+            return
+        click.echo(f"listening on {url}")
+        if serve_options.judge is not None:
+            click.echo(f"judge at {url}/judge{'#TOKEN, with the token of the judge' if tokens else ''}")
 
     serve(Settings(folder=folder, tokens=tokens, **values_of(serve_options)), print_url)

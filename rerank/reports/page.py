@@ -1,4 +1,4 @@
-"""The HTML page of an evaluation. Its only script, ``page.js``, is allowed by its hash."""
+"""The HTML page of an evaluation, and the templates of all pages. Scripts are allowed by their hashes."""
 
 from __future__ import annotations
 
@@ -55,9 +55,10 @@ def evaluation_page(
     rows, left_out = _query_rows(report, protocol, measure, stack, queries_by_id)
     leaks = [leak for row in report.results for leak in row.leaks]
     return (
-        _environment()
+        make_environment()
         .get_template("evaluation.html")
         .render(
+            **read_script("page.js"),
             r=report,
             verdict=_verdict(report, protocol, stack, measure),
             collection=f"{workspace.folder.resolve().name}, {count_of(len(workspace.engine), 'document')}",
@@ -83,7 +84,7 @@ def evaluation_page(
 
 
 @cache
-def _environment() -> Environment:
+def make_environment() -> Environment:
     """Templates: strings are escaped, except Markup; undefined names are errors."""
     environment = Environment(
         loader=PackageLoader("rerank.reports"),
@@ -93,10 +94,15 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {"number": "{:.4f}".format, "count": "{:,}".format}
-    script = (Path(__file__).parent / "templates" / "page.js").read_text("utf-8")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    environment.globals |= {"script": Markup(script), "script_hash": f"sha256-{digest}"}
     return environment
+
+
+@cache
+def read_script(name: str) -> Mapping[str, Markup | str]:
+    """Return the script of a page and the hash that allows it, by their names in the templates."""
+    script = (Path(__file__).parent / "templates" / name).read_text("utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return {"script": Markup(script), "script_hash": f"sha256-{digest}"}
 
 
 CASES = {

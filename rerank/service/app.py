@@ -24,6 +24,7 @@ from rerank.errors import (
     RerankError,
     UsageError,
 )
+from rerank.judging.judgments import NotSavedError
 from rerank.service import endpoints, logs, metrics, openapi, schemas
 from rerank.service.access import Access, has_kind
 from rerank.service.body import (
@@ -36,10 +37,11 @@ from rerank.service.body import (
 )
 from rerank.service.context import DeadlineError, EncodingCosts, RequestContext
 from rerank.service.hook import hook
-from rerank.service.openapi import OPEN, PAGES, Endpoint
+from rerank.service.judging import HEADERS, HTML, NEXT, PAGE, Judging
+from rerank.service.openapi import JUDGE_PAGES, OPEN, PAGES, Endpoint
 from rerank.service.pool import DisconnectedError, Pool, end_soon
 from rerank.service.retrieve import retrieve
-from rerank.service.settings import Settings, withheld
+from rerank.service.settings import JUDGE, Settings, withheld
 from rerank.service.snapshot import Snapshot, signature
 from rerank.service.ubi_log import UbiLog
 
@@ -47,6 +49,7 @@ _DOCUMENTS = "Documents, best first: index in the request and relevance_score; t
 _SEARCH = "The JSON of `rerank query --json`"
 _RETRIEVE = "Ids of documents, or k-NN fields and vectors: docs/reference/hook-protocol.md"
 _HOOK = "Length, JSON, order and scores: docs/reference/hook-protocol.md"
+_JUDGED = "saved, and how many hits the judge has graded: done, total"
 ENDPOINTS = (
     Endpoint("/v1/rerank", endpoints.rerank, schemas.RerankBody, _DOCUMENTS),
     Endpoint("/v2/rerank", endpoints.rerank, schemas.RerankBody, _DOCUMENTS),
@@ -106,6 +109,9 @@ class Application:
         self._access = Access(settings)
         self._withheld = withheld(settings, self.snapshot.is_shared)
         self._endpoints = {endpoint.path: endpoint for endpoint in ENDPOINTS}
+        self._judging = None if settings.judge is None else Judging(settings.judge)
+        if self._judging is not None:
+            self._endpoints[PAGE] = judge_endpoint(self._judging)
         self._costs = EncodingCosts()
         self._bodies = Bodies(settings.max_body, settings.max_requests)
         self._pool = Pool(settings.threads, "score")
@@ -210,6 +216,9 @@ class Application:
 
     async def _answer(self, scope: Scope, receive: Any, notes: Notes) -> Answer:
         path = str(scope["path"])
+        reading = scope["method"] in ("GET", "HEAD")
+        if self._judging is not None and path in JUDGE_PAGES and reading:
+            return await self._judge(self._judging, scope, receive, notes)
         trusted = self._admit(path, scope["headers"])
         endpoint = self._endpoints.get(path)
         if endpoint is None and path not in PAGES:
@@ -230,6 +239,19 @@ class Application:
             data = await _read(receive, self.settings.max_body, reservation)
             return await self._run(endpoint, data, encoding, receive, notes)
 
+    async def _judge(self, judging: Judging, scope: Scope, receive: Any, notes: Notes) -> Answer:
+        """Answer the page to judge hits, or its next query."""
+        notes.endpoint = JUDGE
+        path = str(scope["path"])
+        # The page contains no data, and the browser cannot send the token for it.
+        self._admit(path, scope["headers"], public=path == PAGE)
+        if path == PAGE:
+            return Answer(judging.page, kind=HTML, headers=HEADERS)
+        with self._bodies.reserve() as reservation:
+            await _read(receive, self.settings.max_body, reservation)
+        work = partial(judging.next, scope["query_string"])
+        return Answer(await self._pool.run(work, self._context(), receive), headers=HEADERS)
+
     async def _run(
         self, endpoint: Endpoint, data: bytes, encoding: str | None, receive: Any, notes: Notes
     ) -> Answer:
@@ -244,8 +266,8 @@ class Application:
         work = partial(_run, endpoint, self.snapshot, body, context)
         return Answer(await pool.run(work, context, receive), kind=endpoint.kind)
 
-    def _admit(self, path: str, headers: list[tuple[bytes, bytes]]) -> bool:
-        """Whether the client may see the stack."""
+    def _admit(self, path: str, headers: list[tuple[bytes, bytes]], *, public: bool = False) -> bool:
+        """Whether the client may see the stack. public: the path needs no token."""
         if path == "/healthz":
             return False
         if self._access.open:
@@ -254,11 +276,11 @@ class Application:
                 raise RefusedError(421, foreign, "host")
             return True
         token = self._access.token(headers)
-        if path in OPEN:
+        if path in OPEN or public:
             return token is not None
         if token is None:
             raise RefusedError(401, "a valid bearer token is needed", "token", _TOKEN_HEADER)
-        endpoint = self._endpoints.get(path)
+        endpoint = self._endpoints.get(PAGE if path == NEXT else path)
         if not token.opens(path.strip("/") if endpoint is None else endpoint.permitted_as):
             raise RefusedError(403, f"this token is not valid for {path}", "token")
         return True
@@ -271,7 +293,8 @@ class Application:
         if path == "/healthz":
             return Answer(b'{"ok":true}')
         if path == "/":
-            return Answer(msgspec.json.encode(openapi.home([endpoint.path for endpoint in self._served])))
+            paths = [endpoint.path for endpoint in self._served]
+            return Answer(msgspec.json.encode(openapi.home(paths, self._pages)))
         if path == "/v1/models":
             return Answer(msgspec.json.encode(self.snapshot.models()))
         shown: dict[str, Any] = {"ready": True}
@@ -283,11 +306,16 @@ class Application:
 
     @cached_property
     def _served(self) -> list[Endpoint]:
-        return [endpoint for endpoint in ENDPOINTS if endpoint.permitted_as not in self._withheld]
+        endpoints = self._endpoints.values()
+        return [endpoint for endpoint in endpoints if endpoint.permitted_as not in self._withheld]
+
+    @cached_property
+    def _pages(self) -> Mapping[str, str]:
+        return PAGES if self._judging is None else {**PAGES, **JUDGE_PAGES}
 
     @cached_property
     def _description(self) -> bytes:
-        return msgspec.json.encode(openapi.describe(self._served, bool(self.settings.tokens)))
+        return msgspec.json.encode(openapi.describe(self._served, bool(self.settings.tokens), self._pages))
 
     def _log(self, scope: Scope, notes: Notes, status: int, seconds: float) -> None:
         endpoint = notes.endpoint
@@ -308,6 +336,11 @@ class Application:
         if notes.error:
             fields["error"] = notes.error
         logs.event("request", **fields)
+
+
+def judge_endpoint(judging: Judging) -> Endpoint:
+    """Return the endpoint that saves grades."""
+    return Endpoint(PAGE, judging.judge, schemas.JudgeBody, _JUDGED)
 
 
 def _run(endpoint: Endpoint, snapshot: Snapshot, sent: Body, context: RequestContext) -> bytes:
@@ -357,6 +390,8 @@ def _refusal(error: Exception, path: str, settings: Settings) -> RefusedError:
             return RefusedError(400, f"the body is not JSON: {error}"[:300], "body")
         case UsageError() | InputError() | NotTrainedError():
             return RefusedError(422, str(error), "request")
+        case NotSavedError():
+            return RefusedError(507, str(error), "disk")
         case BusyError():
             return RefusedError(503, str(error), "busy", _RETRY_HEADER)
         case NotInstalledError():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -17,14 +17,19 @@ OPEN = {
     "/openapi.json": "The description of this service",
 }
 """Pages that need no token."""
+JUDGE_PAGES = {
+    "/judge": "The page to judge hits by hand, HTML. It needs no token; its calls do",
+    "/judge/next": "The next query with hits without a grade. Fields: by, after, query",
+}
+"""Pages of a service that was started with a pool to judge."""
 PAGES = {**OPEN, "/v1/models": "The stacks that requests can name", "/metrics": "Counters for Prometheus"}
 
 _SCHEMAS = "#/components/schemas/{name}"
 
 
-def home(paths: Sequence[str]) -> dict[str, Any]:
+def home(paths: Sequence[str], pages: Iterable[str]) -> dict[str, Any]:
     """Return the answer of ``/``."""
-    return {"name": "rerank", "version": __version__, "post": list(paths), "get": [*PAGES]}
+    return {"name": "rerank", "version": __version__, "post": list(paths), "get": [*pages]}
 
 
 class Endpoint(NamedTuple):
@@ -60,8 +65,8 @@ class Endpoint(NamedTuple):
         return HookCall.read(data) if self.body is HookCall else decode(data, self.body)
 
 
-def describe(endpoints: Sequence[Endpoint], token: bool) -> dict[str, Any]:
-    """Describe all paths. token: all but OPEN need one."""
+def describe(endpoints: Sequence[Endpoint], token: bool, pages: Mapping[str, str] = PAGES) -> dict[str, Any]:
+    """Describe all paths. token: all but OPEN need one. pages: path -> summary."""
     json_endpoints = [endpoint for endpoint in endpoints if endpoint.kind == JSON]
     kinds = [Problem, *(endpoint.body for endpoint in json_endpoints)]
     references, schemas = msgspec.json.schema_components(kinds, ref_template=_SCHEMAS)
@@ -80,9 +85,12 @@ def describe(endpoints: Sequence[Endpoint], token: bool) -> dict[str, Any]:
         body = {"required": True, "content": {endpoint.kind: content}}
         post = operation(endpoint.path, summary, endpoint.answer)
         paths[endpoint.path] = {"post": {**post, "requestBody": body}}
-    for path, summary in PAGES.items():
-        public: dict[str, Any] = {"security": []} if path in OPEN else {}
-        paths[path] = {"get": {**operation(path, summary, "An answer"), **public}}
+    for path, summary in pages.items():
+        public: dict[str, Any] = {"security": []} if path in (*OPEN, "/judge") else {}
+        page = operation(path, summary, "An answer")
+        if path in paths:
+            page["operationId"] += "_page"
+        paths.setdefault(path, {})["get"] = {**page, **public}
     return {
         "openapi": "3.1.0",
         "info": {"title": "rerank", "version": __version__},

@@ -124,6 +124,16 @@ class IdsBody(Struct, kw_only=True, forbid_unknown_fields=True):
     stack: StackText | None = None
 
 
+class JudgeBody(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The grade of a hit by a judge."""
+
+    query_id: Annotated[str, Meta(description="The query, of `/judge/next`.")]
+    id: Annotated[str, Meta(description="The document.")]
+    grade: Annotated[int, Meta(ge=0, le=3, description="0 to 3; null takes the grade back.")] | None
+    by: Annotated[str, Meta(max_length=100, description="Name of the judge.")]
+    note: Annotated[str, Meta(max_length=1000, description="A remark.")] = ""
+
+
 class SearchOptions(Struct):
     """``ext.rerank_stack`` of the search."""
 

@@ -19,6 +19,8 @@ NAMES: tuple[Endpoint, ...] = get_args(Endpoint)
 
 METRICS = "metrics"
 """The name of ``/metrics`` in tokens."""
+JUDGE = "judge"
+"""The name of ``/judge`` in tokens. Only the option ``judge`` serves it."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,9 @@ class ServeOptions(Options, frozen=True):
     threads: Annotated[int, option("Requests that a process scores at the same time.", ge=1)] = 4
     stack: Annotated[str | None, option("Stack of requests that name none, not the active stack.")] = None
     only: Annotated[tuple[Endpoint, ...], option(f"Endpoints of {', '.join(NAMES)}; none: all.")] = ()
+    judge: Annotated[
+        str | None, option("Pool of `rerank judge pool` to judge on the page /judge.", metavar="FILE")
+    ] = None
     infer_categories: Annotated[bool, option("Infer the categories of queries without categories.")] = True
     allow_host: Annotated[tuple[str, ...], option("Host names of a service without a token.")] = ()
     log_queries: Annotated[bool, option("Write the words of queries to the log.")] = False
@@ -74,8 +79,8 @@ def read_token(path: str | None) -> str:
 def read_tokens(path: str | None) -> tuple[Token, ...]:
     """Return the tokens of a file, else of RERANK_SERVICE_TOKEN.
 
-    A line is a token, optionally with endpoints: ``7f3a hook,rerank_ids``, or with ``metrics`` for
-    ``/metrics``. ``#`` begins a comment.
+    A line is a token, optionally with endpoints: ``7f3a hook,rerank_ids``, or with ``metrics`` or
+    ``judge`` for these pages. ``#`` begins a comment.
     Raises InputError for a file that is unreadable, has no token or an unknown endpoint.
     """
     source = path or TOKEN_VARIABLE
@@ -97,8 +102,8 @@ def read_tokens(path: str | None) -> tuple[Token, ...]:
             )
         only = tuple(words[1].split(",")) if len(words) == 2 else ()
         for name in only:
-            if name not in (*NAMES, METRICS):
-                known_names = ", ".join((*NAMES, METRICS))
+            if name not in (*NAMES, METRICS, JUDGE):
+                known_names = ", ".join((*NAMES, METRICS, JUDGE))
                 raise InputError(f"{source}:{number}: unknown endpoint {name!r}; use {known_names}")
         tokens.append(Token(secret, only))
     if not tokens and (path or text.strip()):

@@ -198,7 +198,7 @@ class _Tuning:
     ) -> tuple[dict[str, float], list[Measured], list[Measured]]:
         """Return signal -> its value without others, and the settings that may be chosen with their means.
 
-        The settings of the given normalizations and of ``fitted`` are tried.
+        First the settings of these normalizations, then the settings of ``fitted``.
         """
         methods = dict.fromkeys((*normalizations, FITTED))
         grids = [
