@@ -139,10 +139,12 @@ def _paragraph(lines: list[str]) -> list[str]:
 
 def endpoints() -> str:
     """Describe the endpoints of the service, from its OpenAPI description."""
-    from rerank.service.app import ENDPOINTS
-    from rerank.service.openapi import describe
+    from rerank.service.app import ENDPOINTS, judge_endpoint
+    from rerank.service.judging import Judging
+    from rerank.service.openapi import JUDGE_PAGES, PAGES, describe
 
-    description = describe(ENDPOINTS, token=False)
+    served = (*ENDPOINTS, judge_endpoint(Judging.judge))
+    description = describe(served, token=False, pages={**PAGES, **JUDGE_PAGES})
     schemas = description["components"]["schemas"]
     parts = []
     for path, methods in description["paths"].items():

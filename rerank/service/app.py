@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -111,7 +111,7 @@ class Application:
         self._endpoints = {endpoint.path: endpoint for endpoint in ENDPOINTS}
         self._judging = None if settings.judge is None else Judging(settings.judge)
         if self._judging is not None:
-            self._endpoints[PAGE] = judge_endpoint(self._judging)
+            self._endpoints[PAGE] = judge_endpoint(self._judging.judge)
         self._costs = EncodingCosts()
         self._bodies = Bodies(settings.max_body, settings.max_requests)
         self._pool = Pool(settings.threads, "score")
@@ -338,9 +338,9 @@ class Application:
         logs.event("request", **fields)
 
 
-def judge_endpoint(judging: Judging) -> Endpoint:
-    """Return the endpoint that saves grades."""
-    return Endpoint(PAGE, judging.judge, schemas.JudgeBody, _JUDGED)
+def judge_endpoint(save: Callable[..., dict[str, Any]]) -> Endpoint:
+    """Return the endpoint that saves grades by this function."""
+    return Endpoint(PAGE, save, schemas.JudgeBody, _JUDGED)
 
 
 def _run(endpoint: Endpoint, snapshot: Snapshot, sent: Body, context: RequestContext) -> bytes:
