@@ -21,6 +21,7 @@ _JAVA = """package rerank.opensearch;
 /** Constants that the plugin shares with the service and {{@code rerank hook}}, written by protocol.py. */
 final class Protocol {{
     static final String PATH = "{path}";
+    static final String RETRIEVE_PATH = "{retrieve_path}";
     /** Name of the processor, and of the options in {{@code ext}}. Neural-search uses {{@code rerank}}. */
     static final String PROCESSOR = "{processor}";
     static final String ALLOWED_URLS = "{allowed}";
@@ -46,8 +47,10 @@ final class Protocol {{
 def java() -> str:
     """Return the text of Protocol.java."""
     (path,) = (one.path for one in ENDPOINTS if one.body is schemas.HookCall)
+    (retrieve_path,) = (one.path for one in ENDPOINTS if one.body is schemas.RetrieveBody)
     return _JAVA.format(
         path=path,
+        retrieve_path=retrieve_path,
         processor=PROCESSOR,
         allowed=ALLOWED,
         features=FEATURES,

@@ -147,8 +147,16 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def do_POST(self) -> None:
-        body = read(self.rfile.read(int(self.headers["Content-Length"])))
-        dummy, self.ids = self.server, body["ids"]
+        data = self.rfile.read(int(self.headers["Content-Length"]))
+        dummy = self.server
+        if self.path == "/v1/retrieve":
+            call = json.loads(data)
+            with dummy.lock:
+                dummy.retrievals.append(call)
+            dummy.retrieving(self, call)
+            return
+        body = read(data)
+        self.ids = body["ids"]
         with dummy.lock:
             dummy.seen.append((self.path, dict(self.headers), body))
         dummy.answering(self, body)
@@ -188,11 +196,22 @@ class Dummy(ThreadingHTTPServer):
         self.sockets: list[socket.socket] = []
         self.answering: Answering
         self.reverse()
+        self.retrievals: list[dict[str, Any]] = []
+        self.retrieving: Answering = lambda handler, body: handler.send(b'{"passed": "nothing"}')
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
 
     def reverse(self, **more: object) -> None:
         """Answer that the last candidate is the best, with these additional values."""
         self.answering = lambda handler, body: handler.send(reverse(body, **more))
+
+    def retrieve(self, node: Node, index: str, *ids: str, size: int = 1000) -> None:
+        """Answer that these documents are the nearest."""
+        uuids = [
+            about["settings"]["index"]["uuid"]
+            for about in node.request("GET", f"/{index}/_settings").values()
+        ]
+        answer = {"find": [{"name": "s2net", "ids": ids}], "uuids": uuids, "size": size}
+        self.retrieving = lambda handler, body: handler.send(json.dumps(answer).encode())
 
     def get_request(self) -> tuple[Any, Any]:
         found = super().get_request()

@@ -114,6 +114,9 @@ final class AttemptFilter {
                 }
             }, e -> {
                 SearchPlan plan = attempt.plan();
+                if (plan != null && plan.retrieval != null) {
+                    plan.retrieval.end();
+                }
                 boolean isOurs = plan != null && plan.isRepeated && plan.outcome == null;
                 if (isOurs && attempt.isCancelled() == false && mayComeFromFields(e)) {
                     logger.debug("a search failed with what the hook requested", e);

@@ -11,9 +11,11 @@ import java.util.Map;
  * The settings of the request processor. Times are in milliseconds. shadow: score and count searches, and
  * keep their order. stacks: those that searches may name. rawValues: whether explanations show the values of signals, which can
  * be values of fields that the user may not see. minScore: hits with a smaller probability of relevance are removed; null: none.
+ * retrieves: whether documents are added that the rankers of the stack retrieve. words: fields with the words of users, in which
+ * a required match is no condition for them.
  */
 record Config(URI url, String stack, List<String> stacks, boolean rawValues, int depth, int collapseFactor, Double minScore, int timeout, boolean failuresAreErrors, boolean fetchesPage,
-              boolean shadow, int maxConnections, int breakerFailures, int breakerPause) {
+              boolean retrieves, List<String> words, boolean shadow, int maxConnections, int breakerFailures, int breakerPause) {
     static Config read(String tag, Map<String, Object> config) {
         return new Config(
             endpoint(tag, readStringProperty(Protocol.PROCESSOR, tag, config, "url")),
@@ -21,6 +23,7 @@ record Config(URI url, String stack, List<String> stacks, boolean rawValues, int
             readBooleanProperty(Protocol.PROCESSOR, tag, config, "raw_values", false),
             number(tag, config, "depth", 100, 10_000), number(tag, config, "collapse_factor", 3, 100), probability(tag, config, "min_score"), number(tag, config, "timeout", 1_000, 60_000),
             choice(tag, config, "on_failure", "first_stage", "error") == false, choice(tag, config, "fetch", "page", "candidates"),
+            readBooleanProperty(Protocol.PROCESSOR, tag, config, "retrieve", false), words(tag, config),
             readBooleanProperty(Protocol.PROCESSOR, tag, config, "shadow", false),
             number(tag, config, "max_connections", 128, 10_000),
             number(tag, config, "breaker_failures", 5, 1_000_000), number(tag, config, "breaker_pause", 5_000, 3_600_000));
@@ -34,6 +37,17 @@ record Config(URI url, String stack, List<String> stacks, boolean rawValues, int
     private static List<String> stacks(String tag, Map<String, Object> config) {
         List<String> stacks = readOptionalList(Protocol.PROCESSOR, tag, config, "stacks");
         return stacks == null ? List.of() : stacks.stream().map(Config::withoutSpaces).toList();
+    }
+
+    private static List<String> words(String tag, Map<String, Object> config) {
+        List<String> words = readOptionalList(Protocol.PROCESSOR, tag, config, "words");
+        return words == null ? List.of() : List.copyOf(words);
+    }
+
+    /** The URL of another path of the service. */
+    URI url(String path) {
+        String base = url.toString();
+        return URI.create(base.substring(0, base.length() - Protocol.PATH.length()) + path);
     }
 
     private static String withoutSpaces(String stack) {

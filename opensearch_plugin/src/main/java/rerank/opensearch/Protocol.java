@@ -3,6 +3,7 @@ package rerank.opensearch;
 /** Constants that the plugin shares with the service and {@code rerank hook}, written by protocol.py. */
 final class Protocol {
     static final String PATH = "/v1/hook";
+    static final String RETRIEVE_PATH = "/v1/retrieve";
     /** Name of the processor, and of the options in {@code ext}. Neural-search uses {@code rerank}. */
     static final String PROCESSOR = "rerank_stack";
     static final String ALLOWED_URLS = "plugins.rerank_stack.allowed_urls";

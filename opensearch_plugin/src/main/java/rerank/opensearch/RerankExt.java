@@ -36,7 +36,7 @@ final class RerankExt extends SearchExtBuilder {
                     && list.stream().allMatch(one -> text(one, Protocol.LONGEST_CATEGORY));
                 case "lang", "client_id", "query_id" -> text(value, Protocol.LONGEST_CATEGORY);
                 case "min_score" -> value instanceof Number number && Double.isFinite(number.doubleValue());
-                case "explain", "off" -> value instanceof Boolean;
+                case "explain", "off", "retrieve" -> value instanceof Boolean;
                 default -> false;
             }) {
                 return;
@@ -44,7 +44,7 @@ final class RerankExt extends SearchExtBuilder {
             throw new IllegalArgumentException("ext.rerank_stack: [" + name + "] is unknown, of a wrong type or too long; query and"
                 + " stack are strings of at most " + LONGEST_QUERY + " and " + Protocol.LONGEST_STACK + " characters, categories at most "
                 + Protocol.MOST_CATEGORIES + " strings of " + Protocol.LONGEST_CATEGORY + ", lang, client_id and query_id one"
-                + " of so many, min_score a number, explain and off true or false");
+                + " of so many, min_score a number, explain, off and retrieve true or false");
         });
         return new RerankExt(values);
     }

@@ -56,6 +56,7 @@ public final class RerankPlugin extends Plugin implements SearchPipelinePlugin, 
     IndexNameExpressionResolver resolver;
     ThreadContext threadContext;
     Client node;
+    NamedXContentRegistry xContent; // reads queries
     Executor pool;
     volatile String token; // for the service, or null
     /** Of the bodies of calls; it is part of the node's total limit. */
@@ -127,6 +128,7 @@ public final class RerankPlugin extends Plugin implements SearchPipelinePlugin, 
         this.clusterService = clusterService;
         this.resolver = resolver;
         this.node = client;
+        this.xContent = xContent;
         this.threadContext = threadPool.getThreadContext();
         this.pool = threadPool.executor(POOL);
         return List.of();

@@ -16,6 +16,7 @@ import org.apache.lucene.search.TotalHits;
 import org.opensearch.ExceptionsHelper;
 import org.opensearch.OpenSearchException;
 import org.opensearch.OpenSearchStatusException;
+import org.opensearch.action.StepListener;
 import org.opensearch.action.search.*;
 import org.opensearch.action.support.GroupedActionListener;
 import org.opensearch.cluster.ClusterState;
@@ -24,7 +25,6 @@ import org.opensearch.common.CheckedConsumer;
 import org.opensearch.common.document.DocumentField;
 import org.opensearch.core.action.ActionListener;
 import org.opensearch.core.common.breaker.CircuitBreakingException;
-import org.opensearch.core.index.shard.ShardId;
 import org.opensearch.core.rest.RestStatus;
 import org.opensearch.core.tasks.TaskCancelledException;
 import org.opensearch.index.query.QueryBuilders;
@@ -38,6 +38,7 @@ import org.opensearch.search.builder.SearchSourceBuilder;
 import org.opensearch.search.internal.InternalSearchResponse;
 import org.opensearch.search.pipeline.*;
 import org.opensearch.search.profile.SearchProfileShardResults;
+import org.opensearch.threadpool.Scheduler;
 import rerank.opensearch.ScoringClient.Failure;
 
 /**
@@ -51,7 +52,7 @@ final class RerankProcessor extends AbstractProcessor
 
     private final RerankPlugin plugin;
     final Config config;
-    private final ScoringClient service;
+    final ScoringClient service;
     // Stack and indices -> the fields that the service requested last. The first search sends only ids and scores.
     final Map<UUID, ScoringResponse.RequestedFields> lastRequested = new ConcurrentHashMap<>();
 
@@ -84,9 +85,14 @@ final class RerankProcessor extends AbstractProcessor
             List<IndexMetadata> indices = indices(request);
             plan.groups = Groups.of(plan.user, indices);
             plan.prepare(config, indices.stream().map(IndexMetadata::getSettings).toList());
+            if (config.retrieves() && plan.user != null && Boolean.FALSE.equals(plan.ext.values.get("retrieve")) == false) {
+                plan.retrieval = new Retrieval(plan, plugin);
+            }
             String reason = plan.reasonToPass(), unreachable = service.unreachable();
             if (reason == null && unreachable == null) {
                 SearchSourceBuilder candidates = plan.candidates();
+                plan.searchedIndices = request.indices().clone();
+                plan.searchedRouting = request.routing();
                 if (attempt != null) {
                     attempt.begin(plan);
                     plan.attempt = attempt;
@@ -104,6 +110,31 @@ final class RerankProcessor extends AbstractProcessor
             throw new OpenSearchStatusException("rerank: " + plan.reason, RestStatus.SERVICE_UNAVAILABLE);
         }
         return request;
+    }
+
+    /** With aggregations, the search waits, without a thread, until the service has named the documents to add. */
+    @Override
+    public void processRequestAsync(SearchRequest request, PipelineProcessingContext context, ActionListener<SearchRequest> listener) {
+        boolean isFirst = context.getAttribute(PLAN) == null;
+        SearchRequest prepared;
+        try {
+            prepared = processRequest(request, context);
+        } catch (Exception e) {
+            listener.onFailure(e);
+            return;
+        }
+        SearchPlan plan = (SearchPlan) context.getAttribute(PLAN);
+        if (isFirst == false || plan.retrieval == null || plan.outcome != null) {
+            listener.onResponse(prepared);
+            return;
+        }
+        plan.retrieval.begin();
+        if (plan.retrieval.reason == null && plan.retrieval.isUnion) {
+            ActionListener<SearchRequest> then = wrapPreservingContext(listener, plugin.threadContext);
+            plan.retrieval.unite(prepared.source(), () -> then.onResponse(prepared));
+        } else {
+            listener.onResponse(prepared);
+        }
     }
 
     private List<IndexMetadata> indices(SearchRequest request) {
@@ -133,14 +164,15 @@ final class RerankProcessor extends AbstractProcessor
             listener.onResponse(isReported ? copy(response, response.getHits(), plan, System.nanoTime()) : response);
         } else {
             plan.isRepeated &= isIgnoreFailure() == false;
-            rerank(plan, response, System.nanoTime(), ActionListener.notifyOnce(ActionListener.wrap(answer -> {
+            rerank(plan, response, false, System.nanoTime(), ActionListener.notifyOnce(ActionListener.wrap(answer -> {
                 plan.isAnswered = true;
                 listener.onResponse(answer);
             }, listener::onFailure)));
         }
     }
 
-    private void rerank(SearchPlan plan, SearchResponse response, long start, ActionListener<SearchResponse> listener) {
+    /** isAgain: whether the candidates were searched again, so that the added documents must be, too. */
+    private void rerank(SearchPlan plan, SearchResponse response, boolean isAgain, long start, ActionListener<SearchResponse> listener) {
         SearchHit[] found = response.getHits().getHits();
         Optional<Throwable> cause = Arrays.stream(response.getShardFailures()).map(ShardSearchFailure::getCause)
             .filter(AttemptFilter::mayComeFromFields).findAny();
@@ -152,12 +184,35 @@ final class RerankProcessor extends AbstractProcessor
             listener.onFailure(new OpenSearchStatusException("rerank: the hits cannot be grouped", RestStatus.BAD_REQUEST));
             return;
         }
-        ScoringRequest hits = ScoringRequest.of(plan, found);
+        if (plan.retrieval == null) {
+            rerank(plan, response, Added.none(null), start, listener);
+            return;
+        }
+        StepListener<Added> added = new StepListener<>();
+        Scheduler.ScheduledCancellable timer = plan.asker.service.after(Math.max(plan.asker.config.timeout() / 2, 1),
+            () -> added.onResponse(Added.none("timeout")));
+        ActionListener<Added> joined = wrapPreservingContext(ending(listener, one -> {
+            timer.cancel();
+            rerank(plan, response, one, start, listener);
+        }, listener::onFailure), plugin.threadContext);
+        added.whenComplete(joined::onResponse, joined::onFailure);
+        ActionListener<Added> searched = ActionListener.wrap(added::onResponse, e -> added.onResponse(Added.none("error")));
+        if (isAgain) {
+            plan.retrieval.again(searched);
+        } else {
+            plan.retrieval.added(searched);
+        }
+    }
+
+    private void rerank(SearchPlan plan, SearchResponse response, Added added, long start, ActionListener<SearchResponse> listener) {
+        SearchHit[] found = response.getHits().getHits();
+        ScoringRequest hits = ScoringRequest.of(plan, found, added);
+        plan.hasAdded = hits.hasAdded();
         // The answer comes on a thread with the headers of another request.
         ActionListener<ScoringResponse> scored = wrapPreservingContext(ending(listener,
-            answer -> finish(plan, response, hits, start, answer, listener),
-            e -> finish(plan, response, hits, start, ScoringResponse.failed(Failure.of(e)), listener)), plugin.threadContext);
-        if (found.length == 0) {
+            answer -> finish(plan, response, hits, added, start, answer, listener),
+            e -> finish(plan, response, hits, added, start, ScoringResponse.failed(Failure.of(e)), listener)), plugin.threadContext);
+        if (hits.hits().isEmpty()) {
             scored.onResponse(ScoringResponse.passed("no_hits"));
             return;
         }
@@ -183,7 +238,18 @@ final class RerankProcessor extends AbstractProcessor
             return;
         }
         boolean isLong = query.length > ScoringRequest.LONG_QUERY || Objects.toString(plan.ext.text("query"), "").length() > ScoringRequest.LONG_QUERY;
-        plan.asker.service.call(body, 1_000_000 + 2_000 * found.length, isLong,
+        int timeout = plan.asker.config.timeout();
+        if (plan.retrieval != null) { // one time limit for both calls
+            long nanos = plan.retrieval.waited() + System.nanoTime() - start;
+            timeout -= (int) Math.min(timeout, TimeUnit.NANOSECONDS.toMillis(nanos));
+        }
+        if (timeout < plan.asker.config.timeout() / 10) {
+            plugin.memory.addWithoutBreaking(-body.length);
+            scored.onFailure(new Failure("timeout", "was not called: the search for documents of rankers took too long"));
+            return;
+        }
+        ScoringClient.Request call = new ScoringClient.Request(Protocol.PATH, body, Math.max(timeout, 1), 1_000_000 + 2_000 * hits.hits().size(), isLong);
+        plan.asker.service.call(call,
             bytes -> ScoringResponse.read(bytes, hits.hits().size(), plan.breaksTies(), plan.minScore != null),
             ActionListener.runBefore(scored, () -> plugin.memory.addWithoutBreaking(-body.length)));
     }
@@ -210,12 +276,12 @@ final class RerankProcessor extends AbstractProcessor
      * Search for the documents of the page, without a pipeline, in each of their shards: a search of one shard has only one
      * phase.
      */
-    private void documents(SearchPlan plan, List<SearchHit> page, ActionListener<Map<Place, SearchHit>> listener) {
+    private void documents(SearchPlan plan, List<SearchHit> page, ActionListener<Map<Added.Place, SearchHit>> listener) {
         String asked = Objects.requireNonNullElse(plan.request.preference(), "");
         String preference = "|" + (asked.startsWith("_") ? asked : "_local"); // no word of the user can follow _shards
         Map<Integer, List<SearchHit>> byShard = page.stream().collect(Collectors.groupingBy(hit -> hit.getShard().getShardId().id()));
         ActionListener<SearchResponse> one = new GroupedActionListener<>(ActionListener.map(listener, answers -> answers.stream()
-            .flatMap(answer -> Arrays.stream(answer.getHits().getHits())).collect(Collectors.toMap(Place::of, hit -> hit))), byShard.size());
+            .flatMap(answer -> Arrays.stream(answer.getHits().getHits())).collect(Collectors.toMap(Added.Place::of, hit -> hit))), byShard.size());
         byShard.forEach((shard, hits) -> {
             long[] numbers = hits.stream().mapToLong(SearchHit::getSeqNo).distinct().toArray();
             SearchSourceBuilder source = plan.documents(QueryBuilders.termsQuery("_seq_no", numbers))
@@ -226,28 +292,21 @@ final class RerankProcessor extends AbstractProcessor
         });
     }
 
-    /** The place of a document, until it changes. */
-    private record Place(ShardId shard, long seqNo, long primaryTerm) {
-        static Place of(SearchHit hit) {
-            return new Place(hit.getShard().getShardId(), hit.getSeqNo(), hit.getPrimaryTerm());
-        }
-    }
-
     /** Search for the candidates again, as full hits. */
     private void fullHits(SearchPlan plan, long start, ActionListener<SearchResponse> listener) {
         plan.idsOnly = false;
         plan.end(null, null);
         SearchRequest request = new SearchRequest(plan.sent).source(plan.asSent(plan.candidates()));
-        search(plan, request, ending(listener, r -> rerank(plan, r, start, listener), listener::onFailure));
+        search(plan, request, ending(listener, r -> rerank(plan, r, true, start, listener), listener::onFailure));
     }
 
     /** A search without a pipeline, which ends when the search of the user is cancelled. */
-    private void search(SearchPlan plan, SearchRequest request, ActionListener<SearchResponse> listener) {
+    void search(SearchPlan plan, SearchRequest request, ActionListener<SearchResponse> listener) {
         request.pipeline("_none");
         plugin.node.search(plan.attempt == null ? request : plan.attempt.child(request, plugin), listener);
     }
 
-    private void finish(SearchPlan plan, SearchResponse response, ScoringRequest hits, long start, ScoringResponse answer,
+    private void finish(SearchPlan plan, SearchResponse response, ScoringRequest hits, Added added, long start, ScoringResponse answer,
                         ActionListener<SearchResponse> listener) {
         if (plan.attempt != null && plan.attempt.isCancelled()) {
             listener.onFailure(new TaskCancelledException("the search was cancelled"));
@@ -275,18 +334,21 @@ final class RerankProcessor extends AbstractProcessor
             plugin.stats.shadowed(moved, System.nanoTime() - start);
         }
         boolean reranked = plan.outcome.equals("reranked");
-        boolean removes = reranked && plan.minScore != null;
-        List<ScoringResponse.Hit> best = new ArrayList<>(reranked ? answer.hits() : List.of());
-        if (removes == false) { // hits after the candidates have no probability
-            IntStream.range(best.size(), hits.hits().size() + hits.rest().size())
-                .forEach(i -> best.add(new ScoringResponse.Hit(i, hits.at(i).getScore(), null, null)));
+        if (plan.retrieval != null) {
+            int documents = answer.hits() == null ? 0 : (int) answer.hits().stream().filter(hit -> hit.position() >= hits.first()).count();
+            plan.addedReport = added.reason() == null ? Map.of("documents", documents) : Map.of("documents", 0, "reason", added.reason());
+            plugin.stats.retrieved(documents, added.reason(), plan.retrieval.took());
         }
+        boolean removes = reranked && plan.minScore != null;
+        // Hits after the candidates have no probability.
+        List<ScoringResponse.Hit> best = hits.ranked(reranked ? answer.hits() : null, removes == false);
         List<ScoringResponse.Hit> ranked = plan.groups == null ? best : plan.groups.first(best, hits);
         List<ScoringResponse.Hit> page = plan.page(ranked);
         boolean hasMoreGroups = plan.groups != null && removes == false && hits.hits().size() >= plan.depth && plan.from + plan.size > ranked.size();
         float highest = reranked == false ? response.getHits().getMaxScore() : best.isEmpty() ? Float.NaN : best.get(0).score();
         TotalHits counted = response.getHits().getTotalHits(); // null: not requested
-        TotalHits total = removes && counted != null ? new TotalHits(best.size(), TotalHits.Relation.EQUAL_TO) : counted;
+        TotalHits total = removes && counted != null ? new TotalHits(best.size(), TotalHits.Relation.EQUAL_TO)
+            : plan.total(counted, (int) best.stream().filter(hit -> hits.isUnmatched(hit, added)).count());
         ActionListener<List<SearchHit>> done = ending(listener, documents -> {
             plugin.stats.count(plan.outcome, plan.reason);
             plugin.stats.removed.add(removes ? hits.hits().size() - best.size() : 0);
@@ -310,7 +372,7 @@ final class RerankProcessor extends AbstractProcessor
         }
         documents(plan, chosen, ending(listener, found -> {
             List<SearchHit> documents = new ArrayList<>();
-            chosen.forEach(hit -> documents.add(found.get(Place.of(hit))));
+            chosen.forEach(hit -> documents.add(found.get(Added.Place.of(hit))));
             if (documents.contains(null)) {
                 fullHits(plan, start, listener); // a document has changed
             } else {
@@ -337,7 +399,12 @@ final class RerankProcessor extends AbstractProcessor
         }
         if (moved && plan.ext.is("explain")) {
             Map<String, Object> explained = new TreeMap<>();
-            explained.put("first_stage", Map.of("rank", one.position() + 1, "score", candidate.getScore()));
+            boolean isFirst = one.position() < hits.first(); // an added document has no rank
+            explained.put("first_stage", isFirst ? Map.of("rank", one.position() + 1, "score", candidate.getScore())
+                : Map.of("score", candidate.getScore()));
+            if (one.foundBy() != null) {
+                explained.put("found_by", one.foundBy());
+            }
             explained.put("signals", one.signals());
             if (one.relevance() != null) {
                 explained.put("relevance", one.relevance());
@@ -367,6 +434,9 @@ final class RerankProcessor extends AbstractProcessor
             explained.putAll(Map.of("outcome", plan.outcome, "took_ms", nanos / 1e6));
             if (plan.reason != null) {
                 explained.put("reason", plan.reason);
+            }
+            if (plan.addedReport.isEmpty() == false) {
+                explained.put("added", plan.addedReport);
             }
             ext.add(new RerankExt(explained));
         }

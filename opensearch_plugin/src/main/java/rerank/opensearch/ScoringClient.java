@@ -55,23 +55,36 @@ final class ScoringClient {
         return isAllowed == false ? "not_allowed" : breaker.isOpen() ? "breaker_open" : null;
     }
 
+    /** A body for a path of the service. timeout: in milliseconds. longQuery: its failure is not counted. */
+    record Request(String path, byte[] body, int timeout, int maxAnswer, boolean longQuery) {
+        boolean isScoring() {
+            return path.equals(Protocol.PATH);
+        }
+    }
+
     /**
-     * Post a body; {@code done} gets the result of {@code read}, or a Failure, on a thread of the plugin's pool. longQuery: its
-     * failure is not counted.
+     * Post a body; {@code done} gets the result of {@code read}, or a Failure, on a thread of the plugin's pool. Returns what
+     * ends the call without a result.
      */
-    <T> void call(byte[] body, int maxAnswer, boolean longQuery, Function<byte[], T> read, ActionListener<T> done) {
+    <T> Runnable call(Request request, Function<byte[], T> read, ActionListener<T> done) {
         if (calls.tryAcquire() == false) {
             done.onFailure(new Failure("busy", "is busy"));
-            return;
+            return () -> { };
         }
         if (breaker.admit() == false) {
             calls.release();
             done.onFailure(new Failure("breaker_open", "failed too often"));
-            return;
+            return () -> { };
         }
-        Call<T> call = new Call<>(body, maxAnswer, longQuery, done);
-        call.timer = scheduler.apply((long) config.timeout(), () -> plugin.pool.execute(call::timeOut));
+        Call<T> call = new Call<>(request, done);
+        call.timer = scheduler.apply((long) request.timeout(), () -> plugin.pool.execute(call::timeOut));
         plugin.pool.execute(() -> call.run(read));
+        return () -> plugin.pool.execute(call::cancel);
+    }
+
+    /** After so many milliseconds. */
+    Scheduler.ScheduledCancellable after(long milliseconds, Runnable then) {
+        return scheduler.apply(milliseconds, () -> plugin.pool.execute(then));
     }
 
     /**
@@ -79,9 +92,7 @@ final class ScoringClient {
      * that, or when no byte comes for the time of one more timeout.
      */
     private final class Call<T> {
-        private final byte[] body;
-        private final int maxAnswer;
-        private final boolean longQuery;
+        private final Request request;
         private final ActionListener<T> done;
         private final long start = System.nanoTime();
         private final AtomicBoolean isEnded = new AtomicBoolean();
@@ -89,10 +100,8 @@ final class ScoringClient {
         private volatile HttpURLConnection connection;
         private volatile Scheduler.ScheduledCancellable timer;
 
-        Call(byte[] body, int maxAnswer, boolean longQuery, ActionListener<T> done) {
-            this.body = body;
-            this.maxAnswer = maxAnswer;
-            this.longQuery = longQuery;
+        Call(Request request, ActionListener<T> done) {
+            this.request = request;
             this.done = done;
         }
 
@@ -102,7 +111,7 @@ final class ScoringClient {
             try {
                 result = read.apply(post());
             } catch (Throwable e) {
-                failure = failure(e);
+                failure = failure(e, request.timeout());
             }
             timer.cancel();
             calls.release();
@@ -112,7 +121,20 @@ final class ScoringClient {
         /** End the search. Closing a connection can wait for a byte of its answer, so this comes last. */
         void timeOut() {
             isLate = true;
-            end(null, failure(new SocketTimeoutException()));
+            end(null, failure(new SocketTimeoutException(), request.timeout()));
+            disconnect();
+        }
+
+        /** The search has ended: nobody waits for the result. */
+        void cancel() {
+            if (isEnded.compareAndSet(false, true)) {
+                isLate = true;
+                done.onFailure(new Failure("cancelled", "is no longer waited for"));
+                disconnect();
+            }
+        }
+
+        private void disconnect() {
             HttpURLConnection waiting = connection;
             if (waiting != null) {
                 waiting.disconnect();
@@ -123,8 +145,13 @@ final class ScoringClient {
             if (isEnded.compareAndSet(false, true) == false) {
                 return;
             }
-            breaker.count(failure, longQuery);
-            plugin.stats.called(System.nanoTime() - start);
+            boolean isOlderService = request.isScoring() == false && failure != null && failure.reason.equals("status_404");
+            if (isOlderService == false) {
+                breaker.count(failure, request.longQuery());
+            }
+            if (request.isScoring()) {
+                plugin.stats.called(System.nanoTime() - start);
+            }
             if (failure == null) {
                 done.onResponse(result);
             } else {
@@ -137,17 +164,17 @@ final class ScoringClient {
          * idle connections, and sends again if the service has closed one.
          */
         private byte[] post() throws IOException {
-            HttpURLConnection call = (HttpURLConnection) config.url().toURL().openConnection(Proxy.NO_PROXY);
+            HttpURLConnection call = (HttpURLConnection) config.url(request.path()).toURL().openConnection(Proxy.NO_PROXY);
             connection = call;
             call.setInstanceFollowRedirects(false);
-            call.setConnectTimeout(config.timeout());
-            call.setReadTimeout(config.timeout());
-            call.setRequestProperty("Content-Type", "application/octet-stream");
+            call.setConnectTimeout(request.timeout());
+            call.setReadTimeout(request.timeout());
+            call.setRequestProperty("Content-Type", request.isScoring() ? "application/octet-stream" : "application/json");
             if (plugin.token != null) {
                 call.setRequestProperty("Authorization", "Bearer " + plugin.token);
             }
             call.setDoOutput(true); // buffered, so that head and body are sent together
-            call.getOutputStream().write(body);
+            call.getOutputStream().write(request.body());
             int status = call.getResponseCode();
             try (InputStream stream = status < 400 ? call.getInputStream() : call.getErrorStream()) {
                 byte[] answer = stream == null ? new byte[0] : answer(stream);
@@ -163,7 +190,7 @@ final class ScoringClient {
             byte[] bytes = new byte[1 << 13];
             for (int count = stream.read(bytes); count >= 0; count = stream.read(bytes)) {
                 answer.write(bytes, 0, count);
-                boolean tooLarge = answer.size() > maxAnswer;
+                boolean tooLarge = answer.size() > request.maxAnswer();
                 if (isLate || tooLarge) {
                     connection.disconnect(); // the rest is never read
                 }
@@ -178,10 +205,10 @@ final class ScoringClient {
         }
     }
 
-    private Failure failure(Throwable error) {
+    private static Failure failure(Throwable error, int timeout) {
         return switch (error) {
             case Failure known -> known;
-            case SocketTimeoutException e -> new Failure("timeout", "did not answer in " + config.timeout() + " ms");
+            case SocketTimeoutException e -> new Failure("timeout", "did not answer in " + timeout + " ms");
             case ConnectException e -> new Failure("refused", "cannot be reached: " + e.getMessage());
             case UnknownHostException e -> new Failure("refused", "cannot be reached: unknown host " + e.getMessage());
             case IOException e -> new Failure("connection", "broke the connection: " + e.getMessage());

@@ -16,19 +16,72 @@ import org.opensearch.search.SearchHit;
 import rerank.opensearch.ScoringClient.Failure;
 
 /**
- * The candidates of one search, and the body of the call that asks for their scores (docs/reference/hook-protocol.md). rest:
- * hits after them, in the order of the first stage.
+ * The candidates of one search, and the body of the call that asks for their scores (docs/reference/hook-protocol.md). first:
+ * number of candidates that the query has found; the others were added. rest: hits of the query after them, in the order of the
+ * first stage.
  */
-record ScoringRequest(SearchPlan plan, List<SearchHit> hits, List<SearchHit> rest) {
+record ScoringRequest(SearchPlan plan, List<SearchHit> hits, int first, List<SearchHit> rest) {
     /** Bytes of a long query: if its call fails, the failure of the service is not counted. */
     static final int LONG_QUERY = 1 << 14;
     /** Bytes of score, shard, sequence number and primary term of a hit. */
     private static final int NUMBERS = 28;
 
-    static ScoringRequest of(SearchPlan plan, SearchHit[] found) {
-        List<SearchHit> all = Arrays.asList(found);
-        int depth = Math.min(found.length, plan.depth);
-        return new ScoringRequest(plan, all.subList(0, depth), all.subList(depth, found.length));
+    static ScoringRequest of(SearchPlan plan, SearchHit[] found, Added added) {
+        // With aggregations, the search has also found documents that its query does not match.
+        List<SearchHit> all = plan.united == null || added.unmatched().isEmpty() ? Arrays.asList(found)
+            : Arrays.stream(found).filter(hit -> added.unmatched().contains(Added.Place.of(hit)) == false).toList();
+        int depth = Math.min(all.size(), plan.depth);
+        List<SearchHit> first = all.subList(0, depth), rest = all.subList(depth, all.size());
+        if (added.hits().isEmpty()) {
+            return new ScoringRequest(plan, first, depth, rest);
+        }
+        Set<Added.Place> places = new HashSet<>();
+        first.forEach(hit -> places.add(Added.Place.of(hit)));
+        List<SearchHit> hits = new ArrayList<>(first);
+        added.hits().stream().filter(hit -> places.add(Added.Place.of(hit))).forEach(hits::add);
+        return new ScoringRequest(plan, hits, depth, rest);
+    }
+
+    /** Whether the hits have candidates that were added. */
+    boolean hasAdded() {
+        return first < hits.size();
+    }
+
+    /**
+     * The candidates in the answered order, or in the order of the first stage without added ones, then the other hits of the
+     * query. An added document that was scored is not among the others.
+     */
+    List<ScoringResponse.Hit> ranked(List<ScoringResponse.Hit> answered, boolean withRest) {
+        List<ScoringResponse.Hit> ranked = new ArrayList<>();
+        if (answered == null) {
+            hits.subList(0, first).forEach(hit -> ranked.add(new ScoringResponse.Hit(ranked.size(), hit.getScore())));
+        } else {
+            ranked.addAll(answered);
+        }
+        if (withRest) {
+            Set<Added.Place> places = new HashSet<>();
+            ranked.stream().filter(hit -> hit.position() >= first).forEach(hit -> places.add(Added.Place.of(at(hit.position()))));
+            for (int i = 0; i < rest.size(); i++) {
+                if (places.contains(Added.Place.of(rest.get(i))) == false) {
+                    ranked.add(new ScoringResponse.Hit(hits.size() + i, rest.get(i).getScore()));
+                }
+            }
+        }
+        if (answered == null && plan.united != null) { // the total and the aggregations of the search count them
+            Set<Added.Place> places = new HashSet<>();
+            rest.forEach(hit -> places.add(Added.Place.of(hit)));
+            for (int i = first; i < hits.size(); i++) {
+                if (places.contains(Added.Place.of(hits.get(i))) == false) {
+                    ranked.add(new ScoringResponse.Hit(i, hits.get(i).getScore()));
+                }
+            }
+        }
+        return ranked;
+    }
+
+    /** Whether a hit was added, and the query does not match it. */
+    boolean isUnmatched(ScoringResponse.Hit hit, Added added) {
+        return hit.position() >= first && hit.position() < hits.size() && added.unmatched().contains(Added.Place.of(at(hit.position())));
     }
 
     /** A candidate, or another hit. */
@@ -108,6 +161,9 @@ record ScoringRequest(SearchPlan plan, List<SearchHit> hits, List<SearchHit> res
             json.rawField("query", new ByteArrayInputStream(query), MediaTypeRegistry.JSON);
             json.field("rerank", plan.ext.values.isEmpty() ? null : plan.ext.values);
             json.field("hits", hits.size());
+            if (plan.retrieval != null) {
+                json.field("first", first);
+            }
             if (plan.idsOnly == false && withNames) {
                 json.field("ids", hits.stream().map(SearchHit::getId).toList());
             }

@@ -17,8 +17,15 @@ record ScoringResponse(String outcome, String reason, List<Hit> hits, RequestedF
         Map.of("weights", Map.class, "experiment", Map.class, "without_features", Map.class, "unknown_categories", List.class, "removed", Integer.class);
     private static final Pattern PLAIN = Pattern.compile("[^*?,.\\s]{1,200}");
 
-    /** position: in the order of the first stage. signals: its explanation, or null. relevance: its probability, or null. */
-    record Hit(int position, float score, Object signals, Object relevance) { }
+    /**
+     * position: in the order of the call. signals: its explanation, or null. relevance: its probability, or null. foundBy: names of
+     * the rankers that retrieve it, or null.
+     */
+    record Hit(int position, float score, Object signals, Object relevance, Object foundBy) {
+        Hit(int position, float score) {
+            this(position, score, null, null, null);
+        }
+    }
 
     /**
      * Fields to send with a call. features: stored values of each hit. ids: ids of the hits. The service cannot name other
@@ -67,7 +74,8 @@ record ScoringResponse(String outcome, String reason, List<Hit> hits, RequestedF
         if (removes && answer.get("removed") instanceof Integer == false) {
             return new ScoringResponse("passed", "the service has no min_score", null, requested, Map.of()); // an older service
         }
-        int size = removes ? sent - (Integer) answer.get("removed") : sent, begin = Protocol.FRAME + length;
+        int dropped = answer.get("dropped") instanceof Integer number && number >= 0 ? number : 0; // beyond the depth of a ranker
+        int size = sent - dropped - (removes ? (Integer) answer.get("removed") : 0), begin = Protocol.FRAME + length;
         List<Hit> hits = hits(ByteBuffer.wrap(bytes, begin, bytes.length - begin), sent, size, answer);
         Comparator<Hit> best = Comparator.comparing(Hit::score).reversed(); // stable: equal scores stay as answered
         hits.sort(byPosition ? best.thenComparing(Hit::position) : best);
@@ -101,6 +109,7 @@ record ScoringResponse(String outcome, String reason, List<Hit> hits, RequestedF
             throw new Failure("bad_answer", "did not answer " + size + " places and scores");
         }
         List<?> signals = list(answer, "signals", size), relevance = list(answer, "relevance", size);
+        List<?> foundBy = list(answer, "found_by", size);
         BitSet found = new BitSet(sent);
         List<Hit> hits = new ArrayList<>(size);
         for (int i = 0, begin = numbers.position(); i < size; i++) {
@@ -110,7 +119,7 @@ record ScoringResponse(String outcome, String reason, List<Hit> hits, RequestedF
                 throw new Failure("bad_answer", "answered a place twice, an unknown place, or a score that is no finite number");
             }
             found.set(position);
-            hits.add(new Hit(position, score, signals.get(i), relevance.get(i)));
+            hits.add(new Hit(position, score, signals.get(i), relevance.get(i), foundBy.get(i)));
         }
         return hits;
     }

@@ -12,17 +12,21 @@ import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.Consumer;
 import java.util.stream.Stream;
 import org.apache.lucene.search.BooleanClause;
+import org.apache.lucene.search.TotalHits;
 import org.opensearch.action.search.SearchRequest;
+import org.opensearch.cluster.metadata.IndexMetadata;
 import org.opensearch.common.regex.Regex;
 import org.opensearch.common.settings.Settings;
 import org.opensearch.core.xcontent.ToXContentObject;
 import org.opensearch.core.xcontent.XContentBuilder;
 import org.opensearch.index.IndexSettings;
+import org.opensearch.index.query.BoolQueryBuilder;
 import org.opensearch.index.query.QueryBuilder;
 import org.opensearch.index.query.QueryBuilderVisitor;
 import org.opensearch.index.query.QueryBuilders;
 import org.opensearch.search.builder.SearchSourceBuilder;
 import org.opensearch.search.fetch.StoredFieldsContext;
+import org.opensearch.search.internal.SearchContext;
 import org.opensearch.search.fetch.subphase.FieldAndFormat;
 import org.opensearch.search.sort.*;
 
@@ -63,6 +67,18 @@ final class SearchPlan implements ToXContentObject {
     /** Of the stack and the names of the indices, which can be long. */
     UUID key;
     int indices; // number of searched indices
+    int shards; // their shards
+    /** The documents that the rankers of the stack retrieve; null: the pipeline or the search does not add them. */
+    Retrieval retrieval;
+    /** The query of a search for candidates that also finds these documents, or null. */
+    QueryBuilder united;
+    int unitedSize; // most of these documents
+    String[] searchedIndices;
+    String searchedRouting;
+    /** Whether documents were added, which the query may not match. */
+    boolean hasAdded;
+    /** What was added, or why nothing, for an explanation. */
+    Map<String, Object> addedReport = Map.of();
     Groups groups; // of a search with collapse that can be reranked; null: none
     ScoringResponse.RequestedFields requested = ScoringResponse.RequestedFields.NONE;
     /** Fields that are fetched only for the service. */
@@ -116,7 +132,7 @@ final class SearchPlan implements ToXContentObject {
             : sorted(user.sorts()) ? "sort"
             : user.pointInTimeBuilder() != null && breaksTies() ? "pit" // search_after needs the order of the first stage
             : user.storedFields() != null && user.storedFields().fetchFields() == false ? "no_ids" // _none_
-            : from >= depth && minScore == null ? "window" // the page begins after the candidates
+            : from >= depth && minScore == null && (retrieval == null || retrieval.reason != null) ? "window" // after the candidates
             : null;
     }
 
@@ -141,6 +157,7 @@ final class SearchPlan implements ToXContentObject {
         int mostFields = Integer.MAX_VALUE;
         for (Settings index : indices) {
             depth = Math.min(depth, IndexSettings.MAX_RESULT_WINDOW_SETTING.get(index));
+            shards += IndexMetadata.INDEX_NUMBER_OF_SHARDS_SETTING.get(index);
             mostFields = Math.min(mostFields, IndexSettings.MAX_DOCVALUE_FIELDS_SEARCH_SETTING.get(index));
         }
         String named = ext.text("stack");
@@ -191,7 +208,7 @@ final class SearchPlan implements ToXContentObject {
 
     /** The search for the candidates. */
     SearchSourceBuilder candidates() {
-        SearchSourceBuilder source = (idsOnly ? withoutFields() : user.shallowCopy()).from(0).size(groups == null ? Math.max(depth, from + size) : depth)
+        SearchSourceBuilder source = (idsOnly ? withoutFields() : user.shallowCopy()).from(0).size(groups == null ? Math.max(depth, from + size) + unitedSize : depth)
             .seqNoAndPrimaryTerm(true);
         if (breaksTies()) {
             source.trackScores(true);
@@ -250,6 +267,41 @@ final class SearchPlan implements ToXContentObject {
         return source.query(sent.source().query()).postFilter(sent.source().postFilter());
     }
 
+    /** The number of hits of the query and of added documents that it does not match. counted: of the search; null: not requested. */
+    TotalHits total(TotalHits counted, int unmatched) {
+        if (counted == null || united != null || unmatched == 0 || counted.relation() != TotalHits.Relation.EQUAL_TO) {
+            return counted;
+        }
+        int limit = user.trackTotalHitsUpTo() == null ? SearchContext.DEFAULT_TRACK_TOTAL_HITS_UP_TO : user.trackTotalHitsUpTo();
+        long sum = counted.value() + unmatched;
+        return sum > limit ? new TotalHits(limit, TotalHits.Relation.GREATER_THAN_OR_EQUAL_TO)
+            : new TotalHits(sum, TotalHits.Relation.EQUAL_TO);
+    }
+
+    /** The search for added documents, with the parts of the candidates that the response needs. */
+    SearchSourceBuilder addedDocuments(QueryBuilder which) {
+        SearchSourceBuilder source = new SearchSourceBuilder().query(which).trackTotalHits(false).seqNoAndPrimaryTerm(true)
+            .timeout(user.timeout());
+        if (idsOnly) {
+            source.storedFields(StoredFieldsContext.fromList(List.of("_none_"))).fetchSource(false);
+        } else {
+            source.fetchSource(user.fetchSource()).version(user.version()).storedFields(user.storedFields())
+                .highlighter(user.highlighter()).explain(user.explain()).includeNamedQueriesScores(user.includeNamedQueriesScore());
+            each(user.docValueFields(), field -> source.docValueField(field.field, field.format));
+            each(user.fetchFields(), field -> source.fetchField(field.field, field.format));
+            each(user.scriptFields(), field -> source.scriptField(field.fieldName(), field.script(), field.ignoreFailure()));
+        }
+        if (breaksTies()) {
+            each(user.sorts(), source::sort);
+            source.trackScores(true);
+        }
+        each(user.indexBoosts(), boost -> source.indexBoost(boost.getIndex(), boost.getBoost()));
+        List<FieldAndFormat> own = source.docValueFields() == null ? List.of() : source.docValueFields();
+        added.stream().filter(field -> own.stream().noneMatch(asked -> asked.field.equals(field))).toList()
+            .forEach(source::docValueField);
+        return source;
+    }
+
     /** The search for the documents of the page, with the fields that the user requested. */
     SearchSourceBuilder documents(QueryBuilder which) {
         SearchSourceBuilder source = new SearchSourceBuilder().query(which).trackTotalHits(false).fetchSource(user.fetchSource())
@@ -258,7 +310,8 @@ final class SearchPlan implements ToXContentObject {
         each(user.fetchFields(), field -> source.fetchField(field.field, field.format));
         each(user.scriptFields(), field -> source.scriptField(field.fieldName(), field.script(), field.ignoreFailure()));
         if (byQuery) {
-            source.query(user.query() == null ? which : QueryBuilders.boolQuery().must(user.query()).filter(which))
+            BoolQueryBuilder both = QueryBuilders.boolQuery().filter(which);
+            source.query(user.query() == null ? which : hasAdded ? both.should(user.query()) : both.must(user.query()))
                 .highlighter(user.highlighter()).includeNamedQueriesScores(user.includeNamedQueriesScore());
         }
         return groups == null ? source : groups.with(source);

@@ -13,6 +13,8 @@ final class Stats {
     private final Map<String, LongAdder> passed = new ConcurrentHashMap<>(), failed = new ConcurrentHashMap<>();
     private final LongAdder calls = new LongAdder(), nanos = new LongAdder();
     private final LongAdder shadowed = new LongAdder(), moved = new LongAdder(), shadowNanos = new LongAdder();
+    private final LongAdder retrieved = new LongAdder(), added = new LongAdder(), addedNanos = new LongAdder();
+    private final Map<String, LongAdder> notAdded = new ConcurrentHashMap<>();
     private final LongAccumulator slowest = new LongAccumulator(Math::max, 0);
 
     void called(long took) {
@@ -28,6 +30,16 @@ final class Stats {
         moved.add(ofTen);
     }
 
+    /** A search through a pipeline that retrieves. documents: added to its candidates. reason: why none was, or null. */
+    void retrieved(int documents, String reason, long took) {
+        retrieved.increment();
+        added.add(documents);
+        addedNanos.add(took);
+        if (reason != null) {
+            notAdded.computeIfAbsent(reason, r -> new LongAdder()).increment();
+        }
+    }
+
     /** outcome: reranked, passed or failed; the last two have a reason. */
     void count(String outcome, String reason) {
         Map<String, LongAdder> counters = outcome.equals("passed") ? passed : failed;
@@ -36,11 +48,13 @@ final class Stats {
     }
 
     Map<String, Object> read(String node) {
-        Map<String, Long> passes = new TreeMap<>(), failures = new TreeMap<>();
+        Map<String, Long> passes = new TreeMap<>(), failures = new TreeMap<>(), none = new TreeMap<>();
+        notAdded.forEach((reason, counter) -> none.put(reason, counter.sum()));
         passed.forEach((reason, counter) -> passes.put(reason, counter.sum()));
         failed.forEach((reason, counter) -> failures.put(reason, counter.sum()));
         return new TreeMap<>(Map.of("node", node, "reranked", reranked.sum(), "removed", removed.sum(),
             "passed", passes, "failed", failures, "breaker_opened", breakerOpened.sum(),
+            "added", Map.of("searches", retrieved.sum(), "documents", added.sum(), "total_ms", addedNanos.sum() / 1e6, "none", none),
             "shadow", Map.of("count", shadowed.sum(), "moved", moved.sum(), "total_ms", shadowNanos.sum() / 1e6),
             "calls", Map.of("count", calls.sum(), "total_ms", nanos.sum() / 1e6, "max_ms", slowest.get() / 1e6)));
     }

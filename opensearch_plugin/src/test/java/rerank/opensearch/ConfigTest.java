@@ -24,18 +24,20 @@ class ConfigTest {
     @Test
     void defaults() {
         URI url = URI.create("http://127.0.0.1:8080/v1/hook");
-        assertEquals(new Config(url, null, List.of(), false, 100, 3, null, 1_000, false, true, false, 128, 5, 5_000), read(Map.of()));
+        assertEquals(new Config(url, null, List.of(), false, 100, 3, null, 1_000, false, true, false, List.of(), false, 128, 5, 5_000), read(Map.of()));
     }
 
     @Test
     void everySettingIsRead() {
         Map<String, Object> settings = new HashMap<>(Map.of("url", "https://host/path//", "stack", "tfidf,text", "depth", 200,
             "timeout", 50, "on_failure", "error", "fetch", "candidates", "max_connections", 1, "breaker_failures", 2, "breaker_pause", 3));
-        settings.putAll(Map.of("stacks", List.of("bm25", "text*0.5 + field:year*0.5"), "raw_values", true, "min_score", 0.5, "collapse_factor", 2));
+        settings.putAll(Map.of("stacks", List.of("bm25", "text*0.5 + field:year*0.5"), "raw_values", true, "min_score", 0.5, "collapse_factor", 2,
+            "retrieve", true, "words", List.of("body")));
         Config config = read(settings);
         assertEquals(new Config(
-            URI.create("https://host/path/v1/hook"), "tfidf,text", List.of("bm25", "text*0.5+field:year*0.5"), true, 200, 2, 0.5, 50, true, false, false, 1, 2, 3), config);
+            URI.create("https://host/path/v1/hook"), "tfidf,text", List.of("bm25", "text*0.5+field:year*0.5"), true, 200, 2, 0.5, 50, true, false, true, List.of("body"), false, 1, 2, 3), config);
         assertTrue(read(Map.of("shadow", true)).shadow());
+        assertEquals(URI.create("https://host/path/v1/retrieve"), config.url(Protocol.RETRIEVE_PATH));
     }
 
     @ParameterizedTest

@@ -61,8 +61,8 @@ class GroupsTest {
             }
             return hit;
         }).toList();
-        List<ScoringResponse.Hit> ranked = List.of(5, 4, 3, 2, 1, 0).stream().map(i -> new ScoringResponse.Hit(i, -i, null, null)).toList();
-        ScoringRequest request = new ScoringRequest(null, hits.subList(0, 4), hits.subList(4, 6));
+        List<ScoringResponse.Hit> ranked = List.of(5, 4, 3, 2, 1, 0).stream().map(i -> new ScoringResponse.Hit(i, -i)).toList();
+        ScoringRequest request = new ScoringRequest(null, hits.subList(0, 4), 4, hits.subList(4, 6));
         assertEquals(List.of(5, 4, 3, 2), new Groups("tag").first(ranked, request).stream().map(ScoringResponse.Hit::position).toList());
         assertTrue(new Groups("tag").areSingle(hits.toArray(SearchHit[]::new)));
         hits.get(2).setDocumentField("tag", new DocumentField("tag", List.of("x", "y")));

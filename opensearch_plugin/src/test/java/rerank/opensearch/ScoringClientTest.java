@@ -27,6 +27,11 @@ class ScoringClientTest {
     private final List<HttpServer> servers = new ArrayList<>();
     private final Set<InetSocketAddress> clients = ConcurrentHashMap.newKeySet();
     private RerankPlugin plugin;
+    private int timeout; // of the last service
+
+    private ScoringClient.Request request(int most, boolean longQuery) {
+        return new ScoringClient.Request(Protocol.PATH, new byte[] {1}, timeout, most, longQuery);
+    }
 
     @BeforeEach
     void makePlugin() {
@@ -71,6 +76,7 @@ class ScoringClientTest {
             "timeout", 60_000, "breaker_failures", 2, "breaker_pause", 60_000));
         config.putAll(more);
         Config read = ConfigTest.read(config);
+        timeout = read.timeout();
         return new ScoringClient(read, true, plugin, (millis, task) -> {
             Future<?> timer = schedule.apply(millis, task);
             return new Scheduler.ScheduledCancellable() {
@@ -104,7 +110,7 @@ class ScoringClientTest {
 
     private String[] call(ScoringClient service, int most, boolean longQuery, Function<byte[], String> read) throws Exception {
         CompletableFuture<String[]> done = new CompletableFuture<>();
-        service.call(new byte[] {1}, most, longQuery, read, new ActionListener<>() {
+        service.call(request(most, longQuery), read, new ActionListener<>() {
             @Override
             public void onResponse(String answer) {
                 done.complete(new String[] {answer, Thread.currentThread().getName()});
@@ -149,7 +155,7 @@ class ScoringClientTest {
             List<CompletableFuture<String>> calls = new ArrayList<>();
             for (int i = 0; i < 12; i++) {
                 CompletableFuture<String> done = new CompletableFuture<>();
-                service.call(new byte[] {1}, 1_000, false, bytes -> "fine", ActionListener.wrap(done::complete, done::completeExceptionally));
+                service.call(request(1_000, false), bytes -> "fine", ActionListener.wrap(done::complete, done::completeExceptionally));
                 calls.add(done);
             }
             for (CompletableFuture<String> done : calls) {
@@ -194,7 +200,7 @@ class ScoringClientTest {
             return timers.schedule(() -> { }, 0, TimeUnit.MILLISECONDS);
         });
         CompletableFuture<String> result = new CompletableFuture<>();
-        service.call(new byte[] {1}, Integer.MAX_VALUE, false, bytes -> "fine",
+        service.call(request(Integer.MAX_VALUE, false), bytes -> "fine",
             ActionListener.wrap(result::complete, e -> result.complete(((Failure) e).reason)));
         begun.get(60, TimeUnit.SECONDS);
         timeout.get(60, TimeUnit.SECONDS).run();

@@ -51,7 +51,7 @@ class ScoringRequestTest {
     private record Body(Map<String, Object> head, ByteBuffer numbers, byte[] rows) {
         static Body of(SearchPlan plan, SearchHit... found) throws IOException {
             plan.candidates(); // sets the fields that are fetched for the service
-            ScoringRequest hits = ScoringRequest.of(plan, found);
+            ScoringRequest hits = ScoringRequest.of(plan, found, Added.none(null));
             byte[] body = hits.body(hits.query(), 1_000, new NoopCircuitBreaker("memory"));
             hits.strip();
             int length = ByteBuffer.wrap(body).getInt(), begin = 4 + length;
@@ -121,7 +121,7 @@ class ScoringRequestTest {
     void hitsAfterTheDepthAreNotSent() throws IOException {
         plan.depth = 2;
         SearchHit[] found = {hit("books", "a", 3, Map.of()), hit("books", "b", 2, Map.of()), hit("books", "c", 1, Map.of())};
-        ScoringRequest hits = ScoringRequest.of(plan, found);
+        ScoringRequest hits = ScoringRequest.of(plan, found, Added.none(null));
         assertEquals(Arrays.asList(found).subList(0, 2), hits.hits());
         assertSame(found[2], hits.at(2));
     }

@@ -1,0 +1,48 @@
+package rerank.opensearch;
+
+import java.util.Arrays;
+import java.util.List;
+import java.util.Set;
+import java.util.stream.Collectors;
+import org.opensearch.action.search.SearchResponse;
+import org.opensearch.core.index.shard.ShardId;
+import org.opensearch.search.SearchHit;
+
+/**
+ * Documents that the rankers of a stack retrieve for a search. hits: visible to the user, and meeting the conditions of the
+ * query. unmatched: those that the query does not match. reason: why there are none, or null.
+ */
+record Added(List<SearchHit> hits, Set<Place> unmatched, String reason) {
+    /** Name of the user's query in the search for these documents. */
+    static final String MATCHED = "rerank_stack.matched";
+
+    /** The place of a document, until it changes. */
+    record Place(ShardId shard, long seqNo, long primaryTerm) {
+        static Place of(SearchHit hit) {
+            return new Place(hit.getShard().getShardId(), hit.getSeqNo(), hit.getPrimaryTerm());
+        }
+    }
+
+    static Added none(String reason) {
+        return new Added(List.of(), Set.of(), reason);
+    }
+
+    /** isNamed: whether the query has the name {@link #MATCHED}; otherwise, a document that it matches has a score above 0. */
+    static Added of(SearchResponse response, Nearest nearest, boolean isNamed) {
+        List<SearchHit> hits = Arrays.stream(response.getHits().getHits())
+            .filter(hit -> nearest.uuids().contains(hit.getShard().getShardId().getIndex().getUUID())).toList();
+        Set<Place> unmatched = hits.stream()
+            .filter(hit -> (isNamed ? Arrays.asList(hit.getMatchedQueries()).contains(MATCHED) : hit.getScore() > 0) == false)
+            .map(Place::of).collect(Collectors.toSet());
+        if (isNamed) {
+            hits.forEach(Added::removeName);
+        }
+        return new Added(hits, unmatched, null);
+    }
+
+    private static void removeName(SearchHit hit) {
+        var scores = hit.getMatchedQueriesAndScores().entrySet().stream().filter(entry -> entry.getKey().equals(MATCHED) == false)
+            .collect(Collectors.toMap(entry -> entry.getKey(), entry -> entry.getValue()));
+        hit.matchedQueriesWithScores(scores);
+    }
+}

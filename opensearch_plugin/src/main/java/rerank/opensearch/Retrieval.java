@@ -1,0 +1,332 @@
+package rerank.opensearch;
+
+import static org.opensearch.action.support.ContextPreservingActionListener.wrapPreservingContext;
+
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Map;
+import java.util.Objects;
+import java.util.Set;
+import org.apache.logging.log4j.LogManager;
+import org.apache.logging.log4j.Logger;
+import org.opensearch.action.StepListener;
+import org.opensearch.action.search.SearchRequest;
+import org.opensearch.action.search.SearchResponse;
+import org.opensearch.common.xcontent.LoggingDeprecationHandler;
+import org.opensearch.common.xcontent.XContentHelper;
+import org.opensearch.common.xcontent.json.JsonXContent;
+import org.opensearch.core.action.ActionListener;
+import org.opensearch.core.common.bytes.BytesReference;
+import org.opensearch.core.xcontent.ToXContent;
+import org.opensearch.core.xcontent.XContentBuilder;
+import org.opensearch.core.xcontent.XContentParser;
+import org.opensearch.index.query.AbstractQueryBuilder;
+import org.opensearch.index.query.BoolQueryBuilder;
+import org.opensearch.index.query.QueryBuilder;
+import org.opensearch.index.query.QueryBuilders;
+import org.opensearch.search.builder.SearchSourceBuilder;
+import org.opensearch.search.internal.SearchContext;
+import rerank.opensearch.ScoringClient.Failure;
+
+/**
+ * Finds the documents that the rankers of a stack retrieve for one search, while its candidates are searched. The service names
+ * them; a second search of the user, with his rights and under the conditions of his query, finds them. Every failure only
+ * means that nothing is added.
+ */
+final class Retrieval {
+    private static final Logger logger = LogManager.getLogger(Retrieval.class);
+    /** Queries that score every document that they match above 0. */
+    private static final Set<String> POSITIVE = Set.of("match", "match_phrase", "match_phrase_prefix", "match_bool_prefix",
+        "multi_match", "combined_fields", "query_string", "simple_query_string");
+    private static final String HYBRID = "hybrid";
+    private static final long WATCH = 100; // milliseconds between two looks at the search of the user
+
+    private final SearchPlan plan;
+    private final RerankPlugin plugin;
+    private final StepListener<Nearest> nearest = new StepListener<>();
+    private final StepListener<Added> added = new StepListener<>();
+    /** The query and the conditions of the search that was planned. */
+    private final Conditioned planned;
+    /** Why nothing can be added to this search, or null. */
+    final String reason;
+    /** Whether the candidates search also finds these documents, so that aggregations count them. */
+    final boolean isUnion;
+    private final long begin = System.nanoTime();
+    private volatile boolean isNamed; // or the service has failed
+    private volatile Runnable cancelCall = () -> { };
+    private volatile long waited; // nanoseconds before the candidates search
+
+    /** A query, its JSON, and its conditions with the post filter. */
+    private record Conditioned(QueryBuilder query, QueryBuilder postFilter, byte[] bytes, Object json, List<Object> conditions,
+                               List<Object> all) {
+        static Conditioned of(SearchSourceBuilder source, List<String> wordFields) throws IOException {
+            byte[] bytes = bytes(source.query());
+            Object json = source.query() == null ? Map.of("match_all", Map.of()) : map(bytes);
+            List<Object> conditions = Conditions.of(json, wordFields), all = new ArrayList<>(conditions);
+            if (source.postFilter() != null) {
+                all.add(map(bytes(source.postFilter())));
+            }
+            return new Conditioned(source.query(), source.postFilter(), bytes, json, conditions, all);
+        }
+
+        private static byte[] bytes(QueryBuilder query) throws IOException {
+            try (XContentBuilder json = JsonXContent.contentBuilder()) {
+                (query == null ? QueryBuilders.matchAllQuery() : query).toXContent(json, ToXContent.EMPTY_PARAMS);
+                return BytesReference.toBytes(BytesReference.bytes(json));
+            }
+        }
+
+        private static Map<String, Object> map(byte[] bytes) {
+            return XContentHelper.convertToMap(JsonXContent.jsonXContent, bytes, 0, bytes.length, true);
+        }
+    }
+
+    Retrieval(SearchPlan plan, RerankPlugin plugin) {
+        this.plan = plan;
+        this.plugin = plugin;
+        String why = refusal(plan.user, plan);
+        Conditioned query = null;
+        if (why == null) {
+            try {
+                query = Conditioned.of(plan.user, plan.asker.config.words());
+                why = query.bytes.length > Protocol.LONGEST_QUERY ? "query_too_long" : null;
+            } catch (Conditions.UnknownException e) {
+                why = "conditions";
+            } catch (IOException | RuntimeException e) {
+                logger.warn("the conditions of a search cannot be read", e);
+                why = "error";
+            }
+        }
+        planned = query;
+        reason = why;
+        isUnion = plan.user.aggregations() != null;
+    }
+
+    /** Why nothing can be added to such a search, or null. */
+    private static String refusal(SearchSourceBuilder source, SearchPlan plan) {
+        return source.minScore() != null ? "min_score"
+            : source.rescores() != null && source.rescores().isEmpty() == false ? "rescore"
+            : source.terminateAfter() != SearchContext.DEFAULT_TERMINATE_AFTER ? "terminate_after"
+            : source.pointInTimeBuilder() != null ? "pit"
+            : plan.user.collapse() != null ? "collapse"
+            : source.aggregations() != null && HYBRID.equals(name(source.query())) ? "aggregations" // it cannot be in a bool
+            : plan.indices == 0 ? "indices" // of other clusters
+            : null;
+    }
+
+    private static String name(QueryBuilder query) {
+        return query == null ? null : query.getName();
+    }
+
+    /** Ask the service, and search for the documents that it names. */
+    void begin() {
+        if (reason != null) {
+            added.onResponse(Added.none(reason));
+            return;
+        }
+        byte[] body;
+        try {
+            body = body();
+        } catch (IOException | RuntimeException e) {
+            logger.warn("the documents of rankers cannot be requested", e);
+            added.onResponse(Added.none("error"));
+            return;
+        }
+        ActionListener<Nearest> answered = wrapPreservingContext(RerankProcessor.ending(added, nearest::onResponse, nearest::onFailure),
+            plugin.threadContext);
+        SearchRequest search = new SearchRequest(plan.request); // later processors can change the request
+        nearest.whenComplete(found -> isNamed = true, e -> isNamed = true);
+        nearest.whenComplete(found -> search(found, planned, search, added),
+            e -> added.onResponse(Added.none(Failure.of(e).reason)));
+        ScoringClient.Request request = new ScoringClient.Request(Protocol.RETRIEVE_PATH, body,
+            Math.max(plan.asker.config.timeout() / 2, 1), 4_000_000, body.length > ScoringRequest.LONG_QUERY);
+        cancelCall = plan.asker.service.call(request, Nearest::read, answered);
+        watch();
+    }
+
+    /** End the call with the search of the user: a search that waits for it is not told that it was cancelled. */
+    private void watch() {
+        plan.asker.service.after(WATCH, () -> {
+            if (isNamed == false) {
+                if (plan.attempt != null && plan.attempt.isCancelled()) {
+                    end();
+                } else {
+                    watch();
+                }
+            }
+        });
+    }
+
+    private byte[] body() throws IOException {
+        try (XContentBuilder json = JsonXContent.contentBuilder()) {
+            json.startObject().field("stack", plan.stack).field("stack_allowed", plan.isStackAllowed).field("first", plan.depth);
+            json.field("conditions", planned.all.isEmpty() == false && isUnion == false);
+            json.field("query", planned.query == null ? null : planned.json);
+            json.field("rerank", plan.ext.values.isEmpty() ? null : plan.ext.values);
+            json.field("timeout", plan.asker.config.timeout() / 2000.0);
+            return BytesReference.toBytes(BytesReference.bytes(json.endObject()));
+        }
+    }
+
+    /** Stop the call of the service; a search ends with the search of the user. */
+    void end() {
+        cancelCall.run();
+    }
+
+    /**
+     * Make the search for candidates also find the named documents, before it starts. Its scores do not change: their clauses
+     * add 0.
+     */
+    void unite(SearchSourceBuilder candidates, Runnable then) {
+        nearest.whenComplete(found -> {
+            boolean isExact = found.isByShard() == false || plan.shards == 1;
+            if (found.reason() == null && isExact) {
+                BoolQueryBuilder named = withConditions(found, planned);
+                QueryBuilder query = planned.query == null ? QueryBuilders.matchAllQuery() : planned.query;
+                candidates.query(QueryBuilders.boolQuery().should(query).should(named)).size(candidates.size() + found.size());
+                plan.united = candidates.query();
+                plan.unitedSize = found.size();
+            } else if (found.reason() == null) {
+                added.onResponse(Added.none("aggregations"));
+            }
+            waited = System.nanoTime() - begin;
+            then.run();
+        }, e -> {
+            waited = System.nanoTime() - begin;
+            then.run();
+        });
+    }
+
+    /** Nanoseconds that the search for candidates has waited. */
+    long waited() {
+        return waited;
+    }
+
+    /** Nanoseconds since the request phase. */
+    long took() {
+        return System.nanoTime() - begin;
+    }
+
+    /**
+     * The documents for the search that was sent. If a later processor has changed its query, they are searched again, under
+     * its conditions.
+     */
+    void added(ActionListener<Added> listener) {
+        if (reason == null && isChanged()) {
+            again(listener);
+        } else {
+            added.whenComplete(listener::onResponse, listener::onFailure);
+        }
+    }
+
+    /** Search again, for example because a document has changed. */
+    void again(ActionListener<Added> listener) {
+        if (reason != null) {
+            listener.onResponse(Added.none(reason));
+            return;
+        }
+        if (plan.united != null && isChanged()) { // the search itself has found some of them, under its new conditions
+            listener.onResponse(Added.none("changed"));
+            return;
+        }
+        Conditioned sent;
+        try {
+            String why = refusal(plan.sent.source(), plan);
+            sent = isChanged() ? Conditioned.of(plan.sent.source(), plan.asker.config.words()) : planned;
+            if (why != null) {
+                listener.onResponse(Added.none(why));
+                return;
+            }
+        } catch (Conditions.UnknownException e) {
+            listener.onResponse(Added.none("conditions"));
+            return;
+        } catch (IOException | RuntimeException e) {
+            logger.warn("the conditions of a search cannot be read", e);
+            listener.onResponse(Added.none("error"));
+            return;
+        }
+        nearest.whenComplete(found -> search(found, sent, new SearchRequest(plan.sent), listener),
+            e -> listener.onResponse(Added.none(Failure.of(e).reason)));
+    }
+
+    /** A later processor, or the rewriting of the query, has replaced parts of the search that decide which documents it finds. */
+    private boolean isChanged() {
+        if (plan.sent == null) {
+            return false;
+        }
+        SearchSourceBuilder source = plan.sent.source();
+        QueryBuilder expected = plan.united == null ? planned.query : plan.united;
+        return source.query() != expected || source.postFilter() != planned.postFilter || refusal(source, plan) != null
+            || Arrays.equals(plan.sent.indices(), plan.searchedIndices) == false
+            || Objects.equals(plan.sent.routing(), plan.searchedRouting) == false;
+    }
+
+    private void search(Nearest found, Conditioned query, SearchRequest request, ActionListener<Added> listener) {
+        if (found.reason() != null || plan.attempt != null && plan.attempt.isCancelled()) {
+            listener.onResponse(Added.none(found.reason() != null ? found.reason() : "cancelled"));
+            return;
+        }
+        boolean isNamed = scoresAboveZero(query.json) == false;
+        ActionListener<SearchResponse> searched = RerankProcessor.ending(listener,
+            response -> listener.onResponse(Added.of(response, found, isNamed)), e -> {
+                logger.debug("the documents of rankers cannot be searched", e);
+                listener.onResponse(Added.none("search"));
+            });
+        try {
+            request.source(source(found, query, isNamed)).allowPartialSearchResults(false);
+            plan.asker.search(plan, request, searched);
+        } catch (RuntimeException e) {
+            searched.onFailure(e);
+        }
+    }
+
+    /** The search for the documents: with the score of the query, 0 if it does not match. */
+    private SearchSourceBuilder source(Nearest found, Conditioned query, boolean isNamed) {
+        BoolQueryBuilder which = withConditions(found, query);
+        if (query.query != null && HYBRID.equals(name(query.query)) == false) { // its scores depend on its other hits
+            which.should(isNamed ? QueryBuilders.boolQuery().must(query.query).queryName(Added.MATCHED) : query.query);
+        }
+        return plan.addedDocuments(which).postFilter(query.postFilter).size(Math.max(found.size(), 1));
+    }
+
+    private BoolQueryBuilder withConditions(Nearest found, Conditioned query) {
+        BoolQueryBuilder which = QueryBuilders.boolQuery().filter(found.query(query.all, this::read));
+        query.conditions.forEach(condition -> which.filter(read(condition)));
+        return which;
+    }
+
+    private QueryBuilder read(Object query) {
+        try (XContentBuilder json = JsonXContent.contentBuilder().value(query);
+                XContentParser parser = JsonXContent.jsonXContent.createParser(plugin.xContent, LoggingDeprecationHandler.INSTANCE,
+                    BytesReference.bytes(json).streamInput())) {
+            return AbstractQueryBuilder.parseInnerQueryBuilder(parser);
+        } catch (IOException e) {
+            throw new UncheckedIOException(e);
+        }
+    }
+
+    /** Whether all documents that a query matches have a score above 0. */
+    private static boolean scoresAboveZero(Object query) {
+        if (query instanceof Map<?, ?> map && map.size() == 1) {
+            Map.Entry<?, ?> entry = map.entrySet().iterator().next();
+            boolean isPositive = POSITIVE.contains(entry.getKey());
+            return isPositive && String.valueOf(entry.getValue()).contains("boost=0") == false
+                || "bool".equals(entry.getKey()) && entry.getValue() instanceof Map<?, ?> inner && boolIsAboveZero(inner);
+        }
+        return false;
+    }
+
+    private static boolean boolIsAboveZero(Map<?, ?> inner) {
+        if (inner.get("boost") instanceof Number boost && boost.doubleValue() <= 0) {
+            return false;
+        }
+        if (inner.get("must") instanceof List<?> must && must.isEmpty() == false) {
+            return must.stream().anyMatch(Retrieval::scoresAboveZero);
+        }
+        return inner.containsKey("filter") == false && inner.get("should") instanceof List<?> should && should.isEmpty() == false
+            && should.stream().allMatch(Retrieval::scoresAboveZero);
+    }
+}
