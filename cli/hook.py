@@ -106,6 +106,12 @@ def _open_hook(folder: str, route: str, name: str | None) -> Hook:
     help="Score and count searches, but do not change their results.",
 )
 @option(
+    "--retrieve/--no-retrieve",
+    default=None,
+    group="Searches",
+    help="Plugin: add documents that the rankers of the stack retrieve. Default: if it was tuned with some.",
+)
+@option(
     "--default",
     is_flag=True,
     group="Searches",
@@ -137,6 +143,7 @@ def install(
     depth: int,
     min_score: float | None,
     shadow: bool,
+    retrieve: bool | None,
     default: bool,
     add_to: str | None,
     id_field: str | None,
@@ -161,6 +168,7 @@ def install(
         add_to=add_to,
         min_score=min_score,
         shadow=shadow,
+        retrieve=retrieve,
         token=read_token(token_file) if token_file else "",
         id_field=id_field,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from abc import ABC, abstractmethod
@@ -19,7 +20,14 @@ from rerank.engines.opensearch.errors import translate_client_errors
 from rerank.engines.opensearch.index import NO_PIPELINE
 from rerank.engines.opensearch.writing import DEFAULT_PIPELINE
 from rerank.errors import EngineError, InputError, RerankError, UsageError
-from rerank.hook.readiness import PATIENCE, check_service, field_problems, index_problems
+from rerank.hook.readiness import (
+    PATIENCE,
+    check_service,
+    field_problems,
+    index_problems,
+    retrieval_problems,
+    retrieving_rankers,
+)
 from rerank.results import Report
 from rerank.stack.relevance import check_min_score
 from rerank.stack.stack import Stack
@@ -44,6 +52,9 @@ class HookOptions:
     add_to:     an existing pipeline whose processors are copied into this one.
     min_score:  smallest probability of relevance of a hit, from 0 to 1; None: no hit is removed.
     shadow:     score and count, but keep the order.
+    retrieve:   for the route plugin: add documents that the rankers of the stack retrieve; None: if it was
+                tuned with such rankers.
+    words:      fields with the words of users, in which a required match does not restrict added documents.
     token:      for the route stock; ML Commons encrypts it.
     id_field:   for the route stock: the field that repeats ``_id``. None: ``id`` in indices of rerank, else
                 ``_id`` (send ``"docvalue_fields": ["_id"]``).
@@ -57,6 +68,8 @@ class HookOptions:
     add_to: str | None = None
     min_score: float | None = None
     shadow: bool = False
+    retrieve: bool | None = None
+    words: Sequence[str] = ()
     token: str = field(default="", repr=False)
     id_field: str | None = None
 
@@ -135,6 +148,8 @@ class Hook(ABC):
     route: ClassVar[str]
     plugins: ClassVar[tuple[str, ...]]
     """The plugins that every node needs; reports have the version of the first."""
+    adds_documents: ClassVar[bool] = False
+    """Whether searches can get documents that rankers retrieve."""
     suffix: ClassVar[str] = ""
     """End of the name of the pipeline, after ``rerank-INDEX``."""
 
@@ -269,8 +284,11 @@ class Hook(ABC):
                 f"{', '.join(default_of)} cannot be searched: the default pipeline does not exist"
             )
         stack = None if config is None else self._known_stack(config.get("stack"), service)
-        if stack is not None and config is not None and config.get("min_score") is not None:
-            problems += min_score_problems(config["min_score"], stack)
+        if stack is not None and config is not None:
+            if config.get("min_score") is not None:
+                problems += min_score_problems(config["min_score"], stack)
+            if self.adds_documents:
+                problems += retrieval_problems(self.engine, stack, config)
         return Status(
             pipeline=self.name,
             there=pipeline is not None,
@@ -315,8 +333,8 @@ class Hook(ABC):
     def _check(self, url: str, stack: str | None, depth: int) -> tuple[dict[str, Any] | None, list[str]]:
         return check_service(url, self._token, self.workspace.versions(), stack, depth)
 
-    def _ready(self, options: HookOptions, default: bool) -> list[str]:
-        """Check all requirements; return warnings."""
+    def _ready(self, options: HookOptions, default: bool) -> tuple[list[str], Stack | None]:
+        """Check all requirements; return warnings, and the stack if it is known."""
         if options.stack is not None:
             self._stack(options.stack)
         if wrong := field_problems(self.engine, options.stack):
@@ -331,13 +349,33 @@ class Hook(ABC):
         stack = self._known_stack(options.stack, about)
         if options.min_score is not None and stack is not None:
             check_min_score(options.min_score, stack.relevance)
-        others = [] if stack is None else [name for name in stack.retrievers if name != stack.first_stage]
-        if others:
-            problems.append(
-                f"the stack was tuned on documents that {join_names(others)} retrieved; searches rerank"
-                " only the hits of the query, so the gain can be smaller (see `rerank hook test`)"
+        return problems, stack
+
+    def _with_retrieval(self, options: HookOptions, stack: Stack | None) -> tuple[HookOptions, list[str]]:
+        """Return the options with a decision about retrieval, and notes.
+
+        Raises UsageError if the stack or one of its rankers cannot retrieve.
+        """
+        names = [] if stack is None else retrieving_rankers(stack)
+        if options.retrieve and stack is not None and not names:
+            raise UsageError(
+                f"--retrieve: the stack {stack.name} has no ranker that retrieves; tune it with `--retrieve"
+                f" {stack.first_stage},NAME:100`"
             )
-        return problems
+        retrieve = options.retrieve
+        if retrieve is None and names and self.adds_documents:
+            retrieve = True
+        if not retrieve:
+            hint = "install with --retrieve" if self.adds_documents else "use the route plugin"
+            note = f"the stack retrieves with {join_names(names)}; {hint} to add its documents"
+            return options, [note] if names else []
+        words = tuple(self.engine.condition_words)
+        config = {"words": words, "retrieve": True}
+        problems = [] if stack is None else retrieval_problems(self.engine, stack, config)
+        if problems:
+            raise UsageError("; ".join(problems))
+        note = f"searches get documents that {join_names(names)} retrieves; --no-retrieve leaves them out"
+        return dataclasses.replace(options, retrieve=True, words=words), [note] if names else []
 
     def install(self, options: HookOptions, *, default: bool = False, dry_run: bool = False) -> InstallReport:
         """Make the pipeline, and delete what an earlier one leaves. default: use it for every search.
@@ -346,7 +384,9 @@ class Hook(ABC):
         pipeline or default; UsageError or InputError for options of the other route and unknown stacks.
         """
         options = self._complete(options, default)
-        warnings = self._ready(options, default)
+        warnings, stack = self._ready(options, default)
+        options, notes = self._with_retrieval(options, stack)
+        warnings += notes
         requests = self._requests(options, self._own_pipeline())
         requests += self._defaults(options) if default else []
         if not dry_run:

@@ -48,6 +48,10 @@ def body(options: HookOptions) -> dict[str, Any]:
         config["min_score"] = options.min_score
     if options.shadow:
         config["shadow"] = True
+    if options.retrieve is not None:
+        config["retrieve"] = options.retrieve
+    if options.retrieve:
+        config["words"] = list(options.words)
     return {"request_processors": [{PROCESSOR: config}], "response_processors": [{PROCESSOR: {}}]}
 
 
@@ -69,6 +73,7 @@ class PluginHook(Hook):
     """A pipeline with the processor ``rerank_stack``."""
 
     route = "plugin"
+    adds_documents = True
     plugins = (PLUGIN,)
 
     def _remedy(self, servers: Sequence[str]) -> str:

@@ -7,13 +7,14 @@ from typing import Any
 
 import urllib3
 
-from rerank.engines.base import Engine
+from rerank.engines.base import Engine, cannot_retrieve
 from rerank.engines.opensearch import OpenSearchEngine
 from rerank.errors import EngineError, InputError, UsageError, WorkspaceError
 from rerank.files import parse_json
-from rerank.stack.parse import parse_stack
+from rerank.stack.parse import parse_stack, retriever_depths
 from rerank.stack.signals import FieldSignal, is_field, ranker_names
-from rerank.text import count_of
+from rerank.stack.stack import Stack
+from rerank.text import count_of, join_names
 from rerank.workspace import Workspace
 
 _JSON, _HIT = 2**20, 600
@@ -113,6 +114,42 @@ def field_problems(engine: Engine, stack: str | None) -> list[str]:
     except UsageError as error:
         return [str(error)]
     return []
+
+
+def retrieving_rankers(stack: Stack) -> list[str]:
+    """Return the rankers that retrieve candidates of a stack."""
+    return list(ranker_names(retriever_depths(stack.retrieve)))
+
+
+def retrieval_problems(engine: OpenSearchEngine, stack: Stack, config: Mapping[str, Any]) -> list[str]:
+    """Return why a pipeline does not add the documents that a stack was tuned with. config: its settings."""
+    names = retrieving_rankers(stack)
+    retrieves = config.get("retrieve")
+    if not retrieves:
+        is_decided = retrieves is not None
+        missing = (
+            f"the stack retrieves with {join_names(names)}; install with --retrieve to add its documents"
+        )
+        return [missing] if names and not is_decided else []
+    if not names:
+        return [f"the pipeline adds documents, but the stack {stack.name} has no ranker that retrieves"]
+    problems = []
+    for name in names:
+        version = stack.versions.get(name, "")
+        if engine.count_missing_vectors(name, version) is None:
+            problems.append(str(cannot_retrieve(name)))
+    words = config.get("words", ())
+    if set(words) != set(engine.condition_words):
+        problems.append(
+            f"the pipeline has the words {join_names(words) or 'of no field'}, the workspace of"
+            f" {join_names(engine.condition_words)}; install it again"
+        )
+    others = [name for name in retriever_depths(stack.retrieve) if name not in (*names, stack.first_stage)]
+    if others:
+        problems.append(
+            f"searches do not get the documents that {join_names(others)} retrieves; tune the stack without"
+        )
+    return problems
 
 
 def index_problems(

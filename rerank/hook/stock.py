@@ -132,6 +132,8 @@ class StockHook(Hook):
             raise UsageError(
                 "--default is for the route plugin; by the route stock, each search needs ext.rerank"
             )
+        if options.retrieve:
+            raise UsageError("--retrieve is for the route plugin; the route stock only reranks hits")
         settings(options)
         most = self.engine.index.shape(fresh=True).window
         if options.depth > most:

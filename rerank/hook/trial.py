@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,9 @@ from rerank.results import Report
 from rerank.scoring.pipeline import template_of
 from rerank.scoring.scorer import ScoringInput, StageTimer
 from rerank.scoring.second_phase import rank_scored
+from rerank.stack.parse import retriever_depths
 from rerank.stack.ranking import Ranking
-from rerank.stack.signals import SEARCH
+from rerank.stack.signals import SEARCH, ranker_names
 from rerank.stack.stack import Stack
 
 
@@ -59,7 +60,10 @@ def try_search(hook: Hook, text: str, count: int = 10) -> SearchTrial:
     plain = hook.search(body, max(depth, count))["hits"]["hits"]
     reranked = hook.search(body, count, text)
     outcome, reason = hook.outcome(reranked, text)
-    ranking = _ranking(hook, stack, text, plain[:depth])
+    if config.get("retrieve"):
+        ranking = _union_ranking(hook, stack, text, depth)
+    else:
+        ranking = _ranking(hook, stack, text, plain[:depth])
     if config.get("min_score") is not None:
         ranking = ranking.above(config["min_score"])
     best = ranking.top(count)
@@ -88,6 +92,16 @@ def _body(hook: Hook, stack: Stack, text: str) -> dict[str, Any]:
     words = Query("query", text).search_text(hook.engine.lang)
     query = hook.engine.layout.query(words, stack.first_stage)
     return {"query": query, "search_pipeline": NO_PIPELINE}
+
+
+def _union_ranking(hook: Hook, stack: Stack, text: str, depth: int) -> Ranking:
+    """Return the ranking of the hits of the query and of the documents that rankers retrieve."""
+    depths = retriever_depths(stack.retrieve)
+    names = ranker_names(depths)
+    retrieve = tuple(f"{name}:{depths[name] or stack.depth}" if name in names else name for name in depths)
+    versions = hook.workspace.versions(stack)
+    pipeline = hook.workspace.pipeline(stack.signals, retrieve=retrieve, versions=versions)
+    return pipeline.answer(Query("query", text), replace(stack, depth=depth, retrieve=retrieve)).ranking
 
 
 def _ranking(hook: Hook, stack: Stack, text: str, hits: Sequence[Mapping[str, Any]]) -> Ranking:

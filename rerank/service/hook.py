@@ -285,7 +285,7 @@ def _requested_fields(search: _Search) -> dict[str, Any]:
 
 
 def _retrieving(search: _Search) -> list[str]:
-    """Return the rankers that retrieve and are no signals."""
+    """Return the rankers that only retrieve."""
     names = ranker_names(retriever_depths(search.stack.retrieve))
     return [name for name in names if name not in search.scorer.features and name in search.stack.versions]
 

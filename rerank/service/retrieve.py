@@ -1,7 +1,7 @@
-"""``POST /v1/retrieve``: where a search finds the documents that rankers retrieve.
+"""``POST /v1/retrieve``: documents that rankers retrieve for a search of a user.
 
-The answer names documents, or a k-NN field and a vector. The search of the user selects among them, with his
-rights and under the conditions of his query.
+The answer names documents, or a k-NN field and a vector. The search of the user selects among them, with the
+rights of the user and under the conditions of the query.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def is_free(snapshot: Snapshot, text: str, stack: Stack) -> bool:
 
 
 def vector_queries(snapshot: Snapshot, stack: Stack, query: Query) -> list[VectorQuery]:
-    """Return the vectors by which a stack retrieves, with their depths."""
+    """Return the query vectors of the rankers that retrieve for a stack, with their depths."""
     names = ranker_names(retriever_depths(stack.retrieve))
     retrievers = [name for name in stack.retrieve if name.partition(":")[0] in names]
     queries: list[VectorQuery] = []
@@ -112,8 +112,8 @@ def _json(retriever: NearestOf) -> dict[str, Any]:
 class Added:
     """The documents that retrievers added to the first stage of a search.
 
-    kept:     positions of the n hits that stay, ascending: those of the first stage and the nearest of each
-        retriever to its depth.
+    kept:     positions of the n hits that stay, ascending: hits of the first stage, and the nearest hits of
+        each retriever, to its depth.
     found_by: retriever -> (n,) whether it found the hit.
     """
 

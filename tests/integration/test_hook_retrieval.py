@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from tests.hook import Dummy, Handler, Hook, ids, requested, without_took
-from tests.node import Node
-from tests.service import wait_until
+from tests.support.hook import Dummy, Handler, Hook, ids, requested, without_took
+from tests.support.service import wait_until
+from tools.opensearch_node import Node
 
 COUNT = 40
 DEPTH = 8

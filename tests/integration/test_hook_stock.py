@@ -141,7 +141,7 @@ def test_install_warns_of_rankers_that_retrieve(cluster, service, token, run):
     args = ("-w", cluster, *options(service, token), "--stack", "bm25,text", "--dry-run", "--json")
     warnings = run("hook", "install", *args).json["warnings"]
     path.unlink()
-    assert any("text retrieved" in warning for warning in warnings)
+    assert any("retrieves with text" in warning for warning in warnings)
 
 
 def test_a_search_has_the_hits_of_rerank_query(installed, ml_node, cluster, small, run):

@@ -115,7 +115,7 @@ class OpenSearchEngine(Writer, Engine):
 
     @property
     def condition_words(self) -> tuple[str, ...]:
-        """The fields in which a required match is no condition for documents of other retrievers."""
+        """The fields in which a required match does not restrict the documents of other retrievers."""
         return self.word_fields or _OWN_WORDS
 
     def hook_source(self) -> ClusterHits:

@@ -87,7 +87,7 @@ class _Reader:
     def read(self, query: Any, *, required: bool) -> list[dict[str, Any]]:
         """Return the conditions of a query. required: every hit matches it."""
         if not isinstance(query, Mapping) or len(query) != 1:
-            raise InputError("a query is no object with one name, so its conditions are unknown")
+            raise InputError("a query must be an object with one name; correct it")
         ((kind, inner),) = query.items()
         if kind == "match_all":
             return []
