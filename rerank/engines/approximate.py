@@ -43,7 +43,7 @@ _BATCH = 65_536  # rows that are added together
 _OVERSAMPLING = 2  # times the requested documents are scored again, because 8 bits order them roughly
 _TEST_QUERIES = 50  # documents whose neighbors tell how many clusters a query has to read
 _TEST_DEPTH = 1000
-_TARGET_RECALL = 0.985  # share of the nearest documents that the test has to find
+_TARGET_RECALL = 0.99  # share of the nearest documents that the test has to find
 _FEW_ROWS = 20_000  # documents that are compared exactly if a filter leaves no more of them
 
 _logger = logging.getLogger(__name__)

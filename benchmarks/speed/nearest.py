@@ -1,0 +1,138 @@
+"""Compare exact and approximate search for the nearest documents, and FAISS with usearch.
+
+    python benchmarks/speed/nearest.py WORKSPACE s2net --documents 63436 1000000 2000000
+
+The features are those of a trained ranker with one vector per document. Larger collections are copies of them
+with noise. A query is a stored vector with noise. Times are milliseconds of processor time on one core.
+``usearch`` (pip install usearch) is compared if it is installed; it is built up to 100,000 documents.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from importlib import util
+from pathlib import Path
+
+os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank import Workspace
+from rerank.engines.approximate import ApproximateIndex, open_index
+from rerank.engines.file_features import FeatureFiles
+from rerank.engines.nearest import nearest
+
+QUERIES = 50
+NOISE = 0.5  # length of the noise of copies and queries, compared with a vector
+DEPTHS = (100, 1000)
+SLOW_BUILD = 100_000  # documents above which usearch is not built
+
+Vectors = NDArray[np.float16]
+Rows = NDArray[np.int64]
+Search = Callable[[NDArray[np.float32], int], Rows]
+
+
+def stored_vectors(workspace: Workspace, ranker: str) -> Vectors:
+    """Return the (n, E) features of a ranker in an embedded engine."""
+    version = workspace.ranker(ranker).version
+    (folder,) = workspace.folder.glob("engine/data-*/features")
+    matrix = FeatureFiles(folder).matrix(ranker, version, len(workspace.engine))
+    return np.asarray(matrix, np.float16)
+
+
+def noisy(vectors: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:
+    """Return unit vectors near the ones of an (n, E) array."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    noise = rng.normal(size=vectors.shape) * NOISE / np.sqrt(vectors.shape[1])
+    moved = vectors / np.maximum(lengths, 1e-9) + noise
+    return (moved / np.linalg.norm(moved, axis=1, keepdims=True)).astype(np.float32)
+
+
+def grown(vectors: Vectors, count: int, rng: np.random.Generator) -> Vectors:
+    """Return ``count`` vectors: the stored ones, then copies with noise."""
+    grown_vectors = np.empty((count, vectors.shape[1]), np.float16)
+    for begin in range(0, count, len(vectors)):
+        part = vectors[: count - begin]
+        grown_vectors[begin : begin + len(part)] = part if not begin else noisy(part.astype(np.float32), rng)
+    return grown_vectors
+
+
+def ids_of(rows: Rows) -> list[str]:
+    """Return ids in the order of the rows."""
+    return [f"{row:010}" for row in rows.tolist()]
+
+
+def report(name: str, search: Search, queries: NDArray[np.float32], exact: dict[int, list[Rows]]) -> None:
+    """Print the time and the recall of a search, for each depth."""
+    for depth in DEPTHS:
+        begin = time.process_time()
+        results = [search(query, depth) for query in queries]
+        milliseconds = 1000 * (time.process_time() - begin) / len(queries)
+        shares = [np.isin(rows, best).mean() for rows, best in zip(exact[depth], results)]
+        print(f"  {name}, depth {depth}: {milliseconds:.2f} ms, recall {np.mean(shares):.4f}", flush=True)
+
+
+def measure(vectors: Vectors, queries: NDArray[np.float32]) -> None:
+    """Print the figures of one size."""
+    nothing = np.empty(0, np.int64)
+    exact: dict[int, list[Rows]] = {depth: [] for depth in DEPTHS}
+
+    def search_exactly(query: NDArray[np.float32], depth: int) -> Rows:
+        (rows,) = nearest(vectors, query[None], depth, 0, nothing, ids_of)
+        exact[depth].append(rows)
+        return rows
+
+    for query in queries:
+        for depth in DEPTHS:
+            search_exactly(query, depth)
+    report("exact", search_exactly, queries, {depth: list(rows) for depth, rows in exact.items()})
+    begin = time.process_time()
+    built = ApproximateIndex.build(vectors, 0)
+    seconds = time.process_time() - begin
+    with tempfile.TemporaryDirectory() as folder:
+        built.write(Path(folder))
+        size = sum(path.stat().st_size for path in Path(folder).iterdir()) / len(vectors)
+        print(f"  FAISS: built in {seconds:.1f} s, {size:.0f} bytes per document")
+        index = open_index(Path(folder), 0)
+        assert index is not None
+        report("FAISS", lambda q, depth: index.search(vectors, q, depth, nothing, ids_of), queries, exact)
+    if util.find_spec("usearch") and len(vectors) <= SLOW_BUILD:
+        compare_usearch(vectors, queries, exact)
+
+
+def compare_usearch(vectors: Vectors, queries: NDArray[np.float32], exact: dict[int, list[Rows]]) -> None:
+    """Print the figures of the graph of usearch."""
+    from usearch.index import Index
+
+    graph = Index(ndim=vectors.shape[1], metric="ip", dtype="f16", expansion_add=64)
+    begin = time.process_time()
+    graph.add(np.arange(len(vectors)), vectors, threads=1)
+    seconds = time.process_time() - begin
+    size = graph.memory_usage / len(vectors)
+    print(f"  usearch: built in {seconds:.1f} s, {size:.0f} bytes per document")
+    graph.expansion_search = 2048
+    report("usearch", lambda q, depth: graph.search(q, depth, threads=1).keys, queries, exact)
+
+
+def main() -> None:
+    """Print the figures of each size."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    options.add_argument("workspace")
+    options.add_argument("ranker", help="a ranker with one vector per document, for example s2net")
+    options.add_argument("--documents", type=int, nargs="+", default=[100_000, 1_000_000])
+    args = options.parse_args()
+    rng = np.random.default_rng(0)
+    vectors = stored_vectors(Workspace.open(args.workspace), args.ranker)
+    queries = noisy(vectors[rng.choice(len(vectors), QUERIES, replace=False)].astype(np.float32), rng)
+    for count in args.documents:
+        print(f"{count:,} documents, {vectors.shape[1]} numbers each")
+        measure(grown(vectors, count, rng), queries)
+
+
+if __name__ == "__main__":
+    main()
