@@ -199,9 +199,12 @@ def _show_table(report: EvaluationReport, protocol: str) -> None:
     """Print the rows of a protocol, and the recall of its candidates."""
     click.echo(f"{protocol}, {count_of(report.queries, 'query')}")
     click.echo(_table(report, protocol, mark_leaks=True))
+    printed: set[str] = set()
     for candidates in report.candidate_recall:
-        if candidates.protocol == protocol:
+        # The first stage of a baseline is often also a retriever of the stack.
+        if candidates.protocol == protocol and not candidates.recall.keys() <= printed:
             click.echo(output.recall_line(candidates.recall))
+            printed.update(candidates.recall)
 
 
 def _table(report: EvaluationReport, protocol: str, *, mark_leaks: bool) -> str:

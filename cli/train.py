@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 import rerank
 from rerank.rankers.registry import families
-from rerank.results import cell, table
 from rerank.text import count_of, join_names
 
 from . import INTERRUPTED, output
@@ -85,7 +84,7 @@ class _TrainCommand(Command):
     "text_pairs",
     metavar="FILE",
     group="Input",
-    help="Pairs of texts for projections, JSON lines.",
+    help="Pairs of texts for projections: JSON lines, or a .tsv file.",
 )
 @option(
     "--labeled-pairs",
@@ -205,9 +204,6 @@ def _show(report: TrainReport) -> None:
     for result in report.rankers:
         for remark in result.remarks:
             click.echo(remark)
-        history = result.details.get("history")
-        if history:
-            click.echo(_history_table(history))
         click.echo(f"{result.ranker.name} {result.ranker.version}: {_describe(result)}")
 
 
@@ -233,10 +229,3 @@ def _describe(result: TrainingResult) -> str:
     if result.baseline_value is not None:
         text += f", {result.baseline_value:.4f} {result.baseline_name}"
     return text
-
-
-def _history_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return a table of the measurements of a training. A column is empty in rows without a value."""
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    cells = [[cell(row.get(name)) for name in columns] for row in rows]
-    return table(columns, cells, left=())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
@@ -18,6 +19,8 @@ FindIds = Callable[[Iterable[str]], Collection[str]]
 """Returns the existing ones of some ids."""
 
 _LAYOUT = 'write each line as {"query": "...", "document": "..."}'
+_TEXTS_AS_TSV = "write each line as query, tab, document"
+_TSV = re.compile(r"\.tsv(\.\w+)?$", re.IGNORECASE)
 _LABELED = "write each line as id, tab, id, tab, 1 or 0"
 _UNLABELED = "write each line as id, tab, id"
 _LABELS = {"1": True, "0": False}
@@ -30,7 +33,9 @@ class _Texts(Struct):
 
 
 def read_pairs(source: Source) -> list[tuple[str, str]]:
-    """Read pairs of texts: JSON lines with ``query`` and ``document``.
+    """Read pairs of texts: JSON lines with ``query`` and ``document``, or a TSV file with these columns.
+
+    A name with the ending ``.tsv``, also before that of a compression, means TSV with or without a header.
 
     Raises InputError (``FILE:LINE: ...``), also for an empty text or no pairs.
 
@@ -46,7 +51,11 @@ def read_pairs(source: Source) -> list[tuple[str, str]]:
                 raise InputError(f"{location}: {side} is empty; give both texts or remove the pair")
         return pair.query, pair.document
 
-    pairs = list(read_json_lines(source, _Texts, build))
+    if _TSV.search(name_of(source)):
+        rows = read_rows(source, ("query", "document"), _TEXTS_AS_TSV)
+        pairs = [build(location, None, _Texts(*cells)) for location, cells in rows]
+    else:
+        pairs = list(read_json_lines(source, _Texts, build))
     if not pairs:
         raise InputError(f"{name_of(source)}: no pairs; {_LAYOUT}")
     return pairs

@@ -293,9 +293,8 @@ def find_stack(
     first = (*first_stages(names), first_stage)[0]
     stack = Stack.parse(text, first_stage=first) if weights or len(names) == 1 else load_tuned(names)
     if stack is None:
-        missing = text if first_stages(names) else f"{first},{text}"
         raise InputError(
-            f"stack {text!r} is not tuned; tune it with `rerank tune --stack {missing} --queries QUERIES"
+            f"stack {text!r} is not tuned; tune it with `rerank tune --stack {text} --queries QUERIES"
             f" --qrels QRELS`, or give weights: --stack '{_even(names)}'"
         )
     return replace(stack, search=search) if stack.first_stage == SEARCH and not stack.search else stack

@@ -31,7 +31,6 @@ class ConceptTask(EncoderTask):
     tokens: the tokens of each document of the graph, truncated and without special tokens.
     """
 
-    name = "concept"
     config: ConceptConfig
     objective: ConceptLoss
 
@@ -43,7 +42,10 @@ class ConceptTask(EncoderTask):
         config: ConceptConfig,
         progress: Progress | None = None,
         checkpoint: Path | None = None,
+        *,
+        name: str = "concept",
     ) -> None:
+        self.name = name
         self.graph = graph
         self.tokens = tokens
         self.text = tokens.__getitem__
@@ -117,7 +119,7 @@ class ConceptFitter:
         graph = ConceptGraph.from_pairs(*job.labeled)
         encoder = config.load()
         tokens = read_tokens(job.engine, graph, encoder, progress)
-        task = ConceptTask(graph, tokens, encoder, config, progress, job.checkpoint(name))
+        task = ConceptTask(graph, tokens, encoder, config, progress, job.checkpoint(name), name=name)
         counts = {
             "texts": len(graph.component),
             "components": graph.components,
@@ -135,7 +137,7 @@ class ConceptFitter:
             f" {counts['largest_component']:,}; {count_of(len(graph.dev), 'dev pair')}"
         )
         progress.say(
-            f"{remark}; left out: {count_of(graph.withheld, 'dev pair')},"
+            f"left out: {count_of(graph.withheld, 'dev pair')},"
             f" {count_of(graph.disagreeing, 'pair')} with both labels"
         )
         if 2 * counts["largest_component"] > counts["texts"]:

@@ -125,7 +125,6 @@ class DenseTask(EncoderTask):
     loss:      by default as the options say.
     """
 
-    name: str = "dense"
     config: DenseConfig
 
     def __init__(
@@ -136,9 +135,11 @@ class DenseTask(EncoderTask):
         progress: Progress | None = None,
         checkpoint: Path | None = None,
         *,
+        name: str = "dense",
         structure: Structure | None = None,
         loss: Loss | None = None,
     ) -> None:
+        self.name = name
         self.texts = texts
         loss = loss or make_loss(config.objective)
         structure = structure or Structure.find(texts, config, progress)
@@ -240,16 +241,14 @@ class DenseFitter:
         checkpoint = job.checkpoint(name)
         task: JudgedTask | DenseTask
         if job.data is not None:
-            task = JudgedTask(job.data, texts.tokens, encoder, config, job.progress, checkpoint)
+            task = JudgedTask(job.data, texts.tokens, encoder, config, job.progress, checkpoint, name=name)
             measured_on = "dev queries"
             counts = {"pairs": len(task.neighbors.ids)}
         else:
-            task = DenseTask(texts, encoder, config, job.progress, checkpoint)
+            task = DenseTask(texts, encoder, config, job.progress, checkpoint, name=name)
             measured_on = "held-out pairs"
             counts = task.counts()
         run = task.fit()
-        if not run.best and run.best_measurement.measures:
-            job.progress.say(f"no step was better than the untrained encoder, which {name} uses")
         return task.result(run, ranker(trained=task.record(run)), measured_on, self._remark(counts), counts)
 
     def _read_texts(self, encoder: TextEncoder) -> Texts:

@@ -119,8 +119,6 @@ class JudgedTask(EncoderTask):
     documents: the tokens of the documents of ``data``, without special tokens.
     """
 
-    name: str = "dense"
-
     def __init__(
         self,
         data: TrainingData,
@@ -129,7 +127,10 @@ class JudgedTask(EncoderTask):
         config: DenseConfig,
         progress: Progress | None = None,
         checkpoint: Path | None = None,
+        *,
+        name: str = "dense",
     ) -> None:
+        self.name = name
         queries = Ragged.from_lists(encoder.tokens(list(data.query_texts)))
         offsets = np.concatenate((documents.offsets, queries.offsets[1:] + documents.offsets[-1]))
         texts = Ragged(np.concatenate((documents.flat, queries.flat)), offsets)

@@ -117,6 +117,8 @@ class EncoderTask(Task):
             ) from error
         self.encoder.precision = "auto"
         self.encoder.model.to("cpu").eval()
+        if not run.best and run.best_measurement.measures:
+            self.progress.say(f"no step was better than the untrained encoder, which {self.name} uses")
         return run
 
     def optimizers(self) -> list[torch.optim.Optimizer]:

@@ -137,6 +137,19 @@ BAD = [
 ]
 
 
+@pytest.mark.parametrize("name", ["pairs.tsv", "pairs.tsv.gz"])
+def test_pairs_of_texts_can_be_a_table(tmp_path, name):
+    path = tmp_path / name
+    opened = gzip.open if name.endswith("gz") else open
+    with opened(path, "wt", encoding="utf-8") as file:
+        file.write("query\tdocument\nthe cat\tdie Katze\na dog\tein Hund\n")
+    assert read_pairs(path) == [("the cat", "die Katze"), ("a dog", "ein Hund")]
+    with opened(path, "wt", encoding="utf-8") as file:
+        file.write("the cat\n")
+    with pytest.raises(InputError, match=r":1: .*write each line as query, tab, document"):
+        read_pairs(path)
+
+
 @pytest.mark.parametrize(
     ("reader", "content", "message"), BAD, ids=[f"{r.__name__}{m[:50]}" for r, _, m in BAD]
 )
