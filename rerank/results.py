@@ -9,6 +9,8 @@ from dataclasses import dataclass, fields, is_dataclass
 from html import escape
 from typing import Any
 
+from rerank.errors import NotInstalledError
+
 MOST_ROWS = 50
 """Rows that a table shows at most."""
 
@@ -54,9 +56,22 @@ class Report:
         """Return table rows with equal keys."""
         return []
 
+    def to_frame(self) -> Any:
+        """Return the rows as a frame of pandas. Raises NotInstalledError without pandas."""
+        return frame_of(self.rows())
+
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
         return _fields_as_json(self)
+
+
+def frame_of(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """Return rows as a frame of pandas. Raises NotInstalledError without pandas."""
+    try:
+        import pandas
+    except ModuleNotFoundError as error:
+        raise NotInstalledError("pandas", "a frame") from error
+    return pandas.DataFrame(rows)
 
 
 def table(

@@ -62,15 +62,15 @@ class _Query(_Record, kw_only=True):
 
 _DOCUMENT_FIELDS = frozenset({"_id", "title", "text", "categories", "links", "lang"})
 _QUERY_FIELDS = frozenset({"_id", "text", "lexical_text", "categories", "lang"})
-_DOCUMENT_COLUMNS = {
-    "_id": ("id", "doc-id", "docid", "document-id", "corpus-id", "identifier"),
+DOCUMENT_COLUMNS = {
+    "_id": ("id", "doc-id", "docid", "document-id", "corpus-id", "identifier", "docno"),
     "title": ("title", "headline"),
     "text": ("text", "body", "content", "abstract"),
     "categories": ("categories", "category"),
     "links": ("links", "link"),
     "lang": ("lang", "language"),
 }
-_QUERY_COLUMNS = {
+QUERY_COLUMNS = {
     "_id": ("id", "query-id", "queryid", "qid", "topic-id", "identifier"),
     "text": ("text", "query", "query-text", "question"),
     "lexical_text": ("lexical-text",),
@@ -108,7 +108,7 @@ def read_corpus(
     >>> next(read_corpus(path)).extra
     {'year': 1962}
     """
-    yield from _read_records(source, _Document, _DOCUMENT_COLUMNS, _build_document, invalid)
+    yield from _read_records(source, _Document, DOCUMENT_COLUMNS, _build_document, invalid)
 
 
 def read_queries(source: Source) -> list[Query]:
@@ -141,7 +141,7 @@ def read_queries(source: Source) -> list[Query]:
     if is_srw:
         text_by_id = {query_id_of(text): text for text in read_query_set(name, lines)}
         return [Query(id, text) for id, text in text_by_id.items()]
-    queries = list(_parse_records(name, first, lines, _Query, _QUERY_COLUMNS, build))
+    queries = list(_parse_records(name, first, lines, _Query, QUERY_COLUMNS, build))
     if not queries:
         raise InputError(f'{name_of(source)}: no queries; write one per line: {{"_id": ..., "text": ...}}')
     return queries

@@ -9,7 +9,10 @@ from typing import Any, TypeVar
 
 from rerank.errors import InputError, UsageError
 from rerank.formats import read_labeled_pairs, read_qrels, read_queries
-from rerank.formats.beir import query_from_fields
+from rerank.formats.beir import QUERY_COLUMNS, query_from_fields
+from rerank.formats.frames import JUDGMENTS, QUERIES, is_data_set, is_frame, read_frame
+from rerank.formats.qrels import COLUMNS
+from rerank.formats.tables import normalize_column
 from rerank.records import LabeledPair, Qrels, Query, integral_grade, record_id, shorten
 from rerank.text import query_key
 
@@ -17,10 +20,14 @@ Value = TypeVar("Value")
 File = str | os.PathLike[str]
 
 Queries = Iterable[Query | Mapping[str, Any]] | Mapping[str, str] | File
-"""Queries or their fields as in a file, their texts by their ids, or a file of them."""
+"""Queries or their fields as in a file, their texts by their ids, a file, a frame, or a data set."""
 
-Judgments = Mapping[str, Mapping[str, int]] | Iterable[tuple[str, str, int]] | File
-"""Judgments, as :class:`rerank.Qrels`, as its arguments, or as a file."""
+Judgments = (
+    Mapping[str, Mapping[str, int]] | Iterable[tuple[str, str, int]] | Iterable[Mapping[str, Any]] | File
+)
+"""Judgments, as :class:`rerank.Qrels`, as its arguments, or as records, a file, a frame, or a data set."""
+
+_JUDGMENT_COLUMNS = dict(zip(("query_id", "doc_id", "grade"), COLUMNS))
 
 Pairs = Sequence[LabeledPair] | Iterable[tuple[str, str, bool]] | File
 """Labeled pairs of documents, as tuples of two ids and a label, or a file of them."""
@@ -32,6 +39,8 @@ def as_list(values: Any) -> list[Any]:
     >>> as_list("text"), as_list(("text", "meta"))
     (['text'], ['text', 'meta'])
     """
+    if is_frame(values) or is_data_set(values):
+        return [values]
     if isinstance(values, Iterable) and not isinstance(values, (str, os.PathLike, Mapping)):
         return list(values)
     return [] if values is None else [values]
@@ -63,6 +72,8 @@ def _query_values(queries: Queries) -> list[Any]:
     if isinstance(queries, Mapping) and "_id" not in queries:
         texts_by_id = queries.items()
         return [Query(id, text) if isinstance(text, str) else text for id, text in texts_by_id]
+    if is_frame(queries) or is_data_set(queries):
+        return list(read_frame(queries, QUERIES, QUERY_COLUMNS))
     return as_list(queries)
 
 
@@ -89,8 +100,29 @@ def as_qrels(qrels: Judgments, queries: Sequence[Query] = ()) -> Qrels:
     if isinstance(qrels, (str, os.PathLike)):
         qrels = read_qrels(qrels)
     elif not isinstance(qrels, Qrels):
-        qrels = Qrels(qrels)
+        qrels = Qrels(_judgment_values(qrels))
     return with_query_ids(qrels, queries)
+
+
+def _judgment_values(qrels: Any) -> Any:
+    """Return judgments as arguments of Qrels."""
+    if is_frame(qrels) or is_data_set(qrels):
+        return list(map(_as_judgment, read_frame(qrels, JUDGMENTS, _JUDGMENT_COLUMNS)))
+    if isinstance(qrels, Mapping) or not isinstance(qrels, Iterable):
+        return qrels
+    return [_as_judgment(row) if isinstance(row, Mapping) else row for row in qrels]
+
+
+def _as_judgment(record: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    """Return query, document and grade of a record with these fields, by any of their names."""
+    by_name = {normalize_column(str(name)): value for name, value in record.items()}
+    values: list[Any] = []
+    for field, names in _JUDGMENT_COLUMNS.items():
+        name = next((name for name in (normalize_column(field), *names) if name in by_name), None)
+        if name is None:
+            raise UsageError(f"qrels: {shorten(record)} has no {field}; add it")
+        values.append(by_name[name])
+    return values[0], values[1], values[2]
 
 
 def with_query_ids(qrels: Qrels, queries: Sequence[Query]) -> Qrels:

@@ -28,9 +28,20 @@ _FRACTIONS = (
     "ratings with fractions come from a click model; make grades from the clicks with `rerank judge clicks`"
 )
 _LAYOUTS = "write query-id, tab, corpus-id, tab, score (BEIR) or: query iteration document grade (TREC)"
-_COLUMNS = (
+COLUMNS = (
     ("query-id", "queryid", "qid", "query", "query-text", "topic"),
-    ("corpus-id", "corpusid", "document-id", "documentid", "doc-id", "docid", "did", "document", "doc"),
+    (
+        "corpus-id",
+        "corpusid",
+        "document-id",
+        "documentid",
+        "doc-id",
+        "docid",
+        "docno",
+        "did",
+        "document",
+        "doc",
+    ),
     ("score", "grade", "relevance", "rel", "label", "judgment", "rating"),
 )
 """Names of columns in a header: query, document, grade."""
@@ -165,7 +176,7 @@ def _header(cells: list[str]) -> tuple[int, ...]:
     """Return the positions of query, document and grade; () if the line is not a header."""
     names = [normalize_column(cell) for cell in cells]
     positions: list[int] = []
-    for known_names in _COLUMNS:
+    for known_names in COLUMNS:
         positions.append(next((index for index, name in enumerate(names) if name in known_names), -1))
     if -1 not in positions:
         return tuple(positions)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rerank.errors import UsageError
 from rerank.records import Document
-from rerank.results import MOST_ROWS, html_table
+from rerank.results import MOST_ROWS, frame_of, html_table
 from rerank.text import count_of
 
 Array = NDArray[np.float64]
@@ -116,6 +116,10 @@ class Ranking:
             | {name: signal.weighted for name, signal in hit.signals.items()}
             for hit in self.top(MOST_ROWS)
         ]
+
+    def to_frame(self) -> Any:
+        """Return the rows of the first hits as a frame of pandas."""
+        return frame_of(self.rows())
 
     def _repr_html_(self) -> str:
         rows = self.rows()

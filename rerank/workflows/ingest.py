@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from rerank.engines.base import WriteOptions, WriteResult, field_number
 from rerank.errors import BusyError, EngineError, InputError, UsageError
 from rerank.formats import read_categories, read_corpus
-from rerank.formats.beir import document_from_fields
+from rerank.formats.beir import DOCUMENT_COLUMNS, document_from_fields
+from rerank.formats.frames import DOCUMENTS, is_data_set, is_frame, read_frame
 from rerank.formats.inputs import as_list
 from rerank.formats.opening import Source, name_of
 from rerank.progress import Progress
@@ -89,7 +90,8 @@ def ingest(
 ) -> IngestReport:
     """Add or update documents. A missing workspace is created.
 
-    sources: files, :class:`rerank.Document` objects, or their fields as in a file.
+    sources: files, :class:`rerank.Document` objects, or their fields as in a file. Also a frame of pandas
+        with such columns, or a data set of ``ir_datasets``.
     format: ``jats`` reads XML articles, archives and folders. body: of articles as text, not the abstract.
     categories: category graph. delete: ids. lang: Default: the language of 90 % of the first documents.
     replace: delete documents not in ``sources``. yes: also if these are more than half of all documents.
@@ -163,6 +165,9 @@ def read_documents(
                 yield from _read_record(f"sources[{position}]", source, invalid)
             elif isinstance(source, (str, PathLike)):
                 yield from read_corpus(source, invalid=invalid)
+            elif is_frame(source) or is_data_set(source):
+                for row, fields in enumerate(read_frame(source, DOCUMENTS, DOCUMENT_COLUMNS)):
+                    yield from _read_record(f"sources[{position}] row {row}", fields, invalid)
             else:
                 raise UsageError(f"sources: {shorten(source)} is neither a file nor a document")
         return

@@ -1,0 +1,75 @@
+"""Frames of pandas, and data sets with the interface of ``ir_datasets``. Neither package is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rerank.errors import UsageError
+from rerank.formats.tables import normalize_column
+
+DOCUMENTS = "docs"
+QUERIES = "queries"
+JUDGMENTS = "qrels"
+
+
+def is_frame(values: Any) -> bool:
+    """Return whether a value is a table with named columns, such as a frame of pandas."""
+    return hasattr(values, "columns") and callable(getattr(values, "to_dict", None))
+
+
+def is_data_set(values: Any) -> bool:
+    """Return whether a value iterates documents, queries or judgments as ``ir_datasets`` does."""
+    return any(hasattr(values, f"{kind}_iter") for kind in (DOCUMENTS, QUERIES, JUDGMENTS))
+
+
+def read_frame(values: Any, kind: str, columns: Mapping[str, Sequence[str]]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a frame, or the records of a data set, one by one.
+
+    kind: DOCUMENTS, QUERIES or JUDGMENTS. columns: field -> names of its column; other columns keep theirs.
+
+    Raises UsageError for a data set without such records, and for a missing column of the first field.
+    """
+    rows = _frame_rows(values) if is_frame(values) else _data_set_rows(values, kind)
+    names: dict[tuple[str, ...], dict[str, str]] = {}
+    for row in rows:
+        key = tuple(row)
+        if key not in names:
+            names[key] = _fields_of_columns(key, kind, columns)
+        yield {names[key].get(column, column): value for column, value in row.items()}
+
+
+def _frame_rows(frame: Any) -> Iterator[dict[str, Any]]:
+    columns = [str(column) for column in frame.columns]
+    for values in frame.itertuples(index=False, name=None):
+        yield dict(zip(columns, values))
+
+
+def _data_set_rows(data_set: Any, kind: str) -> Iterator[dict[str, Any]]:
+    iterate = getattr(data_set, f"{kind}_iter", None)
+    if iterate is None:
+        raise UsageError(f"{kind}: the data set has no {kind}_iter; give one that has {kind}")
+    for record in iterate():
+        row = dict(record._asdict())
+        if kind != JUDGMENTS and "text" not in row and hasattr(record, "default_text"):
+            row["text"] = record.default_text()
+        yield row
+
+
+def _fields_of_columns(
+    names: Sequence[str], kind: str, columns: Mapping[str, Sequence[str]]
+) -> dict[str, str]:
+    """Return column -> field for the columns of records."""
+    fields: dict[str, str] = {}
+    for field, aliases in columns.items():
+        matches = [name for alias in (field, *aliases) for name in names if normalize_column(name) == alias]
+        matches = [name for name in names if name == field] or matches
+        if matches:
+            fields[matches[0]] = field
+    required = next(iter(columns))
+    if required not in fields.values():
+        raise UsageError(
+            f"{kind}: no column {required}, {', '.join(columns[required][:3])}; the columns are"
+            f" {', '.join(names)}"
+        )
+    return fields
