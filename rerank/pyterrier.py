@@ -1,27 +1,23 @@
-"""A workspace as a transformer of PyTerrier. Import it only with PyTerrier installed."""
+"""A workspace in the pipelines of PyTerrier."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-import pandas
-import pyterrier
-
+from rerank.errors import NotInstalledError
 from rerank.records import Query
+from rerank.results import frame_of
 from rerank.scoring.scorer import ScoringInput
 from rerank.stack.stack import Stack
 from rerank.workspace import Workspace, WorkspaceOrPath
 
+_COLUMNS = ("qid", "query", "docno", "score", "rank")
 
-class RerankTransformer(pyterrier.Transformer):  # type: ignore[misc]
-    """Retrieves documents of a workspace, or reranks documents that another transformer has retrieved.
 
-    A frame with the columns qid and query gets the ``count`` best documents of each query. If it also has the
-    column docno, these documents get the scores of the stack. Their texts and first-stage scores are those of
-    the workspace; documents that it does not have keep no score and are left out.
+class StackRanker:
+    """Ranks the queries of a frame by a stack.
 
-    stack: signals, weights or a Stack. Default: the active stack.
+    stack: signals, weights or a Stack. Default: the active stack. count: documents to retrieve for a query.
     """
 
     def __init__(
@@ -36,17 +32,20 @@ class RerankTransformer(pyterrier.Transformer):  # type: ignore[misc]
         )
 
     def transform(self, frame: Any) -> Any:
-        """Return a frame with the columns qid, query, docno, score and rank (from 0)."""
+        """Return a frame with the columns qid, query, docno, score and rank (from 0).
+
+        frame: the columns qid and query, to retrieve documents; also docno, to rerank these documents.
+        Documents that the workspace does not have are left out.
+        """
         rows: list[dict[str, Any]] = []
         documents = frame.groupby("qid")["docno"].apply(list).to_dict() if "docno" in frame else {}
         for record in frame.drop_duplicates("qid").to_dict("records"):
-            ids = documents.get(record["qid"])
             query = Query(record["qid"], record["query"])
+            ids = documents.get(record["qid"])
             hits = self._retrieve(query) if ids is None else self._rerank(query, ids)
             for rank, (id, score) in enumerate(hits):
-                row = {"qid": record["qid"], "query": record["query"], "docno": id, "score": score}
-                rows.append({**row, "rank": rank})
-        return pandas.DataFrame(rows, columns=["qid", "query", "docno", "score", "rank"])
+                rows.append(dict(zip(_COLUMNS, (record["qid"], record["query"], id, score, rank))))
+        return frame_of(rows, _COLUMNS)
 
     def _retrieve(self, query: Query) -> list[tuple[str, float]]:
         return self._pipeline.answer(query, self.stack).ranking.run()[: self.count]
@@ -59,5 +58,20 @@ class RerankTransformer(pyterrier.Transformer):  # type: ignore[misc]
             return []
         scorer = self._pipeline.scorer(self.stack.signals, self.stack.first_stage)
         scored = scorer.score(query, ScoringInput(own_ids, {}, documents=engine.get))
-        ranking = self.stack.for_case(scored.case).rank(own_ids, np.asarray(scored.raw))
-        return ranking.run()
+        return self.stack.for_case(scored.case).rank(own_ids, scored.raw).run()
+
+
+def transformer(workspace: WorkspaceOrPath, stack: str | Stack | None = None, count: int = 1000) -> Any:
+    """Return a transformer of PyTerrier that retrieves or reranks documents: see :class:`StackRanker`.
+
+    Raises NotInstalledError without PyTerrier.
+    """
+    try:
+        import pyterrier
+    except ModuleNotFoundError as error:
+        raise NotInstalledError("python-terrier", "a transformer of PyTerrier") from error
+
+    class RerankTransformer(StackRanker, pyterrier.Transformer):  # type: ignore[misc]
+        """A stack in a pipeline of PyTerrier."""
+
+    return RerankTransformer(workspace, stack, count)

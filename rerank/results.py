@@ -65,13 +65,13 @@ class Report:
         return _fields_as_json(self)
 
 
-def frame_of(rows: Sequence[Mapping[str, Any]]) -> Any:
+def frame_of(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> Any:
     """Return rows as a frame of pandas. Raises NotInstalledError without pandas."""
     try:
         import pandas
     except ModuleNotFoundError as error:
         raise NotInstalledError("pandas", "a frame") from error
-    return pandas.DataFrame(rows)
+    return pandas.DataFrame(rows, columns=columns)
 
 
 def table(

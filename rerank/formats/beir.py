@@ -141,7 +141,7 @@ def read_queries(source: Source) -> list[Query]:
     if is_srw:
         text_by_id = {query_id_of(text): text for text in read_query_set(name, lines)}
         return [Query(id, text) for id, text in text_by_id.items()]
-    queries = list(_parse_records(name, first, lines, _Query, QUERY_COLUMNS, build))
+    queries = list(_parse_records(name, lines, (_Query, QUERY_COLUMNS, build)))
     if not queries:
         raise InputError(f'{name_of(source)}: no queries; write one per line: {{"_id": ..., "text": ...}}')
     return queries
@@ -237,20 +237,19 @@ def _read_records(
     invalid: Callable[[InputError], object] | None = None,
 ) -> Iterator[Value]:
     """Yield the records of a file of JSON or of a table; the first line decides."""
-    first, lines = first_line(skip_separator_hint(read_numbered_lines(source)))
-    yield from _parse_records(name_of(source), first, lines, kind, columns, build, invalid)
+    lines = skip_separator_hint(read_numbered_lines(source))
+    yield from _parse_records(name_of(source), lines, (kind, columns, build), invalid)
 
 
 def _parse_records(
     name: str,
-    first: bytes,
     lines: Iterator[Line],
-    kind: type[Record],
-    columns: Mapping[str, Sequence[str]],
-    build: Build[Record, Value],
+    form: tuple[type[Record], Mapping[str, Sequence[str]], Build[Record, Value]],
     invalid: Callable[[InputError], object] | None = None,
 ) -> Iterator[Value]:
-    """Yield the records of the lines of a file, which begin with the line ``first``."""
+    """Yield the records of the lines of a file. form: the fields, the columns, and the value of a record."""
+    kind, columns, build = form
+    first, lines = first_line(lines)
     table = None if first[:1] in (b"{", b"[") else read_header(first.decode("utf-8", "replace"), columns)
     if table is None:
         _refuse_table_without_header(name, first, columns)

@@ -90,8 +90,7 @@ def ingest(
 ) -> IngestReport:
     """Add or update documents. A missing workspace is created.
 
-    sources: files, :class:`rerank.Document` objects, or their fields as in a file. Also a frame of pandas
-        with such columns, or a data set of ``ir_datasets``.
+    sources: files, Documents or their fields as in a file, a frame of them, or a data set of ir_datasets.
     format: ``jats`` reads XML articles, archives and folders. body: of articles as text, not the abstract.
     categories: category graph. delete: ids. lang: Default: the language of 90 % of the first documents.
     replace: delete documents not in ``sources``. yes: also if these are more than half of all documents.

@@ -74,9 +74,8 @@ def train(
     progress = progress or Progress()
     groups = group_by_family(as_list(names))
     options_by_family = configurations(groups, config, preset)
-    read_queries = as_queries(queries, ignore_categories=ignore_categories)
     inputs = Inputs(
-        queries=read_queries,
+        queries=(read_queries := as_queries(queries, ignore_categories=ignore_categories)),
         qrels=None if qrels is None else as_qrels(qrels, read_queries),
         dev_qrels=None if dev_qrels is None else as_qrels(dev_qrels, read_queries),
         pairs=from_file(pairs, read_pairs),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import rerank
+from rerank.pyterrier import transformer
 from rerank.records import Document
 
 pandas = pytest.importorskip("pandas", reason="pandas is not installed")
@@ -26,20 +27,16 @@ def ranked(frame):
 
 
 def test_it_retrieves_the_documents_of_rerank_rank(workspace):
-    from rerank.pyterrier import RerankTransformer
-
-    frame = RerankTransformer(workspace, "bm25*0.5 + tfidf*0.5").transform(TOPICS)
+    frame = transformer(workspace, "bm25*0.5 + tfidf*0.5").transform(TOPICS)
     expected = rerank.rank(workspace, {"1": "hunts at night", "2": "mice"}, stack="bm25*0.5 + tfidf*0.5")
     assert ranked(frame) == [(row["query"], row["id"], row["rank"] - 1) for row in expected.rows()]
     assert frame["score"].tolist() == pytest.approx([row["score"] for row in expected.rows()])
-    limited = (RerankTransformer(workspace, "bm25", count=5) % 1).transform(TOPICS)
+    limited = (transformer(workspace, "bm25", count=5) % 1).transform(TOPICS)
     assert len(limited) == 2
 
 
 def test_it_reranks_the_documents_of_another_transformer(workspace):
-    from rerank.pyterrier import RerankTransformer
-
-    reranker = RerankTransformer(workspace, "bm25")
+    reranker = transformer(workspace, "bm25")
     first = pyterrier.Transformer.from_df(
         pandas.DataFrame(
             {"qid": ["1"] * 3, "query": "hunts at night", "docno": ["fox", "elsewhere", "wolf"], "score": 1.0}
