@@ -10,6 +10,7 @@ from rerank.records import Qrels
 from rerank.text import count_of
 
 HOW = {"trained": "trained on", "stopped": "stopped on", "tuned": "tuned on"}
+"""Use of queries in a :class:`TrainingRecord` -> its text in messages."""
 
 
 class TrainingRecord(dict[str, frozenset[str]]):
@@ -73,7 +74,11 @@ class TrainingRecord(dict[str, frozenset[str]]):
 
 @dataclass(frozen=True)
 class Leak:
-    """The number of judged queries used to train, stop or tune a ranker or stack."""
+    """The number of judged queries that a ranker or a stack has learned from.
+
+    of:  name of the ranker or the stack.
+    how: its use of the queries, a key of HOW.
+    """
 
     of: str
     how: str
@@ -84,39 +89,54 @@ def leakage(
     records: Mapping[str, TrainingRecord],
     label: str,
     queries: Iterable[str],
-    how: Sequence[str] = tuple(HOW),
+    uses: Sequence[str] = tuple(HOW),
 ) -> list[Leak]:
-    """Return leaks. records: ranker -> record; "" -> record of the weights."""
-    queries = list(queries)
-    leaks = (
-        Leak(name or label, kind, len(record.among(kind, queries)))
-        for name, record in records.items()
-        for kind in how
-    )
-    return list(dict.fromkeys(leak for leak in leaks if leak.queries))
+    """Return a leak for each ranker and use with one or more of the queries.
+
+    records: ranker -> its record; the record of the weights has the name "".
+    label:   name for the weights.
+    queries: ids of the judged queries.
+    uses:    keys of HOW.
+    """
+    query_ids = list(queries)
+    leaks: dict[Leak, None] = {}
+    for name, record in records.items():
+        for use in uses:
+            count = len(record.among(use, query_ids))
+            if count:
+                leaks[Leak(name or label, use, count)] = None
+    return list(leaks)
 
 
 def format_leakage(leaks: Iterable[Leak], queries: int) -> str:
-    """Return one line.
+    """Return one line. queries: number of judged queries.
 
     >>> format_leakage([Leak("text", "trained", 30), Leak("text", "stopped", 4)], 40)
     'text was trained on 30 and stopped on 4 of these 40 queries'
     >>> format_leakage([Leak("text", "trained", 1)], 1)
     'text was trained on 1 of this 1 query'
     """
-    by: dict[str, list[str]] = {}
+    uses_by_name: dict[str, list[str]] = {}
     for leak in dict.fromkeys(leaks):
-        by.setdefault(leak.of, []).append(f"{HOW[leak.how]} {leak.queries}")
-    each = "; ".join(f"{of} was {' and '.join(how)}" for of, how in by.items())
-    return f"{each} of {'these' if queries != 1 else 'this'} {count_of(queries, 'query')}"
+        uses_by_name.setdefault(leak.of, []).append(f"{HOW[leak.how]} {leak.queries}")
+    clauses = [f"{name} was {' and '.join(uses)}" for name, uses in uses_by_name.items()]
+    determiner = "this" if queries == 1 else "these"
+    return f"{'; '.join(clauses)} of {determiner} {count_of(queries, 'query')}"
 
 
 def without_training_documents(
     records: Iterable[TrainingRecord], qrels: Qrels
 ) -> tuple[Qrels, list[tuple[str, str]]]:
     """Return judgments with grade 0 for training documents, and these (query, document) pairs."""
-    relevant = {d for query in qrels for d in qrels.relevant(query)}
-    known = {d for record in records for d in record.among("documents", relevant)}
-    dropped = [(query, d) for query in qrels for d in qrels.relevant(query) if d in known]
-    kept = ((q, d, min(grade, 0) if d in known else grade) for q in qrels for d, grade in qrels[q].items())
-    return Qrels(kept), dropped
+    training_documents: set[str] = set()
+    for record in records:
+        training_documents |= record.get("documents", frozenset())
+    judgments: list[tuple[str, str, int]] = []
+    dropped: list[tuple[str, str]] = []
+    for query in qrels:
+        for document, grade in qrels[query].items():
+            is_training_document = document in training_documents
+            if is_training_document and grade > 0:
+                dropped.append((query, document))
+            judgments.append((query, document, min(grade, 0) if is_training_document else grade))
+    return Qrels(judgments), dropped

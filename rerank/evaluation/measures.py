@@ -27,13 +27,13 @@ MEASURES = ("nDCG@10", "nDCG", "RR", "R@100")
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Values per run and query.
+    """The values of measures for each run and query.
 
-    measures:      ir_measures names.
-    query_ids:     Q judged queries with a relevant document, ascending.
-    values:        run -> measure -> (Q,).
-    empty:         run -> number of queries without results.
-    none_relevant: ignored judged queries.
+    measures:      their names in ir_measures.
+    query_ids:     the Q judged queries with a relevant document, ascending.
+    values:        run -> measure -> (Q,) values.
+    empty:         run -> number of queries without results, which count as 0.
+    none_relevant: the judged queries without a relevant document, which are ignored.
     """
 
     measures: tuple[str, ...]
@@ -77,11 +77,12 @@ class Auc:
         >>> Auc().of(["a", "b", "c"], {"a": 1, "b": 0, "c": 1, "d": 0})
         0.75
         """
-        places = {document: -place for place, document in enumerate(ranking)}
         labels = [grade >= self.rel for grade in judged.values()]
         if len(set(labels)) < 2:
             return 0.5
-        return auc([places.get(document, -len(ranking)) for document in judged], labels)
+        score_of = {document: -rank for rank, document in enumerate(ranking)}
+        scores = [score_of.get(document, -len(ranking)) for document in judged]
+        return auc(scores, labels)
 
 
 _AUC = re.compile(r"AUC(?:\(rel=(\d+)\))?")
@@ -118,22 +119,28 @@ def evaluate_runs(
     query_ids = tuple(query for query in sorted(qrels) if qrels.relevant(query))
     if not query_ids:
         raise InputError("none of the judged queries has a relevant document; check the qrels")
-    at = {query: index for index, query in enumerate(query_ids)}
-    judged = {query: dict(qrels[query]) for query in query_ids}
-    evaluator = _provider().evaluator(standard, judged) if standard else None
-    values = {name: {measure: np.zeros(len(query_ids)) for measure in names} for name in runs}
-    for name, run in runs.items():
-        scored = {query: _rank_scores(query, run[query]) for query in query_ids if run.get(query)}
-        for measure, query, value in _compute(evaluator, names, scored) if scored and standard else ():
-            values[name][measure][at[query]] = value
+    position_of = {query: position for position, query in enumerate(query_ids)}
+    grades = {query: dict(qrels[query]) for query in query_ids}
+    evaluator = _provider().evaluator(standard, grades) if standard else None
+    values: dict[str, dict[str, Array]] = {}
+    empty: dict[str, int] = {}
+    for run_name, run in runs.items():
+        scores = {query: _rank_scores(query, run[query]) for query in query_ids if run.get(query)}
+        empty[run_name] = len(query_ids) - len(scores)
+        values[run_name] = {measure: np.zeros(len(query_ids)) for measure in names}
+        if scores and evaluator is not None:
+            for measure, query, value in _compute(evaluator, names, scores):
+                values[run_name][measure][position_of[query]] = value
         for area in areas:
-            values[name][str(area)][:] = [area.of(run.get(query, ()), judged[query]) for query in query_ids]
+            for query, position in position_of.items():
+                value = area.of(run.get(query, ()), grades[query])
+                values[run_name][str(area)][position] = value
     return Evaluation(
         measures=names,
         query_ids=query_ids,
         values=values,
-        empty={name: sum(not run.get(query) for query in query_ids) for name, run in runs.items()},
-        none_relevant=tuple(query for query in sorted(qrels) if query not in at),
+        empty=empty,
+        none_relevant=tuple(query for query in sorted(qrels) if query not in position_of),
     )
 
 
@@ -153,8 +160,8 @@ def _provider() -> Any:
 
     default: Any = ir_measures.DefaultPipeline
     fallback: Any = ir_measures.providers.FallbackProvider
-    others = [provider for provider in default.providers if provider.NAME != "gdeval"]
-    return fallback(others)
+    providers = [provider for provider in default.providers if provider.NAME != "gdeval"]
+    return fallback(providers)
 
 
 def _compute(evaluator: Any, names: Sequence[str], scored: Mapping[str, Any]) -> list[tuple[str, str, float]]:
@@ -176,8 +183,8 @@ def _check_parameters(measure: Any) -> None:
     cutoff = measure.params.get("cutoff")
     if isinstance(cutoff, int) and cutoff < 1:
         raise ValueError("the cutoff must be 1 or more")
-    least = measure.params.get("rel")
-    if isinstance(least, int) and not 1 <= least <= LARGEST_GRADE:
+    relevant_grade = measure.params.get("rel")
+    if isinstance(relevant_grade, int) and not 1 <= relevant_grade <= LARGEST_GRADE:
         raise ValueError(f"rel must be from 1 to {LARGEST_GRADE:,}")
 
 
@@ -204,7 +211,7 @@ def _parse(names: Sequence[str]) -> list[Any]:
 
 
 def _rank_scores(query: str, ids: Sequence[str]) -> dict[str, float]:
-    """Return decreasing scores."""
+    """Return document id -> score, which decreases with the rank."""
     if len(set(ids)) < len(ids):
         raise InputError(f"query {query!r}: a document is retrieved twice; each may be ranked once")
-    return dict(zip(ids, map(float, range(len(ids), 0, -1))))
+    return {id: float(len(ids) - position) for position, id in enumerate(ids)}

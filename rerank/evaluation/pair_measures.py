@@ -55,18 +55,18 @@ def best_threshold(scores: ArrayLike, labels: ArrayLike) -> float:
     values, related = _checked(scores, labels)
     order = np.argsort(values, kind="stable")
     ordered = values[order]
-    # A cut before place i answers "unrelated" for i pairs: of them, the unrelated ones are right, and the
+    # A cut before position i answers "unrelated" for i pairs: the unrelated ones of these are right, and the
     # related ones are wrong.
     right = np.concatenate(([0], np.cumsum(np.where(related[order], -1, 1))))
-    between = np.flatnonzero(np.concatenate(([True], ordered[1:] > ordered[:-1], [True])))
-    best = between[right[between] == right[between].max()]
-    place = int(best[len(best) // 2])
-    if place == 0:
+    cuts = np.flatnonzero(np.concatenate(([True], ordered[1:] > ordered[:-1], [True])))
+    best_cuts = cuts[right[cuts] == right[cuts].max()]
+    cut = int(best_cuts[len(best_cuts) // 2])
+    if cut == 0:
         return float(ordered[0])
-    if place == len(ordered):
+    if cut == len(ordered):
         return float(np.nextafter(ordered[-1], np.inf))
-    middle = (ordered[place - 1] + ordered[place]) / 2
-    return float(middle if middle > ordered[place - 1] else ordered[place])
+    middle = (ordered[cut - 1] + ordered[cut]) / 2
+    return float(middle if middle > ordered[cut - 1] else ordered[cut])
 
 
 def paired_test(
@@ -87,27 +87,42 @@ def paired_test(
     """
     from scipy.stats import rankdata
 
-    size = max(len(first), len(second))
-    if not {len(first), len(second)} <= {1, size}:
+    seeds = max(len(first), len(second))
+    if not {len(first), len(second)} <= {1, seeds}:
         raise UsageError(f"{len(first)} and {len(second)} seeds do not pair")
-    related = _checked(first[0][0], labels)[1]
-    sides = [[of[0]] * size if len(of) == 1 else of for of in (first, second)]
-    answers = np.array([[_checked(scores, labels)[0] >= at for scores, at in of] for of in sides])
-    ranks = rankdata([[np.asarray(scores, np.float64) for scores, _ in of] for of in sides], axis=-1)
-    found = _differences(answers, ranks, related)
-    rng = np.random.default_rng(seed)
+    _, related = _checked(first[0][0], labels)
+    answers: list[list[Labels]] = []
+    scores_of_sides: list[list[Array]] = []
+    for side in (first, second):
+        side_of_seeds = list(side) * seeds if len(side) == 1 else side
+        side_scores = [_checked(scores, labels)[0] for scores, _ in side_of_seeds]
+        scores_of_sides.append(side_scores)
+        thresholds = [threshold for _, threshold in side_of_seeds]
+        answers.append([scores >= threshold for scores, threshold in zip(side_scores, thresholds)])
+    return _randomize(
+        np.array(answers), rankdata(scores_of_sides, axis=-1), related, permutations=permutations, seed=seed
+    )
+
+
+def _randomize(
+    answers: Labels, ranks: Array, related: Labels, *, permutations: int, seed: int
+) -> dict[str, float]:
+    """Return measure -> p. answers, ranks: (2, S, n) for two sides, S seeds and n pairs."""
+    observed = np.abs(_differences(answers, ranks, related)) - 1e-12  # with tolerance for rounding
+    generator = np.random.default_rng(seed)
     counts = np.zeros(len(MEASURES), np.int64)
     for _ in range(permutations):
-        exchanged = rng.random(len(related)) < 0.5
-        drawn = _differences(
-            np.where(exchanged, answers[::-1], answers), np.where(exchanged, ranks[::-1], ranks), related
-        )
-        counts += np.abs(drawn) >= np.abs(found) - 1e-12
+        exchanged = generator.random(len(related)) < 0.5
+        drawn_answers = np.where(exchanged, answers[::-1], answers)
+        drawn_ranks = np.where(exchanged, ranks[::-1], ranks)
+        counts += np.abs(_differences(drawn_answers, drawn_ranks, related)) >= observed
     return {name: (int(count) + 1) / (permutations + 1) for name, count in zip(MEASURES, counts)}
 
 
 def _checked(scores: ArrayLike, labels: ArrayLike) -> tuple[Array, Labels]:
-    values, related = np.asarray(scores, np.float64), np.asarray(labels, np.bool_)
+    """Return scores and labels as arrays. Raises UsageError for other shapes or values."""
+    values = np.asarray(scores, np.float64)
+    related = np.asarray(labels, np.bool_)
     if values.ndim != 1 or values.shape != related.shape or not len(values):
         raise UsageError(f"{values.shape} scores and {related.shape} labels do not go together")
     if not np.isfinite(values).all():
@@ -118,22 +133,25 @@ def _checked(scores: ArrayLike, labels: ArrayLike) -> tuple[Array, Labels]:
 
 
 def _aucs(values: Array, related: Labels) -> Array:
-    """(..., n) scores -> (...)."""
+    """Return the AUC of each row: (..., n) scores -> (...)."""
     from scipy.stats import rankdata
 
     positive = int(related.sum())
     sums = rankdata(values, axis=-1)[..., related].sum(axis=-1)  # of ranks from 1; ties get the mean rank
-    found: Array = (sums - positive * (positive + 1) / 2) / (positive * (len(related) - positive))
-    return found
+    aucs: Array = (sums - positive * (positive + 1) / 2) / (positive * (len(related) - positive))
+    return aucs
 
 
 def _f1s(answers: Labels, related: Labels) -> Array:
-    """(..., n) answers -> (...)."""
+    """Return the F1 of each row: (..., n) answers -> (...)."""
     hits = (answers & related).sum(axis=-1)
     return np.asarray(2 * hits / (answers.sum(axis=-1) + related.sum()), np.float64)
 
 
 def _differences(answers: Labels, ranks: Array, related: Labels) -> Array:
-    """First minus second per measure, (3,), from (2, S, n)."""
-    found = ((answers == related).mean(axis=-1), _f1s(answers, related), _aucs(ranks, related))
-    return np.array([(one[0] - one[1]).mean() for one in found])
+    """Return the mean difference of the two sides for each measure, (3,), from (2, S, n)."""
+    accuracies = (answers == related).mean(axis=-1)
+    differences: list[float] = []
+    for values in (accuracies, _f1s(answers, related), _aucs(ranks, related)):
+        differences.append((values[0] - values[1]).mean())
+    return np.array(differences)

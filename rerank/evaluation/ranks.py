@@ -64,19 +64,20 @@ class RankMeasure:
         ends = [end for end in (self.cutoff, self.cut) if end is not None]
         worth = _worth(self.kind == "nDCG", min(ends, default=None), depth)
         if self.kind == "RR":
-            found = worth[ranks.min(axis=0)]
+            gains = worth[ranks.min(axis=0)]
         elif self.kind == "AP":
-            found = (worth[np.sort(ranks, axis=0)] * np.arange(1, len(ranks) + 1)[:, None]).sum(axis=0)
+            relevant_so_far = np.arange(1, len(ranks) + 1)[:, None]
+            gains = (worth[np.sort(ranks, axis=0)] * relevant_so_far).sum(axis=0)
         else:
-            found = (worth[ranks] * grades[:, None]).sum(axis=0)
-        return np.asarray(found / ideal, dtype=np.float64)
+            gains = (worth[ranks] * grades[:, None]).sum(axis=0)
+        return np.asarray(gains / ideal, dtype=np.float64)
 
 
 @lru_cache(maxsize=256)
 def _worth(logarithmic: bool, cutoff: int | None, depth: int) -> Array:
-    """Rank discounts: (depth,)."""
-    places = np.arange(1, depth + 1, dtype=np.float64)
-    worth = 1.0 / (np.log2(places + 1.0) if logarithmic else places)
+    """Return the discount of each rank, (depth,); 0 after the cutoff."""
+    ranks = np.arange(1, depth + 1, dtype=np.float64)
+    worth = 1.0 / (np.log2(ranks + 1.0) if logarithmic else ranks)
     if cutoff is not None:
         worth[cutoff:] = 0.0
     worth.flags.writeable = False

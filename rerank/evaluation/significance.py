@@ -91,26 +91,34 @@ def compare(
     measures: names as in ``evaluation``; default: all of them.
     """
     names = evaluation.measures if measures is None else measures
-    pairs = [(run, name) for run in evaluation.values for name in names if run != baseline]
-    differences = [evaluation.values[run][name] - evaluation.values[baseline][name] for run, name in pairs]
-    found = randomization_tests(differences, permutations=permutations, seed=seed)
-    gains = [gain_of(difference, seed) for difference in differences]
-    return [
-        Comparison(
-            stack=run,
-            baseline=baseline,
-            measure=name,
-            delta=math.fsum(difference.tolist()) / len(difference),
-            p=p,
-            p_holm=p_holm,
-            wins=int((difference > 0).sum()),
-            losses=int((difference < 0).sum()),
-            low=gain.low,
-            high=gain.high,
-            smallest=gain.smallest,
+    compared: list[tuple[str, str]] = []
+    differences: list[Array] = []
+    for run, values in evaluation.values.items():
+        if run == baseline:
+            continue
+        for name in names:
+            compared.append((run, name))
+            differences.append(values[name] - evaluation.values[baseline][name])
+    p_values = randomization_tests(differences, permutations=permutations, seed=seed)
+    comparisons: list[Comparison] = []
+    for (run, name), difference, p, p_holm in zip(compared, differences, p_values, holm(p_values)):
+        gain = gain_of(difference, seed)
+        comparisons.append(
+            Comparison(
+                stack=run,
+                baseline=baseline,
+                measure=name,
+                delta=math.fsum(difference.tolist()) / len(difference),
+                p=p,
+                p_holm=p_holm,
+                wins=int((difference > 0).sum()),
+                losses=int((difference < 0).sum()),
+                low=gain.low,
+                high=gain.high,
+                smallest=gain.smallest,
+            )
         )
-        for (run, name), difference, p, p_holm, gain in zip(pairs, differences, found, holm(found), gains)
-    ]
+    return comparisons
 
 
 def randomization_test(differences: ArrayLike, *, permutations: int = 100_000, seed: int = 0) -> float:
@@ -134,15 +142,18 @@ def randomization_tests(
         return [1.0] * len(rows)
     if rows.ndim != 2 or not np.isfinite(rows).all():
         raise ValueError("differences must be rows of finite numbers, of one length")
+    p_values = [0.0] * len(rows)
     differing = (rows != 0).sum(axis=1)  # equal queries add 0 under either sign
-    p = [_exact(row[row != 0]) if count <= _EXACT else 0.0 for row, count in zip(rows, differing.tolist())]
-    drawn = np.flatnonzero(differing > _EXACT)
-    if len(drawn):
-        some = rows[drawn]
-        counts = _draw(some[:, (some != 0).any(axis=0)], permutations, seed)
-        for place, count in zip(drawn.tolist(), counts.tolist()):
-            p[place] = (count + 1) / (permutations + 1)
-    return p
+    for index in np.flatnonzero(differing <= _EXACT).tolist():
+        p_values[index] = _exact(rows[index][rows[index] != 0])
+    sampled = np.flatnonzero(differing > _EXACT)
+    if len(sampled):
+        sampled_rows = rows[sampled]
+        has_difference = (sampled_rows != 0).any(axis=0)
+        counts = _draw(sampled_rows[:, has_difference], permutations, seed)
+        for index, count in zip(sampled.tolist(), counts.tolist()):
+            p_values[index] = (count + 1) / (permutations + 1)
+    return p_values
 
 
 def _count(rows: Array, flips: NDArray[Any]) -> NDArray[np.int64]:
@@ -165,7 +176,8 @@ def _exact(values: Array) -> float:
 
 def _draw(rows: Array, permutations: int, seed: int) -> NDArray[np.int64]:
     """Count drawn sums at least as far from 0, per row."""
-    generator, n = np.random.default_rng(seed), rows.shape[1]
+    generator = np.random.default_rng(seed)
+    n = rows.shape[1]
     counts = np.zeros(len(rows), dtype=np.int64)
     chunk = max(1, _CELLS // n)
     for start in range(0, permutations, chunk):
@@ -184,8 +196,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
     [0.03, 0.06, 0.06]
     """
     corrected = [0.0] * len(p_values)
-    reached = 0.0
-    for place, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        reached = max(reached, min(1.0, (len(p_values) - place) * p_values[index]))
-        corrected[index] = reached
+    largest = 0.0
+    ascending = sorted(range(len(p_values)), key=p_values.__getitem__)
+    for position, index in enumerate(ascending):
+        largest = max(largest, min(1.0, (len(p_values) - position) * p_values[index]))
+        corrected[index] = largest
     return corrected

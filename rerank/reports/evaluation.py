@@ -23,10 +23,12 @@ PAGE_MARK = 'name="generator" content="rerank"'
 
 @dataclass
 class Row:
-    """Means of a stack under one protocol.
+    """The means of a stack under one protocol.
 
-    stack: name; text: weights. leaks: rankers and weights fitted on these queries. judged_at_10: how many of
-    its hits at ranks 1 to 10 are judged.
+    stack:        its label in the report.
+    text:         its weights.
+    leaks:        rankers and weights that were fitted on these queries.
+    judged_at_10: how many of its hits at ranks 1 to 10 are judged.
     """
 
     stack: str
@@ -43,7 +45,7 @@ class Row:
 
 @dataclass
 class Recall:
-    """Share of relevant documents per retriever and ``together``."""
+    """The share of relevant documents per retriever, and of all retrievers (``together``)."""
 
     protocol: str
     retrieve: tuple[str, ...]
@@ -52,13 +54,21 @@ class Recall:
 
 @dataclass
 class EvaluationReport(Report):
-    """Tables of one evaluation. The fields from per_query on are not in the JSON.
+    """The tables of one evaluation. The fields from ``per_query`` on are not in the JSON.
 
-    compared: measures. scoring: protocol -> counts. new_documents: tables without relevant documents of
-    training queries, or None. pairs: number of relevant documents. seen_pairs: also relevant in training.
-    runs: written files. per_query: protocol -> values. kept: protocol -> stack -> query -> first hits, then
-    other relevant documents. relevant: query -> document -> grade. top: number of first hits. stacks, leaks:
-    label -> stack, and its training on these queries. irrelevant_judged: whether a judgment has grade 0.
+    queries, none_relevant: numbers of judged queries with and without a relevant document.
+    compared:         the measures that compare the stacks.
+    scoring:          protocol -> counts of omissions and of recomputed features.
+    pairs:            number of relevant documents, counted for each query.
+    seen_pairs:       how many of these were also relevant in training.
+    irrelevant_judged: whether a judgment has grade 0.
+    new_documents:    the tables without relevant documents of training queries, or None.
+    runs:             files of the written runs.
+    per_query:        protocol -> values.
+    kept:             protocol -> stack -> query -> first hits, then other relevant documents.
+    relevant:         query -> document -> grade.
+    top:              number of first hits that are kept.
+    stacks, leaks:    label -> stack, and its training on these queries.
     """
 
     baseline: str
@@ -91,27 +101,42 @@ class EvaluationReport(Report):
     ) -> Evaluation:
         """Measure rankings under one protocol, and compare them with the baseline."""
         evaluation = evaluate_runs(runs, qrels, measures)
-        self.queries, self.none_relevant = len(evaluation.query_ids), len(evaluation.none_relevant)
-        self.per_query[protocol] = evaluation
+        self.queries = len(evaluation.query_ids)
+        self.none_relevant = len(evaluation.none_relevant)
         self.irrelevant_judged = has_irrelevant(qrels)
+        self.per_query[protocol] = evaluation
         for label, run in runs.items():
-            row = Row(label, protocol, evaluation.means(label), label, leaks=self.leaks.get(label, []))
+            row = self._row(label, protocol, evaluation.means(label))
             row.judged_at_10 = count_judged(run, qrels)
-            if stack := self.stacks.get(label):
-                row.text, row.weights = str(stack), stack.combiner.weights_by_signal()
-                row.normalization = stack.combiner.normalization
-                row.first_stage, row.retrieve = stack.first_stage, stack.retrievers
             self.results.append(row)
-        comparisons = compare(evaluation, self.baseline, measures=self.compared, seed=seed)
-        self.comparisons += [replace(one, protocol=protocol) for one in comparisons]
+        for comparison in compare(evaluation, self.baseline, measures=self.compared, seed=seed):
+            self.comparisons.append(replace(comparison, protocol=protocol))
         return evaluation
 
-    def better(self, stack: str) -> bool:
-        """Whether a stack beats the baseline by the first compared measure, p < 0.05."""
-        return any(
-            (one.stack, one.measure) == (stack, self.compared[0]) and one.delta > 0 and one.p_holm < 0.05
-            for one in self.comparisons
+    def _row(self, label: str, protocol: str, means: dict[str, float]) -> Row:
+        leaks = self.leaks.get(label, [])
+        stack = self.stacks.get(label)
+        if stack is None:
+            return Row(label, protocol, means, label, leaks=leaks)
+        return Row(
+            label,
+            protocol,
+            means,
+            str(stack),
+            stack.combiner.weights_by_signal(),
+            stack.combiner.normalization,
+            stack.first_stage,
+            stack.retrievers,
+            leaks,
         )
+
+    def better(self, stack: str) -> bool:
+        """Return whether a stack beats the baseline by the first compared measure, p < 0.05."""
+        for comparison in self.comparisons:
+            is_of_stack = comparison.stack == stack and comparison.measure == self.compared[0]
+            if is_of_stack and comparison.delta > 0 and comparison.p_holm < 0.05:
+                return True
+        return False
 
     def correct(self, *others: EvaluationReport) -> None:
         """Correct the p-values of all tables of a page by Holm, also of new documents and other reports."""
@@ -120,20 +145,32 @@ class EvaluationReport(Report):
             if report.new_documents is not None:
                 tables.append(report.new_documents)
         p_values = [comparison.p for table in tables for comparison in table.comparisons]
-        corrected = iter(holm(p_values))
+        corrected = holm(p_values)
         for table in tables:
-            table.comparisons = [replace(one, p_holm=next(corrected)) for one in table.comparisons]
+            p_of_table = corrected[: len(table.comparisons)]
+            corrected = corrected[len(table.comparisons) :]
+            table.comparisons = [
+                replace(comparison, p_holm=p) for comparison, p in zip(table.comparisons, p_of_table)
+            ]
+
+    def comparisons_by(self, measure: str) -> dict[tuple[str, str], Comparison]:
+        """Return (protocol, stack) -> the comparison with the baseline by a measure."""
+        comparisons: dict[tuple[str, str], Comparison] = {}
+        for comparison in self.comparisons:
+            if comparison.measure == measure:
+                comparisons[comparison.protocol, comparison.stack] = comparison
+        return comparisons
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a row per result."""
-        found = {(c.protocol, c.stack, c.measure): c for c in self.comparisons}
-        rows = []
-        for row in self.results:
-            cells: dict[str, Any] = {"protocol": row.protocol, "stack": row.stack, **row.measures}
-            cells[f"judged@{TOP}"] = row.judged_at_10.share
-            for place, name in enumerate(self.compared):
-                one, of = found.get((row.protocol, row.stack, name)), f" {name}" if place else ""
-                cells[f"delta{of}"] = one.delta if one else None
-                cells[f"p_holm{of}"] = one.p_holm if one else None
-            rows.append(cells)
+        """Return a row per result. The baseline has no differences."""
+        rows: list[dict[str, Any]] = []
+        for result in self.results:
+            row: dict[str, Any] = {"protocol": result.protocol, "stack": result.stack, **result.measures}
+            row[f"judged@{TOP}"] = result.judged_at_10.share
+            for position, measure in enumerate(self.compared):
+                comparison = self.comparisons_by(measure).get((result.protocol, result.stack))
+                suffix = f" {measure}" if position else ""
+                row[f"delta{suffix}"] = None if comparison is None else comparison.delta
+                row[f"p_holm{suffix}"] = None if comparison is None else comparison.p_holm
+            rows.append(row)
         return rows

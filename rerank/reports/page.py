@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -16,7 +17,6 @@ from markupsafe import Markup
 
 import rerank
 from rerank.evaluation.leakage import format_leakage
-from rerank.evaluation.significance import Comparison
 from rerank.formats.inputs import Queries, as_queries
 from rerank.records import Query
 from rerank.reports.evaluation import EvaluationReport
@@ -50,9 +50,10 @@ def evaluation_page(
     """
     workspace = Workspace.open(workspace)
     protocol = next(iter(report.per_query))
-    measure, stack = report.compared[0], list(report.stacks)[-1]
+    measure = report.compared[0]
+    stack = list(report.stacks)[-1]
     queries_by_id = {query.id: query for query in as_queries(queries)}
-    rows, left_out = _query_rows(report, protocol, measure, stack, queries_by_id)
+    rows, left_out = _query_rows(report, protocol, stack, queries_by_id)
     leaks = [leak for row in report.results for leak in row.leaks]
     return (
         make_environment()
@@ -60,14 +61,13 @@ def evaluation_page(
         .render(
             **read_script("page.js"),
             r=report,
-            verdict=_verdict(report, protocol, stack, measure),
+            verdict=_verdict(report, protocol, stack),
             collection=f"{workspace.folder.resolve().name}, {count_of(len(workspace.engine), 'document')}",
             date=datetime.now(timezone.utc).strftime("%Y-%m-%d"),
             version=rerank.__version__,
             split=split,
             leaks=format_leakage(leaks, report.queries + report.none_relevant) if leaks else "",
             others=others or {},
-            compared=_compared,
             protocol=protocol,
             measure=measure,
             stack=stack,
@@ -76,11 +76,18 @@ def evaluation_page(
             signals=_signals(report, stack),
             titles=_titles(workspace, rows),
             weights=_weights(report, protocol),
-            tuned={
-                label: one.tuned for label, one in report.stacks.items() if one.tuned.get("single_signal")
-            },
+            tuned=_tunings(report),
         )
     )
+
+
+def _tunings(report: EvaluationReport) -> dict[str, Mapping[str, Any]]:
+    """Return label -> record of the tuning, of the stacks that have the value of each signal."""
+    tunings: dict[str, Mapping[str, Any]] = {}
+    for label, stack in report.stacks.items():
+        if stack.tuned.get("single_signal"):
+            tunings[label] = stack.tuned
+    return tunings
 
 
 @cache
@@ -130,94 +137,174 @@ def _weights(report: EvaluationReport, protocol: str) -> list[list[str]]:
     return rows
 
 
-def _verdict(report: EvaluationReport, protocol: str, stack: str, measure: str) -> str:
-    c = _compared(report).get((protocol, stack))
-    if c is None:
-        values = {(one.protocol, one.stack): one.measures[measure] for one in report.results}
-        return f"{values[protocol, stack]:.4f} {measure} over {count_of(report.queries, 'query')}"
-    delta = f"{c.delta:+.2f}" if abs(c.delta) >= 0.01 else f"{c.delta:+.4f}"
-    p = f"p = {c.p_holm:.4f}" if c.p_holm >= 0.0001 else "p < 0.0001"
-    equal, better = report.queries - c.wins - c.losses, count_of(c.wins, "query")
-    return f"{delta} {measure} ({p}): {better} better, {c.losses} worse, {equal} equal"
+def _verdict(report: EvaluationReport, protocol: str, stack: str) -> str:
+    """Return the heading: the gain of the stack by the first measure, and the number of better queries."""
+    measure = report.compared[0]
+    comparison = report.comparisons_by(measure).get((protocol, stack))
+    if comparison is None:
+        means = {(row.protocol, row.stack): row.measures for row in report.results}
+        value = means[protocol, stack][measure]
+        return f"{value:.4f} {measure} over {count_of(report.queries, 'query')}"
+    delta = f"{comparison.delta:+.2f}" if abs(comparison.delta) >= 0.01 else f"{comparison.delta:+.4f}"
+    p = f"p = {comparison.p_holm:.4f}" if comparison.p_holm >= 0.0001 else "p < 0.0001"
+    better = count_of(comparison.wins, "query")
+    equal = report.queries - comparison.wins - comparison.losses
+    return f"{delta} {measure} ({p}): {better} better, {comparison.losses} worse, {equal} equal"
 
 
-def _compared(report: EvaluationReport) -> dict[tuple[str, str], Comparison]:
-    return {(c.protocol, c.stack): c for c in report.comparisons if c.measure == report.compared[0]}
+class Outside(NamedTuple):
+    """A relevant document that is not among the first hits of either side. A rank is None if not ranked."""
+
+    id: str
+    grade: int
+    baseline_rank: int | None
+    stack_rank: int | None
+
+
+@dataclass(frozen=True)
+class QueryRow:
+    """A query on the page.
+
+    before, after: the measure of the baseline and of the stack.
+    baseline, stack: their first hits, each with its score as a bar.
+    grades:        document -> grade, of the relevant documents.
+    outside:       relevant documents that are not among the first hits, best rank by the stack first.
+    no_relevant:   whether neither side ranks a relevant document.
+    """
+
+    query: Query
+    before: float
+    after: float
+    baseline: list[tuple[Hit, Markup]]
+    stack: list[tuple[Hit, Markup]]
+    grades: Mapping[str, int]
+    outside: list[Outside]
+    no_relevant: bool
+
+    @property
+    def outcome(self) -> str:
+        """Return ``better``, ``worse`` or ``equal``."""
+        if self.after == self.before:
+            return "equal"
+        return "better" if self.after > self.before else "worse"
 
 
 def _query_rows(
-    report: EvaluationReport, protocol: str, measure: str, stack: str, queries: Mapping[str, Query]
-) -> tuple[list[dict[str, Any]], int]:
-    """Return the queries, largest loss first, and the number omitted.
-
-    baseline, stack: first hits with score bars. outside: other relevant documents: (id, grade, rank by the
-    baseline, rank by the stack); ranks may be None.
-    """
-    evaluation, kept = report.per_query[protocol], report.kept[protocol]
-    before, after = (evaluation.values[name][measure] for name in (report.baseline, stack))
+    report: EvaluationReport, protocol: str, stack: str, queries: Mapping[str, Query]
+) -> tuple[list[QueryRow], int]:
+    """Return the queries, largest loss first, and the number omitted."""
+    evaluation = report.per_query[protocol]
+    measure = report.compared[0]
+    before = evaluation.values[report.baseline][measure]
+    after = evaluation.values[stack][measure]
     order = np.argsort(after - before, kind="stable")
     half = MOST_QUERIES // 2
     shown = order if len(order) <= MOST_QUERIES else np.r_[order[:half], order[-half:]]
-    colors = {name: n for n, name in enumerate(_signals(report, stack))}
-    rows = []
-    for i in shown.tolist():
-        id = evaluation.query_ids[i]
-        runs = kept[report.baseline].get(id, []), kept[stack].get(id, [])
-        ranks = [{hit.id: hit.rank for hit in run} for run in runs]
-        first = [[hit for hit in run if hit.rank <= report.top] for run in runs]
-        hits = [list(zip(some, _score_bars(some, colors))) for some in first]
+    colors = {name: color for color, name in enumerate(_signals(report, stack))}
+    baseline_hits = report.kept[protocol][report.baseline]
+    stack_hits = report.kept[protocol][stack]
+    rows: list[QueryRow] = []
+    for position in shown.tolist():
+        id = evaluation.query_ids[position]
         grades = report.relevant.get(id, {})
-        rest = grades.keys() - {hit.id for some in first for hit in some}
-        outside = [(d, grades[d], ranks[0].get(d), ranks[1].get(d)) for d in rest]
-        rows.append(
-            {
-                "query": queries.get(id, Query(id, "")),
-                "before": float(before[i]),
-                "after": float(after[i]),
-                "outcome": "better" if after[i] > before[i] else "worse" if after[i] < before[i] else "equal",
-                "baseline": hits[0],
-                "stack": hits[1],
-                "grades": grades,
-                "outside": sorted(outside, key=lambda one: (one[3] is None, one[3] or 0, one[0])),
-                "no_relevant": not any(d in rank for d in grades for rank in ranks),
-            }
+        baseline = _Side(baseline_hits.get(id, []), report.top)
+        side = _Side(stack_hits.get(id, []), report.top)
+        row = QueryRow(
+            query=queries.get(id, Query(id, "")),
+            before=float(before[position]),
+            after=float(after[position]),
+            baseline=baseline.with_bars(colors),
+            stack=side.with_bars(colors),
+            grades=grades,
+            outside=_outside(grades, baseline, side),
+            no_relevant=grades.keys().isdisjoint({*baseline.ranks, *side.ranks}),
         )
+        rows.append(row)
     return rows, len(order) - len(rows)
 
 
+class _Side:
+    """The hits of one stack for a query.
+
+    first: the hits that are shown. ranks: document -> rank, of all kept hits.
+    """
+
+    def __init__(self, hits: Sequence[Hit], top: int) -> None:
+        self.first = [hit for hit in hits if hit.rank <= top]
+        self.ranks = {hit.id: hit.rank for hit in hits}
+
+    def with_bars(self, colors: Mapping[str, int]) -> list[tuple[Hit, Markup]]:
+        return list(zip(self.first, _score_bars(self.first, colors)))
+
+
+def _outside(grades: Mapping[str, int], baseline: _Side, stack: _Side) -> list[Outside]:
+    """Return the relevant documents outside of both lists; those that the stack does not rank are last."""
+    shown = {hit.id for hit in (*baseline.first, *stack.first)}
+    outside: list[Outside] = []
+    for id, grade in grades.items():
+        if id not in shown:
+            outside.append(Outside(id, grade, baseline.ranks.get(id), stack.ranks.get(id)))
+
+    def order(document: Outside) -> tuple[bool, int, str]:
+        return document.stack_rank is None, document.stack_rank or 0, document.id
+
+    return sorted(outside, key=order)
+
+
 def _score_bars(hits: Sequence[Hit], colors: Mapping[str, int]) -> list[Markup]:
-    """Return a bar per hit, a color per signal. Negative parts extend left."""
-    parts = [[signal.weighted for signal in hit.signals.values()] for hit in hits]
-    low = min((sum(min(value, 0) for value in row) for row in parts), default=0.0)
-    high = max((sum(max(value, 0) for value in row) for row in parts), default=0.0)
-    scale = 100 / ((high - low) or 1)
-    bars = []
-    for hit, row in zip(hits, parts):
-        left = right = -low * scale
-        rects = []
-        for name, value in zip(hit.signals, row):
-            width = abs(value) * scale
-            begin = right if value >= 0 else left - width
-            left, right = min(left, begin), max(right, begin + width)
-            if width >= 0.01:
-                color = colors.get(name, COLORS)
-                kind = f"c{color}" if color < COLORS else "other"
-                rects.append(f'<rect x="{begin:.2f}" width="{width:.2f}" class="{kind}"/>')
+    """Return a bar for each hit, all on one scale. A signal has one color; negative scores extend left."""
+    weighted_scores = [[signal.weighted for signal in hit.signals.values()] for hit in hits]
+    lowest = 0.0
+    highest = 0.0
+    for scores in weighted_scores:
+        lowest = min(lowest, sum(score for score in scores if score < 0))
+        highest = max(highest, sum(score for score in scores if score > 0))
+    scale = 100 / ((highest - lowest) or 1)
+    bars: list[Markup] = []
+    for hit, scores in zip(hits, weighted_scores):
+        parts = "".join(_bar_parts(list(hit.signals), scores, colors, zero=-lowest * scale, scale=scale))
         bars.append(
             Markup(
                 '<svg class="bar" viewBox="0 0 100 1" preserveAspectRatio="none" aria-hidden="true">'
-                f"{''.join(rects)}</svg>"
+                f"{parts}</svg>"
             )
         )
     return bars
 
 
+def _bar_parts(
+    signals: Sequence[str], scores: Sequence[float], colors: Mapping[str, int], *, zero: float, scale: float
+) -> Iterator[str]:
+    """Yield a rectangle per signal. Positive scores follow each other to the right of zero, negative left."""
+    left_end = zero
+    right_end = zero
+    for signal, score in zip(signals, scores):
+        width = abs(score) * scale
+        if score >= 0:
+            begin = right_end
+            right_end += width
+        else:
+            left_end -= width
+            begin = left_end
+        if width >= 0.01:
+            color = colors.get(signal, COLORS)
+            css_class = f"c{color}" if color < COLORS else "other"
+            yield f'<rect x="{begin:.2f}" width="{width:.2f}" class="{css_class}"/>'
+
+
 def _signals(report: EvaluationReport, stack: str) -> list[str]:
+    """Return the signals of the baseline and of the stack; their positions choose their colors."""
     return list(dict.fromkeys((*report.stacks[report.baseline].signals, *report.stacks[stack].signals)))
 
 
-def _titles(workspace: Workspace, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    ids = {hit.id for row in rows for hit, _ in (*row["baseline"], *row["stack"])}
-    ids |= {one[0] for row in rows for one in row["outside"]}
-    documents = (d for d in workspace.engine.get(sorted(ids)) if d is not None)
-    return {d.id: (d.title or d.text)[:160] for d in documents}
+def _titles(workspace: Workspace, rows: Sequence[QueryRow]) -> dict[str, str]:
+    """Return document -> title, or the begin of its text, of all documents on the page."""
+    ids: set[str] = set()
+    for row in rows:
+        ids.update(hit.id for hit, _ in (*row.baseline, *row.stack))
+        ids.update(document.id for document in row.outside)
+    titles: dict[str, str] = {}
+    for document in workspace.engine.get(sorted(ids)):
+        if document is not None:
+            titles[document.id] = (document.title or document.text)[:160]
+    return titles
