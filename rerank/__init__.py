@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from rerank.formats import read_qrels as read_qrels
     from rerank.formats import read_queries as read_queries
     from rerank.formats import read_run as read_run
+    from rerank.judging.clicks import judge_clicks as judge_clicks
+    from rerank.judging.log import ClickOptions as ClickOptions
     from rerank.pairs.evaluate import evaluate_pairs as evaluate_pairs
     from rerank.pairs.evaluate import predict_pairs as predict_pairs
     from rerank.rankers.base import Ranker as Ranker
@@ -56,6 +58,8 @@ _MODULES = {
     "rerank.engines.opensearch": ("OpenSearchEngine",),
     "rerank.errors": ("RerankError",),
     "rerank.formats": ("read_corpus", "read_labeled_pairs", "read_qrels", "read_queries", "read_run"),
+    "rerank.judging.clicks": ("judge_clicks",),
+    "rerank.judging.log": ("ClickOptions",),
     "rerank.rankers.base": ("Ranker",),
     "rerank.records": ("Candidates", "Document", "LabeledPair", "Qrels", "Query"),
     "rerank.reports.page": ("evaluation_page",),

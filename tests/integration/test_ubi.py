@@ -97,3 +97,21 @@ def test_missing_indices_are_named(run, node, tmp_path, monkeypatch):
     run("judge", "clicks", "--ubi", node.url, "--out", "x", "-q").fails(1, "has no index 'ubi_events'")
     run("judge", "clicks", "--ubi", "http://127.0.0.1:1", "--out", "x", "-q").fails(1, "cannot be reached")
     assert not Path("x").exists()
+
+
+def test_auto_trains_on_the_clicks_of_a_cluster(run, empty, tmp_path, monkeypatch):
+    monkeypatch.setattr("rerank.workflows.auto.plan.RULES", ())  # no ranker is trained
+    words = [f"word{number}" for number in range(60)]
+    write(
+        tmp_path / "corpus.jsonl", [{"_id": f"d{n}", "text": f"{word} text"} for n, word in enumerate(words)]
+    )
+    events = []
+    for number, word in enumerate(words):
+        hits = [f"d{number}", f"d{number - 1}" if number else "d59"]
+        events += page(str(number), word, hits, [hits[number % 2]])
+    bulk(empty, as_bulk("ubi_events", events))
+    workspace = tmp_path / "workspace"
+    done = run("auto", tmp_path, "--ubi", empty.url, "-w", workspace).ok()
+    assert "not active" in done.out
+    assert (workspace / "pool.json").exists()
+    assert (workspace / "clicks" / "train.tsv").exists()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +11,8 @@ import numpy as np
 from rerank.errors import InputError
 from rerank.formats import read_qrels, read_queries
 from rerank.judging.clicks import DEV, QUERIES, TRAIN, ClickReport, JudgedPart
+from rerank.judging.judgments import read_judgments, summarize_judgments
+from rerank.judging.pool import Pool, judged_file
 from rerank.records import Qrels, Query
 from rerank.text import count_of, query_key
 from rerank.workflows.auto.files import WHOLE, Folder
@@ -37,6 +39,26 @@ class Judgments:
     tested: bool = True
 
 
+@dataclass(frozen=True)
+class JudgedPool:
+    """The queries of a pool, and the grades of all people together."""
+
+    queries: list[Query] = field(default_factory=list)
+    qrels: Qrels = field(default_factory=Qrels)
+
+    @classmethod
+    def read(cls, path: Path, say: Callable[[str], object]) -> JudgedPool:
+        """Read the judgments of a pool; empty if nothing is judged yet. say: receives disagreements."""
+        judged = judged_file(path)
+        if not judged.exists() or not path.exists():
+            return cls()
+        summary = summarize_judgments(read_judgments(judged))
+        if summary.shared:
+            say(summary.describe())
+        queries = [Query(query.id, query.text) for query in Pool.load(path).queries]
+        return cls(queries, summary.qrels)
+
+
 def by_hand(files: Folder, documents: Collection[str], seed: int) -> Judgments:
     """Read the judgments of a folder without clicks, and draw missing splits. Raises InputError."""
     assert files.queries is not None
@@ -47,24 +69,24 @@ def by_hand(files: Folder, documents: Collection[str], seed: int) -> Judgments:
 
 
 def with_clicks(
-    files: Folder, report: ClickReport, pool: Qrels, documents: Collection[str], seed: int
+    files: Folder, report: ClickReport, pool: JudgedPool, documents: Collection[str], seed: int
 ) -> Judgments:
     """Join the judgments from clicks with judgments by people.
 
     Clicks train. The queries that people judged tune and test, and leave the training. Without them, clicks
     also tune, and no query tests.
 
-    report: of the judgments from clicks. pool: judgments of the pool of an earlier run.
+    report: of the judgments from clicks. pool: of an earlier run.
 
     Raises InputError if too few queries are judged.
     """
     clicked = read_queries(report.folder / QUERIES)
-    by_id = {query.id: query for query in clicked}
+    by_id = {query.id: query for query in (*pool.queries, *clicked)}
     hand = {name: read_qrels(path) for name, path in files.qrels.items()}
     if hand and files.queries is not None:
         by_id |= {query.id: query for query in read_queries(files.queries)}
-    if pool:
-        hand[WHOLE] = _merge([hand.get(WHOLE, Qrels()), pool])
+    if pool.qrels:
+        hand[WHOLE] = _merge([hand.get(WHOLE, Qrels()), pool.qrels])
     queries = list(by_id.values())
     train = _read(report.folder / TRAIN, report.train)
     stopping = _read(report.folder / DEV, report.dev)

@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module, util
 from itertools import islice
 from pathlib import Path
@@ -19,9 +20,8 @@ from rerank.files import write_text
 from rerank.formats import read_corpus
 from rerank.formats.beir import write_queries
 from rerank.judging.clicks import REPORT, ClickReport, judge_clicks
-from rerank.judging.judgments import read_judgments, summarize_judgments
 from rerank.judging.log import ClickOptions
-from rerank.judging.pool import PoolOptions, judged_file, make_pool
+from rerank.judging.pool import PoolOptions, make_pool
 from rerank.progress import Progress
 from rerank.records import Qrels
 from rerank.reports.evaluation import EvaluationReport
@@ -31,7 +31,7 @@ from rerank.stack.stack import Stack
 from rerank.text import count_of, guess_language, join_names
 from rerank.workflows.auto.files import read_folder
 from rerank.workflows.auto.halves import Halves, tune_on_halves
-from rerank.workflows.auto.judgments import CLICKS, by_hand, with_clicks
+from rerank.workflows.auto.judgments import CLICKS, JudgedPool, by_hand, with_clicks
 from rerank.workflows.auto.plan import RankerChoice
 from rerank.workflows.auto.training import Record, Run, Trainings
 from rerank.workflows.encode import encode
@@ -228,12 +228,8 @@ class _Auto(Run):
         part = count_of(report.train.queries + (report.dev.queries if report.dev else 0), "query")
         views = count_of(report.page_views, "page view")
         self.say("clicks", f"{views}, {report.clicks:,} clicks, {part}; {out / REPORT}", *report.warnings)
-        judged = judged_file(self.workspace.folder / POOL)
-        pool = summarize_judgments(read_judgments(judged)) if judged.exists() else None
-        if pool is not None and pool.shared:
-            self.say("pool", pool.describe())
-        by_people = Qrels() if pool is None else pool.qrels
-        self.judgments = with_clicks(self.files, report, by_people, documents, self.seed)
+        pool = JudgedPool.read(self.workspace.folder / POOL, partial(self.say, "pool"))
+        self.judgments = with_clicks(self.files, report, pool, documents, self.seed)
         return report
 
     def _write_pool(self, signals: Sequence[str]) -> Path:
