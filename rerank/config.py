@@ -20,7 +20,7 @@ from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
 
 from msgspec import Meta, Struct, ValidationError, convert
-from msgspec.structs import asdict, fields
+from msgspec.structs import FieldInfo, asdict, fields
 
 from rerank.errors import UsageError, option_name
 
@@ -51,9 +51,10 @@ class Options(Struct, frozen=True, forbid_unknown_fields=True):
     unjudged: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
-    def of(cls, preset: str = "default", **given: Any) -> Self:
+    def of(cls, preset: str = "default", **values: Any) -> Self:
         """Return a preset with changes; None changes nothing. Raises UsageError as :func:`build`."""
-        return build(cls, {name: value for name, value in given.items() if value is not None}, preset)
+        changes = {name: value for name, value in values.items() if value is not None}
+        return build(cls, changes, preset)
 
     @classmethod
     def implied(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -71,12 +72,13 @@ class Options(Struct, frozen=True, forbid_unknown_fields=True):
 class Option(Struct, frozen=True):
     """One option.
 
-    item:       type of one value, or of one item of a list.
-    kind:       int, float, bool or str.
-    choices:    values of a Literal.
-    many:       whether it takes a list. optional: whether None is allowed.
+    item:       the type of one value, or of one item of a list, with its limits.
+    kind:       the type without limits: int, float, bool or str.
+    choices:    the values of a Literal.
+    many:       whether it takes a list.
+    optional:   whether None is allowed.
     only:       rankers of a family that read it; (): all.
-    instead_of: option that this one replaces.
+    instead_of: the option that this one replaces.
     """
 
     name: str
@@ -93,16 +95,27 @@ class Option(Struct, frozen=True):
 
     @property
     def values(self) -> str:
-        """Accepted values, such as ``a whole number, 1 or more``."""
-        parts = [", ".join(self.choices) or _TYPES[self.kind]]
+        """Describe the accepted values, such as ``a whole number, 1 or more``."""
+        parts = ["a list, comma between, each"] if self.many else []
+        parts.append(", ".join([", ".join(self.choices) or _TYPES[self.kind], *self._limits()]))
+        return " ".join(parts) + (", or none" if self.optional else "")
+
+    def _limits(self) -> list[str]:
+        """Describe the limits of a number, such as ``1 or more``."""
+        texts: list[str] = []
         for meta in getattr(self.item, "__metadata__", ()):
             if meta.ge is not None and meta.le is not None:
-                parts.append(f"{meta.ge:g} to {meta.le:g}")
+                texts.append(f"{meta.ge:g} to {meta.le:g}")
                 continue
-            limits = {"{:g} or more": meta.ge, "above {:g}": meta.gt}
-            limits |= {"at most {:g}": meta.le, "below {:g}": meta.lt}
-            parts += [text.format(limit) for text, limit in limits.items() if limit is not None]
-        return "a list, comma between, each " * self.many + ", ".join(parts) + ", or none" * self.optional
+            if meta.ge is not None:
+                texts.append(f"{meta.ge:g} or more")
+            if meta.gt is not None:
+                texts.append(f"above {meta.gt:g}")
+            if meta.le is not None:
+                texts.append(f"at most {meta.le:g}")
+            if meta.lt is not None:
+                texts.append(f"below {meta.lt:g}")
+        return texts
 
     def read(self, value: Any) -> Any:
         """Convert a value or text. Raises UsageError."""
@@ -111,12 +124,15 @@ class Option(Struct, frozen=True):
                 return None
             raise self._error(value)
         if not self.many:
-            return self._one(value)
+            return self._read_item(value)
         values = [value] if isinstance(value, str) or not isinstance(value, Iterable) else value
-        parts = [part for one in values for part in (one.split(",") if isinstance(one, str) else [one])]
-        return tuple(self._one(one) for one in parts if one != "")
+        items: list[Any] = []
+        for part in values:
+            items += part.split(",") if isinstance(part, str) else [part]
+        return tuple(self._read_item(item) for item in items if item != "")
 
-    def _one(self, value: Any) -> Any:
+    def _read_item(self, value: Any) -> Any:
+        """Convert one value, or one item of a list."""
         if isinstance(value, str):
             value = value.strip()
             if self.kind is bool:
@@ -150,27 +166,45 @@ def option(
     return Meta(description=help, extra=extra, **limits)
 
 
-def _plain(annotation: Any) -> Any:
+def _without_limits(annotation: Any) -> Any:
+    """Return the type inside of ``Annotated``."""
     return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
 
 
 def options_of(config: type) -> list[Option]:
     """Return all options in field order."""
-    options = []
-    for field in fields(config):
-        meta = next(one for one in field.type.__metadata__ if one.description)
-        item, about = field.type, dict(meta.extra)
-        if get_origin(_plain(item)) in (Union, UnionType):
-            about["optional"] = True
-            item = next(one for one in get_args(_plain(item)) if one is not type(None))
-        if get_origin(_plain(item)) is tuple:
-            about["many"] = True
-            item = get_args(_plain(item))[0]
-        kind = _plain(item)
-        if get_origin(kind) is Literal:
-            about["choices"], kind = get_args(kind), str
-        options.append(Option(field.name, item, field.default, meta.description, kind, **about))
-    return options
+    return [_option_of_field(field) for field in fields(config)]
+
+
+def _option_of_field(field: FieldInfo) -> Option:
+    """Read the annotation of a field, such as ``Annotated[Count | None, option("Maximum number.")]``."""
+    meta = next(meta for meta in field.type.__metadata__ if meta.description)
+    item = field.type
+    many = False
+    optional = False
+    choices: tuple[str, ...] = ()
+    if get_origin(_without_limits(item)) in (Union, UnionType):
+        optional = True
+        types = [member for member in get_args(_without_limits(item)) if member is not type(None)]
+        item = types[0]
+    if get_origin(_without_limits(item)) is tuple:
+        many = True
+        item = get_args(_without_limits(item))[0]
+    kind = _without_limits(item)
+    if get_origin(kind) is Literal:
+        choices = get_args(kind)
+        kind = str
+    return Option(
+        field.name,
+        item,
+        field.default,
+        meta.description,
+        kind,
+        choices,
+        many,
+        optional,
+        **meta.extra,
+    )
 
 
 def merge_options(
@@ -198,33 +232,37 @@ def merge_options(
 def build(config: type[Config], given: Mapping[str, Any], preset: str = "default") -> Config:
     """Build a configuration from values and a preset.
 
+    given: name -> value, which overrides the preset.
+
     Raises UsageError for unknown names, invalid values, and options without effect.
     """
     if preset not in config.presets:
         raise UsageError(f"--preset {preset!r} is unknown; use {', '.join(config.presets)}")
-    changes = config.presets[preset]
-    changes = {**config.implied({**changes, **given}), **changes}
-    options = {one.name: one for one in options_of(config)}
-    values = merge_options(changes, given, options.values())
-    for name in values.keys() - options.keys():
-        raise unknown_option(name, options)
-    made = config(**{name: options[name].read(value) for name, value in values.items()})
-    for name, reason in made.unread().items():
+    preset_values = config.presets[preset]
+    derived_defaults = config.implied({**preset_values, **given})
+    options = {option.name: option for option in options_of(config)}
+    values = merge_options({**derived_defaults, **preset_values}, given, options.values())
+    for name in values:
+        if name not in options:
+            raise unknown_option(name, options)
+    configuration = config(**{name: options[name].read(value) for name, value in values.items()})
+    for name, reason in configuration.unread().items():
         if name in given:
             raise UsageError(f"{option_name(name)} has no effect with {reason}; leave it out")
-    return made
+    return configuration
 
 
-def unknown_option(name: str, known: Iterable[str]) -> UsageError:
-    """Return the error for unknown options."""
-    close = get_close_matches(name, known, 1)
-    return UsageError(f"setting {name!r} is unknown" + (f"; did you mean {close[0]}?" if close else ""))
+def unknown_option(name: str, known_names: Iterable[str]) -> UsageError:
+    """Return the error for an unknown option, with a similar name if there is one."""
+    similar = get_close_matches(name, known_names, 1)
+    question = f"; did you mean {similar[0]}?" if similar else ""
+    return UsageError(f"setting {name!r} is unknown{question}")
 
 
 def check(config: Options) -> None:
     """Raise UsageError for values out of range."""
-    for one in options_of(type(config)):
-        one.read(getattr(config, one.name))
+    for option in options_of(type(config)):
+        option.read(getattr(config, option.name))
 
 
 def values_of(config: Options) -> dict[str, Any]:
