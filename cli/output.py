@@ -279,7 +279,10 @@ def warn_of_unjudged(hits: Mapping[str, JudgedHits], irrelevant_judged: bool) ->
         return
     advice = "--protocol judged leaves them out"
     if not irrelevant_judged:
-        advice = "the judgments list only relevant documents; judge these hits if some may be relevant"
+        pool = suggested("judge", "pool")
+        advice = (
+            f"the judgments list only relevant documents; if these hits may be relevant, judge them: {pool}"
+        )
     note(f"{hits[worst].describe_unjudged(worst)} and count as irrelevant; {advice}")
 
 

@@ -486,11 +486,8 @@ def test_judgments_by_hand_tune_a_stack(run, script, workspace, small, tmp_path)
                 body = {"query_id": query, "id": hit["id"], "grade": grade, "by": "ann"}
                 assert server.post("/judge", body).status == 200
         assert view["done"] == view["total"] == Pool.load(pool).hits
-    summary = summarize_judgments(read_judgments(judged_file(pool)))
-    lines = [
-        f"{query}\t{id}\t{grade}" for query, grades in summary.qrels.items() for id, grade in grades.items()
-    ]
-    qrels.write_text("\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n")
+    files = ("--queries", small.queries)
+    run("judge", "convert", judged_file(pool), qrels, "--to", "trec", *files).ok()
     tuning = (
         "tune",
         "--stack",
