@@ -95,7 +95,7 @@ class _PageView:
 
     @property
     def balance(self) -> int:
-        """Clicked documents of B minus those of A."""
+        """Clicked documents of B minus clicked documents of A."""
         counts = Counter(self.clicked.values())
         return counts["B"] - counts["A"]
 

@@ -51,7 +51,7 @@ class TuneReport(Report):
 
     cases: case -> result, the main weights first; "" for all queries. dropped: signal without weight -> its
     value. protocol: candidates. leaks: rankers trained on these queries. second_phase: its weights, if any.
-    judged_at_10: signal -> how many of the ten best candidates by its score alone are judged; empty if only
+    judged_at_10: signal -> how many of the ten best candidates by its score are judged; empty if only
     judged documents are ranked. irrelevant_judged: whether a judgment has grade 0.
     """
 
@@ -290,7 +290,7 @@ class _StackTuner:
         )
 
     def _count_judged(self) -> dict[str, JudgedHits]:
-        """Return signal -> the judged ones of the ten best candidates by its score alone."""
+        """Return signal -> how many of the ten best candidates by its score are judged."""
         if self.protocol.cut is None:
             return {}
         table, qrels = next(iter(self.tables.values()))
