@@ -150,7 +150,7 @@ CLAIMS: dict[str, list[Claim]] = {
         Claim("The gap is larger at low dimensions", "4.1", _PAIRS, ("s2net", "opca"),
               ("MRR, k = 1,000", "MRR, k = 50")),
         not_run("S2Net at 500 dimensions is as good as OPCA at 2,000", "4.1",
-                "`projections.py DATA/debian --lang de --methods opca --dims 2000`; at 1,000, OPCA has 0.8869"
+                "`run_002.py` with 2,000 in `DIMENSIONS`; at 1,000, OPCA has 0.8869"
                 " and S2Net at 500 0.9114"),
         Claim("S2Net is above the cosine of the vectors that it projects", "4.2", _PAIRS,
               ("s2net", "input vectors"), "MRR, k = 100"),

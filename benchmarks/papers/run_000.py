@@ -155,7 +155,7 @@ def prepared(data: Path, work: Path, name: str, start: str, tokens: int, seed: i
     if name == "elife":
         found, contexts, bodies = elife(data, work, seed)
     else:
-        found = documents(data / name, None)
+        found = documents(data / name)
     texts = Texts.read(found, encoder(start, tokens, 0)[0].tokens)
     graph, test = apart(texts, 0.2, SPLIT + seed)
     linked = graph.matrix
@@ -235,11 +235,7 @@ def by_links(of: Prepared, vectors: np.ndarray, seed: int) -> dict[str, np.ndarr
 def baseline(options: argparse.Namespace, name: str, how: str, seed: int) -> dict[str, Any]:
     """Measure ``word2vec`` or ``sgc``."""
     of = prepared(options.data, options.work, name, options.start, options.tokens, seed)
-    found = (
-        elife(options.data, options.work, seed)[0]
-        if name == "elife"
-        else documents(options.data / name, None)
-    )
+    found = elife(options.data, options.work, seed)[0] if name == "elife" else documents(options.data / name)
     texts = [words(document.content) for document in found]
     vectors = mean_vectors(texts, seed) if how == "word2vec" else smoothed(texts, of.graph.matrix, seed)
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)

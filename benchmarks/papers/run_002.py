@@ -4,16 +4,15 @@
     python benchmarks/papers/run_002.py DATA --collections debian.de --filter
     python benchmarks/papers/run_002.py DATA --list
 
-Prints figure 2 and the claims of the paper with our results. Each text is a query for its partner among the
+Each text is a query for its partner among the
 texts of all test pairs, in both directions, see ``projections.py``. Completed steps are skipped.
 
 ``--filter`` measures the second task of the paper. The paper filters advertisements by labels. Here only the
 documents of grades 2 and 1 of a query are ranked: grade 2 is positive, grade 1 negative. Measures: AUC(rel=2)
 and NDCG over the queries with both grades. S2Net starts from LSI and trains on ``--train`` queries, on:
 
-preferences:      pairs of grades within a query (``graded``, ``judged`` 1).
-half preferences: these pairs and the next ones, half each (``judged`` 0.5).
-pairs:            documents of grade 2 against all other documents.
+preferences: pairs of grades within a query (``graded`` and ``judged``).
+pairs:       documents of grade 2 against all other documents.
 
 ``--projected 300,500,1000`` compares S2Net with the cosine of the vectors that it projects. S2Net starts from
 OPCA, as in the paper, and trains on all train queries. Measures: MRR of the partners, and the second task.
@@ -24,19 +23,19 @@ randomization test over the pairs.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pairs import text_pairs
-from projections import Corpus, Mates, judgments, make_trainer, read, some, term_matrix
+from pairs import judgments, text_pairs
+from projections import Corpus, Mates, make_trainer, narrow, read, some, term_matrix
 from running import Step, arguments, carry_out
 
 from rerank.engines.base import SearchRequest
-from rerank.evaluation.measures import Evaluation, evaluate_runs
+from rerank.evaluation.measures import evaluate_runs
 from rerank.evaluation.pair_measures import auc, paired_test
 from rerank.evaluation.significance import compare, randomization_test
 from rerank.formats import read_queries
@@ -53,6 +52,9 @@ from rerank.workspace import Workspace
 SIZES = (500, 1000, 2000, 4000, 8000, 16000)
 """Numbers of train queries. The last step of a collection uses all train queries."""
 STARTS = ("opca", "cllsi", "random")
+DIMENSIONS = (50, 100, 200, 500, 1000)
+METHODS = ("s2net", "opca", "cca", "cllsi", "lsi")
+GRADES = "grade 2 against grade 1"
 BASELINE = "input vectors"
 """Cosine of the vectors that S2Net projects. The paper calls it TFIDF."""
 
@@ -73,6 +75,11 @@ def loaded(data: Path, work: Path, name: str) -> tuple[TrainingData, Mates]:
     return found, Mates(workspace, queries, split["test"])
 
 
+def measured(ranks: np.ndarray) -> dict[str, float]:
+    """Return MRR and top-1 of both directions."""
+    return {"MRR": round(float(ranks.mean()), 4), "top-1": round(float((ranks == 1).mean()), 4)}
+
+
 def fitted(
     options: argparse.Namespace, name: str, size: int | None, seed: int, **config: Any
 ) -> dict[str, Any]:
@@ -82,31 +89,42 @@ def fitted(
     part = TrainingData(**{**vars(data), "train": train})
     one = make_trainer(part, ProjectionConfig(seed=seed, **config)).fit("s2net")
     assert isinstance(one.ranker, Projection)
-    ranks = mates.rank(one.ranker)
-    found = {"collection": name, "pairs": len(train), "seed": seed, **config, "dev": one.dev}
-    return found | {"mrr": float(ranks.mean()), "top1": float((ranks == 1).mean()), "iteration": one.epoch}
+    by_size = size is not None or (config["init"] == "random" and config["dim"] < 1000)
+    setting = f"k = {config['dim']:,}" + ("" if by_size else f", {len(train):,} queries")
+    system = f"{len(train):,} queries" if by_size else config["init"]
+    values = {**measured(mates.rank(one.ranker)), "dev NDCG": one.dev}
+    return {"collection": name, "setting": setting, "seed": seed, "values": {system: values}, "tests": []}
 
 
-def baseline(options: argparse.Namespace, name: str, dims: tuple[int, ...]) -> dict[str, Any]:
-    """Measure the cosine of the vectors that S2Net projects, and compare S2Net at several dimensions."""
+def dimensions(options: argparse.Namespace, name: str, dims: Sequence[int]) -> dict[str, Any]:
+    """Compare all methods and the vectors that they project, at several dimensions."""
     data, mates = loaded(options.data, options.work, name)
-    terms = make_trainer(data, ProjectionConfig()).vectors.terms
-    before = mates.unprojected(terms)
-    rows = []
-    for dim in dims:
-        fit = make_trainer(data, ProjectionConfig(dim=dim, init="random")).fit("s2net")
-        assert isinstance(fit.ranker, Projection)
-        ranks = mates.rank(fit.ranker)
-        p = randomization_test((ranks - before).mean(axis=0), seed=0)
-        rows.append({"dim": dim, "mrr": float(ranks.mean()), "top1": float((ranks == 1).mean()), "p": p})
-    return {
-        "collection": name,
-        "pairs": len(data.train),
-        "terms": len(terms.names),
-        "mrr": float(before.mean()),
-        "top1": float((before == 1).mean()),
-        "s2net": rows,
-    }
+    trainer = make_trainer(data, ProjectionConfig())
+    vectors = trainer.vectors
+    before = mates.unprojected(vectors.terms)
+    ranks: dict[str, dict[int, np.ndarray]] = {BASELINE: dict.fromkeys(dims, before)}
+    for method in METHODS:
+        # Eigenvectors are ordered: the largest dimension contains the smaller ones.
+        for largest in dims if method == "s2net" else [max(dims)]:
+            trainer = make_trainer(data, ProjectionConfig(dim=largest, init="random"))
+            trainer.vectors = vectors
+            ranker = trainer.fit(method).ranker
+            assert isinstance(ranker, Projection)
+            for dim in [largest] if method == "s2net" else dims:
+                ranks.setdefault(method, {})[dim] = mates.rank(narrow(ranker, dim))
+    values: dict[str, dict[str, float]] = {}
+    tests = []
+    for method, found in ranks.items():
+        for dim, of in found.items():
+            both = {f"{measure}, k = {dim:,}": value for measure, value in measured(of).items()}
+            values.setdefault(method, {}).update(both)
+    for first, second in (*combinations(METHODS, 2), *((method, BASELINE) for method in METHODS)):
+        for dim in dims:
+            p = randomization_test((ranks[first][dim] - ranks[second][dim]).mean(axis=0), seed=0)
+            tests.append([first, second, f"MRR, k = {dim:,}", p])
+    setting = f"{len(data.train):,} pairs"
+    count = {"test pairs": len(mates.queries), "terms": len(vectors.terms.names)}
+    return {"collection": name, "setting": setting, "values": values, "tests": tests, "n": count}
 
 
 @cache
@@ -177,33 +195,18 @@ def one_language(options: argparse.Namespace, name: str) -> dict[str, Any]:
     runs = {way: ordered(scored(*at, ranker)) for way, ranker in (("s2net", fit.ranker), (BASELINE, terms))}
     runs["tfidf"] = {query: list(candidates.ids) for query, candidates in found.items()}
     evaluation = evaluate_runs(runs, qrels, ["nDCG"])
-    tests = {one.stack: one.p for one in compare(evaluation, "s2net", measures=["nDCG"])}
     return {
         "collection": name,
-        "pairs": len(inputs.pairs),
-        "queries": len(evaluation.query_ids),
-        "nDCG": {way: evaluation.mean(way, "nDCG") for way in runs},
-        "p": tests,
+        "setting": "pairs of titles and texts",
+        "values": {way: {"nDCG": evaluation.mean(way, "nDCG")} for way in runs},
+        "tests": [["s2net", one.stack, "nDCG", one.p] for one in compare(evaluation, "s2net")],
+        "n": {"queries": len(evaluation.query_ids), "pairs": len(inputs.pairs)},
     }
 
 
 def ordered(scores: Scores) -> dict[str, list[str]]:
     """Rank the documents of each query by their scores."""
     return {query: [ids[i] for i in rank(ids, values)] for query, (ids, values) in scores.items()}
-
-
-def second_task(runs: Mapping[str, Mapping[str, list[str]]], qrels: Qrels) -> Evaluation:
-    """Measure nDCG, and AUC of grade 2 for each query. Documents that are not ranked share the last place."""
-    evaluation = evaluate_runs(runs, qrels, ["nDCG"])
-    values = {}
-    for way, run in runs.items():
-        aucs = []
-        for query in evaluation.query_ids:
-            place = {document: -n for n, document in enumerate(run[query])}
-            scores = [place.get(document, -len(place)) for document in qrels[query]]
-            aucs.append(auc(scores, [grade > 1 for grade in qrels[query].values()]))
-        values[way] = {"AUC(rel=2)": np.array(aucs), **evaluation.values[way]}
-    return replace(evaluation, measures=("AUC(rel=2)", "nDCG"), values=values)
 
 
 def pooled(scores: Scores, base: Scores, qrels: Qrels) -> dict[str, float]:
@@ -219,72 +222,56 @@ def pooled(scores: Scores, base: Scores, qrels: Qrels) -> dict[str, float]:
 
 
 def projected(options: argparse.Namespace, name: str, dim: int, init: str) -> dict[str, Any]:
-    """Compare S2Net, trained on all train queries, with its input vectors: partners and second task."""
+    """Compare S2Net, trained on all train queries, with its input vectors: partners and grades."""
     data, mates = loaded(options.data, options.work, name)
     trainer = make_trainer(data, ProjectionConfig(dim=dim, init=init))
     terms = trainer.vectors.terms
-    fit = trainer.fit("s2net")
-    assert isinstance(fit.ranker, Projection)
-    ranks, before = mates.rank(fit.ranker), mates.unprojected(terms)
-    p = randomization_test((ranks - before).mean(axis=0), seed=0)
+    ranker = trainer.fit("s2net").ranker
+    assert isinstance(ranker, Projection)
+    ranks, before = mates.rank(ranker), mates.unprojected(terms)
     at = labeled(options.data, options.work, name)
-    scores = {"s2net": scored(*at, fit.ranker), BASELINE: scored(*at, terms)}
-    evaluation = second_task({way: ordered(one) for way, one in scores.items()}, at[2])
-    names = evaluation.measures
-    tests = {one.measure: one.p for one in compare(evaluation, BASELINE)}
-    return {
-        "collection": name,
-        "pairs": len(data.train),
-        "dim": dim,
-        "init": init,
-        "iteration": fit.epoch,
-        "dev": fit.dev,
-        "mrr": float(ranks.mean()),
-        "top1": float((ranks == 1).mean()),
-        "input": {"mrr": float(before.mean()), "top1": float((before == 1).mean())},
-        "p": p,
-        "queries": len(evaluation.query_ids),
-        "second": {
-            measure: {
-                "s2net": evaluation.mean("s2net", measure),
-                "input": evaluation.mean(BASELINE, measure),
-                "p": tests[measure],
-            }
-            for measure in names
-        },
-        "pooled": pooled(scores["s2net"], scores[BASELINE], at[2]),
-    }
+    scores = {"s2net": scored(*at, ranker), BASELINE: scored(*at, terms)}
+    result = by_grade({way: ordered(one) for way, one in scores.items()}, at[2])
+    pairs = pooled(scores["s2net"], scores[BASELINE], at[2])
+    result["values"]["s2net"] |= {**measured(ranks), "AUC": pairs["auc"]}
+    result["values"][BASELINE] |= {**measured(before), "AUC": pairs["input"]}
+    p = randomization_test((ranks - before).mean(axis=0), seed=0)
+    result["tests"] += [["s2net", BASELINE, "MRR", p], ["s2net", BASELINE, "AUC", pairs["p"]]]
+    result["n"]["pairs"] = pairs["pairs"]
+    return {"collection": name, "setting": f"from {init.upper()}, k = {dim}, all pairs", **result}
 
 
 def filtered(options: argparse.Namespace, name: str, seed: int) -> dict[str, Any]:
-    """Measure the second task: rank documents of grade 2 above documents of grade 1."""
+    """Rank documents of grade 2 above documents of grade 1."""
     data, _ = loaded(options.data, options.work, name)
     at = labeled(options.data, options.work, name)
     part = TrainingData(**{**vars(data), "train": some(data.train, options.train)})
     shared = {"dim": options.dim, "seed": seed}
-    from_lsi = {**shared, "init": "lsi"}
     ways = {
         "lsi": ("lsi", shared),
         "opca": ("opca", shared),
-        "s2net, pairs": ("s2net", from_lsi),
-        "s2net, preferences": ("s2net", {**from_lsi, "graded": True, "judged": True}),
+        "s2net, pairs": ("s2net", shared),
+        "s2net, preferences": ("s2net", {**shared, "graded": True, "judged": True}),
     }
     terms = make_trainer(part, ProjectionConfig()).vectors.terms
     runs = {BASELINE: ordered(scored(*at, terms)), "tf-idf of the engine": ordered(scored(*at, None))}
     for way, (method, config) in ways.items():
-        fit = make_trainer(part, ProjectionConfig(**config)).fit(method)
-        assert isinstance(fit.ranker, Projection)
-        runs[way] = ordered(scored(*at, fit.ranker))
-    evaluation = second_task(runs, at[2])
-    names, tests = evaluation.measures, compare(evaluation, BASELINE)
-    return {
-        "collection": name,
-        "pairs": options.train,
-        "dim": options.dim,
-        "queries": len(evaluation.query_ids),
-        "ways": {way: {measure: evaluation.mean(way, measure) for measure in names} for way in runs},
-        "tests": [{"stack": one.stack, "measure": one.measure, "p": one.p_holm} for one in tests],
-    }
+        ranker = make_trainer(part, ProjectionConfig(**config)).fit(method).ranker
+        assert isinstance(ranker, Projection)
+        runs[way] = ordered(scored(*at, ranker))
+    setting = f"from LSI, k = {options.dim}, {options.train:,} queries"
+    return {"collection": name, "setting": setting, "seed": seed, **by_grade(runs, at[2])}
+
+
+def by_grade(runs: Mapping[str, Mapping[str, list[str]]], qrels: Qrels) -> dict[str, Any]:
+    """Return nDCG, AUC of grade 2 per query, and tests against the input vectors."""
+    evaluation = evaluate_runs(runs, qrels, ["AUC(rel=2)", "nDCG"])
+    names = {"AUC(rel=2)": "AUC per query", "nDCG": "nDCG"}
+    values = {}
+    for way in runs:
+        values[way] = {names[measure]: evaluation.mean(way, measure) for measure in evaluation.measures}
+    tests = [[one.stack, BASELINE, names[one.measure], one.p] for one in compare(evaluation, BASELINE)]
+    return {"values": values, "tests": tests, "n": {"queries": len(evaluation.query_ids)}}
 
 
 def steps(options: argparse.Namespace) -> Iterator[Step]:
@@ -295,19 +282,17 @@ def steps(options: argparse.Namespace) -> Iterator[Step]:
             continue
         folder, _, lang = name.partition(".")
         most = len(judgments(options.data / folder, lang or None, None)["train"])
-        yield Step(f"{name}-input-vectors", "figure 2", partial(baseline, options, name, (50, 100)))
+        yield Step(f"{name}-dimensions", "dimensions", partial(dimensions, options, name, DIMENSIONS))
         for dim in options.projected:
-            yield Step(
-                f"{name}-projected-{dim}-opca", "projected", partial(projected, options, name, dim, "opca")
-            )
+            yield Step(f"{name}-projected-{dim}-opca", GRADES, partial(projected, options, name, dim, "opca"))
         for seed in range(options.seeds):
             for size in [*(one for one in SIZES if one < most), None]:
                 settings = {"dim": options.dim, "init": "random"}
                 run = partial(fitted, options, name, size, seed, **settings)
-                yield Step(f"{name}-{options.dim}-size-{size or 'all'}-{seed}", "training size", run)
+                yield Step(f"{name}-{options.dim}-size-{size or 'all'}-{seed}", "train queries", run)
             few = f"{name}-{options.dim}-of-{options.train}"
             if options.filter:
-                yield Step(f"{few}-filter-{seed}", "second task", partial(filtered, options, name, seed))
+                yield Step(f"{few}-filter-{seed}", GRADES, partial(filtered, options, name, seed))
             for init in STARTS if options.starts else ():
                 run = partial(fitted, options, name, None, seed, dim=1000, init=init)
                 yield Step(f"{name}-start-{init}-{seed}", "starts", run)
