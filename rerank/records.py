@@ -239,6 +239,7 @@ class Candidates:
     retrieved_by: retriever -> (n,) bool.
     took:     seconds in a remote engine, without transfer.
     approximate: retrievers that may have missed some of the nearest documents.
+    legs:     ``leg:NAME`` -> (n,) float64, the scores of clauses of the user's search; 0: no match.
 
     >>> import numpy as np
     >>> found = Candidates(["d2", "d1"], np.array([3.5, 1.0]), np.array([1, 0]))
@@ -254,6 +255,7 @@ class Candidates:
     retrieved_by: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
     took: float | None = None
     approximate: tuple[str, ...] = ()
+    legs: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.ids)

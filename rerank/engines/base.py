@@ -194,6 +194,7 @@ class SearchRequest:
     features: ranker -> version, returned with candidates.
     template: search by this template instead of the text, without features. Then ``first_stage`` is the
         name of this search, also among the retrievers.
+    legs: clauses of the template, as ``leg:NAME``, whose scores are returned with candidates.
 
     >>> SearchRequest("red foxes", "bm25", depth=10).depth
     10
@@ -207,6 +208,7 @@ class SearchRequest:
     retrievers: Sequence[Retriever] = ()
     features: Mapping[str, str] = field(default_factory=dict)
     template: FilledTemplate | None = None
+    legs: Sequence[str] = ()
 
     @property
     def vector_queries(self) -> list[VectorQuery]:
@@ -242,6 +244,7 @@ class SearchRequest:
             [query.options for query in self.vector_queries],
             dict(self.features),
             id(self.template.template) if self.template is not None else None,
+            list(self.legs),
         )
 
 
@@ -285,7 +288,12 @@ def union_with_search(
     retrieved_by = {request.first_stage: _are_among(ids, hits.ids)}
     for name, is_hit in retrieved.retrieved_by.items():
         retrieved_by[name] = _are_among(ids, compress(retrieved.ids, is_hit))
-    return Candidates(ids, values[order], np.arange(len(ids)), retrieved_by=retrieved_by, took=hits.took)
+    legs: dict[str, NDArray[np.float64]] = {}
+    for name, leg_scores in hits.legs.items():
+        by_id = dict(zip(hits.ids, leg_scores.tolist()))
+        legs[name] = np.array([by_id.get(id, 0.0) for id in ids], np.float64)
+    rows = np.arange(len(ids))
+    return Candidates(ids, values[order], rows, retrieved_by=retrieved_by, took=hits.took, legs=legs)
 
 
 def _are_among(ids: Sequence[str], members: Iterable[str]) -> NDArray[np.bool_]:

@@ -18,6 +18,7 @@ from rerank.engines.opensearch import OpenSearchEngine
 from rerank.engines.opensearch.connection import connect, is_url
 from rerank.engines.opensearch.errors import translate_client_errors
 from rerank.engines.opensearch.index import NO_PIPELINE
+from rerank.engines.opensearch.legs import WITH_SCORES, is_hybrid
 from rerank.engines.opensearch.writing import DEFAULT_PIPELINE
 from rerank.errors import EngineError, InputError, RerankError, UsageError
 from rerank.hook.readiness import (
@@ -446,6 +447,10 @@ class Hook(ABC):
         asked = self.engine.templates.ids_only(body, size)
         del asked["track_total_hits"]  # stock processors do not rerank a search without a total
         params = {"search_type": self.settings.search_type, "preference": "rerank-hook"}
+        if is_hybrid(body):
+            params["search_type"] = "query_then_fetch"
+        if text is None:
+            params |= WITH_SCORES
         if plain := self._plain_options():
             asked |= {"_source": True, **plain}  # response processors may read fields
         if text is not None:

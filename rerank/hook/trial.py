@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from rerank.engines.opensearch.index import NO_PIPELINE
+from rerank.engines.opensearch.legs import leg_scores, with_names
 from rerank.engines.opensearch.templates import PROCESSOR
 from rerank.errors import UsageError
 from rerank.hook.base import Hook
@@ -19,7 +20,7 @@ from rerank.scoring.scorer import ScoringInput, StageTimer
 from rerank.scoring.second_phase import rank_scored
 from rerank.stack.parse import retriever_depths
 from rerank.stack.ranking import Ranking
-from rerank.stack.signals import SEARCH, ranker_names
+from rerank.stack.signals import SEARCH, leg_names, ranker_names
 from rerank.stack.stack import Stack
 
 
@@ -57,7 +58,8 @@ def try_search(hook: Hook, text: str, count: int = 10) -> SearchTrial:
     stack, depth = hook.stack_of(config), int(config.get("depth", 100))
     body = _body(hook, stack, text)
     hook.search(body, count, text)  # after this search, the node knows which features to send
-    plain = hook.search(body, max(depth, count))["hits"]["hits"]
+    named_body = with_names(body, leg_names(stack.signals))
+    plain = hook.search(named_body, max(depth, count))["hits"]["hits"]
     reranked = hook.search(body, count, text)
     outcome, reason = hook.outcome(reranked, text)
     if config.get("retrieve"):
@@ -106,6 +108,7 @@ def _union_ranking(hook: Hook, stack: Stack, text: str, depth: int) -> Ranking:
 
 def _ranking(hook: Hook, stack: Stack, text: str, hits: Sequence[Mapping[str, Any]]) -> Ranking:
     scores = {stack.first_stage: np.array([float(hit["_score"]) for hit in hits])}
+    scores |= leg_scores(hits, leg_names(stack.signals))
     pipeline = hook.workspace.pipeline(stack.signals, versions=hook.workspace.versions(stack))
     scorer = pipeline.scorer(stack.signals, stack.first_stage)
     scored = scorer.score(Query("query", text), ScoringInput([hit["_id"] for hit in hits], scores))

@@ -19,7 +19,7 @@ from rerank.records import Candidates, Qrels, Query, SearchTemplate
 from rerank.scoring.pipeline import Pipeline
 from rerank.scoring.scorer import FEEDBACK_DEPTH, Scorer, ScoringInput, ScoringResult
 from rerank.stack.parse import retriever_depths
-from rerank.stack.signals import ranker_names
+from rerank.stack.signals import leg_names, ranker_names
 from rerank.tuning.score_table import ScoreTable
 
 
@@ -231,6 +231,7 @@ def _candidates(
             retrievers=pipeline.retrievers(query, request.retrieve),
             features={} if search else features,
             template=FilledTemplate(search, query) if search else None,
+            legs=leg_names(request.signals),
         )
         for query in request.queries
     ]

@@ -22,7 +22,7 @@ from rerank.scoring.vector_cache import VectorCache
 from rerank.stack.parse import retriever_depths
 from rerank.stack.ranking import Ranking
 from rerank.stack.relevance import check_min_score
-from rerank.stack.signals import SEARCH, check_retrieves, resolve
+from rerank.stack.signals import SEARCH, check_retrieves, leg_names, resolve
 from rerank.stack.stack import Stack
 from rerank.text import count_of
 
@@ -229,6 +229,7 @@ class Pipeline:
                 retrievers=retrievers,
                 features={} if template else scorer.features,
                 template=FilledTemplate(template, query) if template else None,
+                legs=leg_names(stack.signals),
             )
             candidates = self.engine.find(request)
         if candidates.took is not None:

@@ -20,7 +20,7 @@ from rerank.order import rank
 from rerank.rankers.base import Ranker
 from rerank.records import Candidates, Document, Query
 from rerank.scoring.vector_cache import VectorCache
-from rerank.stack.signals import SEARCH, FieldSignal, LexicalSignal, Signal
+from rerank.stack.signals import SEARCH, FieldSignal, LexicalSignal, Signal, is_leg
 
 Array = NDArray[np.float64]
 
@@ -133,7 +133,7 @@ class ScoringInput:
         first_stage: the signal of ``candidates.scores``.
         vectors: ranker -> query vector, of the rankers that already encoded the query.
         """
-        scores = {first_stage: candidates.scores}
+        scores = {first_stage: candidates.scores, **candidates.legs}
         if first_stage == SEARCH:  # these have only ids
             return cls(candidates.ids, scores, vectors=vectors or {})
         return cls(
@@ -384,6 +384,12 @@ class Scorer:
 
 def _search_scores(name: str, inputs: ScoringInput) -> Array:
     if name not in inputs.scores:
+        if is_leg(name):
+            clause = name.partition(":")[2]
+            raise UsageError(
+                f"the signal {name} is the score of a clause of your own search; give --first-stage"
+                f' template:FILE with a clause that has "_name": "{clause}"'
+            )
         raise UsageError(
             f"the signal {name} is the score of your own search; give --first-stage template:FILE"
         )

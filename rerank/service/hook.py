@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.engines.opensearch.columns import DOCUMENT, Column, feature_key
-from rerank.errors import NotTrainedError, RerankError, TrainingError, UsageError
+from rerank.errors import InputError, NotTrainedError, RerankError, TrainingError, UsageError
 from rerank.records import Document, Query
 from rerank.scoring.scorer import Scorer, ScoringInput, ScoringResult
 from rerank.scoring.second_phase import rank_scored
@@ -28,7 +28,7 @@ from rerank.service.snapshot import Snapshot
 from rerank.service.ubi_log import MOST_HITS, SearchRecord
 from rerank.stack.parse import retriever_depths
 from rerank.stack.ranking import Hit, Ranking
-from rerank.stack.signals import is_field, lexical_names, ranker_names
+from rerank.stack.signals import is_field, leg_names, lexical_names, ranker_names
 from rerank.stack.stack import Stack
 from rerank.text import language_or_none
 
@@ -38,7 +38,14 @@ _LONGEST_ANSWER = 2**24 - 1
 
 
 class NotRerankedError(Exception):
-    """A search keeps its order. The message is counted, so it must not contain names or texts of users."""
+    """A search keeps its order. The message is counted, so it must not contain names or texts of users.
+
+    fields: more fields of the answer.
+    """
+
+    def __init__(self, message: str, requested_fields: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.fields = {} if requested_fields is None else {"requested_fields": requested_fields}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +76,7 @@ def hook(snapshot: Snapshot, call: HookCall, context: RequestContext) -> bytes:
         return _rerank(snapshot, call, context)
     except NotRerankedError as reason:
         context.passed = str(reason)
-        return _framed({"passed": context.passed})
+        return _framed({"passed": context.passed, **reason.fields})
     except (DeadlineError, ModuleNotFoundError):
         raise
     except Exception as error:
@@ -145,7 +152,7 @@ def _stored(snapshot: Snapshot, search: _Search) -> ScoringInput:
         position = {id: i for i, id in enumerate(ids)}
         return hits.documents([position[id] for id in ids_to_read])
 
-    scores = {search.stack.first_stage: call.scores}
+    scores = {search.stack.first_stage: call.scores, **_leg_scores(search)}
     inputs = ScoringInput(ids, scores, features, missing, categories, read)
     with context.stage("engine"):
         inputs = scorer.load_missing_scores_and_features(search.query, inputs)
@@ -278,10 +285,23 @@ def _requested_fields(search: _Search) -> dict[str, Any]:
     keys = [feature_key(name, version) for name, version in search.scorer.features.items()]
     if search.call.body.first is not None:  # to cut added hits
         keys += [feature_key(name, search.stack.versions[name]) for name in _retrieving(search)]
-    return {
-        "features": [] if hits.sidecar else [DOCUMENT, *keys] if hits.locatable else keys,
-        "ids": not hits.locatable,
-    }
+    features = [] if hits.sidecar else [DOCUMENT, *keys] if hits.locatable else keys
+    return {"features": [*features, *leg_names(search.stack.signals)], "ids": not hits.locatable}
+
+
+def _leg_scores(search: _Search) -> dict[str, NDArray[np.float64]]:
+    """Return leg -> (n,) scores. Raises NotRerankedError if the call does not have the scores of a leg."""
+    scores: dict[str, NDArray[np.float64]] = {}
+    for name in leg_names(search.stack.signals):
+        stored = search.call.stored.get(name)
+        if stored is None:
+            raise NotRerankedError("the scores of a leg are missing", _requested_fields(search))
+        rows, missing = stored.of_size(8)
+        scores[name] = np.zeros(len(missing))
+        scores[name][~missing] = np.frombuffer(rows.tobytes(), ">f8")
+        if not np.isfinite(scores[name]).all():
+            raise InputError("the score of a leg is not a number")
+    return scores
 
 
 def _retrieving(search: _Search) -> list[str]:

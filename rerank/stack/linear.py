@@ -23,8 +23,8 @@ DECIMALS = 9
 """Weights are rounded to as many decimals, so that their text is exact."""
 
 NAME = r"[A-Za-z_][A-Za-z0-9_.-]*"
-SIGNAL = rf"{NAME}|field:[\w.-]+"
-"""Signal names: rankers, first stages, numeric fields."""
+SIGNAL = rf"{NAME}|field:[\w.-]+|leg:[\w-]+"
+"""Signal names: rankers, first stages, numeric fields, clauses of a search."""
 
 
 @dataclass(frozen=True)

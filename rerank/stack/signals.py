@@ -20,6 +20,7 @@ SEARCH = "search"
 """The signal for the score of the user's search."""
 
 _FIELD = "field:"
+_LEG = "leg:"
 
 
 def lexical_names(names: Iterable[str]) -> tuple[str, ...]:
@@ -33,12 +34,27 @@ def lexical_names(names: Iterable[str]) -> tuple[str, ...]:
 
 def ranker_names(names: Iterable[str]) -> tuple[str, ...]:
     """Return the ranker names among the names."""
-    return tuple(n for n in names if n not in FIRST_STAGES and n != SEARCH and not is_field(n))
+    others = (*FIRST_STAGES, SEARCH)
+    return tuple(name for name in names if name not in others and not is_field(name) and not is_leg(name))
 
 
 def is_field(name: str) -> bool:
     """Return whether a signal is a numeric field."""
     return name.startswith(_FIELD)
+
+
+def is_leg(name: str) -> bool:
+    """Return whether a signal is the score of a clause of the user's search."""
+    return name.startswith(_LEG)
+
+
+def leg_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the signals among the names that are clauses of the user's search.
+
+    >>> leg_names(["search", "leg:0", "leg:lexical", "text"])
+    ('leg:0', 'leg:lexical')
+    """
+    return tuple(name for name in names if is_leg(name))
 
 
 def first_stages(names: Iterable[str]) -> tuple[str, ...]:
@@ -55,6 +71,18 @@ def first_stages(names: Iterable[str]) -> tuple[str, ...]:
 @dataclass(frozen=True, slots=True)
 class LexicalSignal:
     """A score from the engine, or from the user's search (``search``)."""
+
+    name: str
+    uses_categories: ClassVar[bool] = False
+
+
+@dataclass(frozen=True, slots=True)
+class LegSignal:
+    """The score of a named clause of the user's search, such as a leg of a ``hybrid`` query.
+
+    ``leg:lexical`` is the clause with the ``_name`` ``lexical``; ``leg:0`` also the first leg of a ``hybrid``
+    query, if it has no name. A document that the clause does not match has the score 0.
+    """
 
     name: str
     uses_categories: ClassVar[bool] = False
@@ -94,7 +122,7 @@ class FieldSignal:
         return np.nan_to_num(numbers, nan=0.0)
 
 
-Signal = LexicalSignal | FieldSignal | Ranker
+Signal = LexicalSignal | LegSignal | FieldSignal | Ranker
 """A signal has a name, and depends on query categories or not."""
 
 
@@ -104,6 +132,8 @@ def resolve(names: Iterable[str], rankers: Mapping[str, Ranker]) -> tuple[Signal
     for name in names:
         if is_field(name):
             signals.append(FieldSignal(name))
+        elif is_leg(name):
+            signals.append(LegSignal(name))
         elif name in (*FIRST_STAGES, SEARCH):
             signals.append(LexicalSignal(name))
         elif name in rankers:

@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 from opensearchpy import exceptions as client_errors
 
-from rerank.engines.base import SearchRequest
+from rerank.engines.base import FilledTemplate, SearchRequest
 from rerank.engines.opensearch.attached_features import AttachedFeatures
 from rerank.engines.opensearch.errors import explain, root_cause
 from rerank.engines.opensearch.index import FRESH, NO_PIPELINE, Index
+from rerank.engines.opensearch.legs import WITH_SCORES, is_hybrid, leg_scores, with_names
 from rerank.engines.opensearch.restrictions import restrictions
 from rerank.engines.opensearch.search import search_options
 from rerank.errors import EngineError, InputError, UsageError
@@ -74,11 +75,23 @@ class Templates:
         for request in requests:
             assert request.template is not None
             search, query = request.template
-            yield self._hits(self.body(search, query), search, query, request.depth)
+            body = self.body(search, query)
+            try:
+                body = with_names(body, request.legs)
+            except InputError as error:
+                raise InputError(f"{search}: query {query.id!r}: {error}") from None
+            yield self._hits(body, request.template, request.depth, request.legs)
 
-    def _hits(self, body: Mapping[str, Any], search: SearchTemplate, query: Query, size: int) -> Candidates:
+    def _hits(
+        self, body: Mapping[str, Any], template: FilledTemplate, size: int, legs: Sequence[str] = ()
+    ) -> Candidates:
+        search, query = template
         body = self.ids_only(body, min(self._index.shape().window, size))
         params = search_options(self._index.settings, query.lexical)
+        if is_hybrid(body):  # OpenSearch refuses it with dfs_query_then_fetch from 3.8
+            params["search_type"] = "query_then_fetch"
+        if legs:
+            params |= WITH_SCORES
         doing = f"{search}: query {query.id!r}"
         if self._attached is not None and self._attached.locates and not body["_source"]:
             located = {**body, "stored_fields": "_none_", "seq_no_primary_term": True}
@@ -86,12 +99,12 @@ class Templates:
                 answer = self._index.search(doing, located, **params)
                 (ids,) = self._attached.ids([answer["hits"]["hits"]])
                 if all(ids):
-                    return _candidates(answer, ids, search, query)
+                    return _candidates(answer, ids, template, legs)
             except EngineError as error:  # a part of the search may need stored fields
                 if not isinstance(error.__cause__, client_errors.RequestError):
                     raise
         answer = self._index.search(doing, body, **params)
-        return _candidates(answer, [hit["_id"] for hit in answer["hits"]["hits"]], search, query)
+        return _candidates(answer, [hit["_id"] for hit in answer["hits"]["hits"]], template, legs)
 
     def body(self, search: SearchTemplate, query: Query) -> dict[str, Any]:
         """Return the search body of a query. Its texts are inserted after the rendering."""
@@ -128,10 +141,10 @@ class Templates:
         assert request.template is not None
         search, query = request.template
         body = self.body(search, query)
-        if not ids or "hybrid" in body["query"]:
+        if not ids or is_hybrid(body):
             return Candidates([], np.zeros(0), np.arange(0))
         query_of_ids = {"bool": {"must": [body["query"]], "filter": {"ids": {"values": list(ids)}}}}
-        return self._hits({**body, "query": query_of_ids}, search, query, len(ids))
+        return self._hits({**body, "query": query_of_ids}, request.template, len(ids))
 
     def _rendered(self, search: SearchTemplate, query: Query) -> tuple[dict[str, Any], dict[str, str]]:
         """Return a checked body with words for the query's texts, and word -> text."""
@@ -293,8 +306,9 @@ def _put_back(value: Any, texts: Mapping[str, str]) -> Any:
 
 
 def _candidates(
-    answer: Mapping[str, Any], ids: Sequence[str], search: SearchTemplate, query: Query
+    answer: Mapping[str, Any], ids: Sequence[str], template: FilledTemplate, legs: Sequence[str]
 ) -> Candidates:
+    search, query = template
     hits = answer["hits"]["hits"]
     if any(hit["_score"] is None for hit in hits):
         raise InputError(f'{search}: query {query.id!r}: the search has no scores; remove "sort"')
@@ -302,4 +316,7 @@ def _candidates(
         raise InputError(f"{search}: query {query.id!r}: two hits have the same id; search one index only")
     scores = np.array([hit["_score"] for hit in hits], np.float64)
     order = rank(ids, scores).tolist()
-    return Candidates([ids[i] for i in order], scores[order], np.arange(len(ids)), took=answer["took"] / 1000)
+    by_leg = {name: values[order] for name, values in leg_scores(hits, legs).items()}
+    ranked_ids = [ids[i] for i in order]
+    took = answer["took"] / 1000
+    return Candidates(ranked_ids, scores[order], np.arange(len(ids)), took=took, legs=by_leg)

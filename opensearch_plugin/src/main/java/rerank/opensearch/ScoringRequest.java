@@ -95,6 +95,9 @@ record ScoringRequest(SearchPlan plan, List<SearchHit> hits, int first, List<Sea
             hits.forEach(hit -> hit.removeDocumentField(field));
             rest.forEach(hit -> hit.removeDocumentField(field));
         });
+        hits.forEach(plan.legs::strip);
+        rest.forEach(plan.legs::strip);
+        plan.legs.restore();
     }
 
     /** The query as OpenSearch writes it. */
@@ -112,7 +115,7 @@ record ScoringRequest(SearchPlan plan, List<SearchHit> hits, int first, List<Sea
     byte[] body(byte[] query, int timeout, org.opensearch.core.common.breaker.CircuitBreaker memory) throws IOException {
         byte[] head = fittingHead(query, timeout);
         List<byte[][]> features = plan.requested.features().stream()
-            .map(name -> hits.stream().map(hit -> value(hit.field(Protocol.FEATURES + name))).toArray(byte[][]::new)).toList();
+            .map(name -> hits.stream().map(hit -> value(hit, name)).toArray(byte[][]::new)).toList();
         int size = features.stream().flatMap(Arrays::stream).mapToInt(value -> Integer.BYTES + value.length).sum();
         size += Protocol.FRAME + head.length + NUMBERS * hits.size();
         memory.addEstimateBytesAndMaybeBreak(size, "call of the rerank service");
@@ -175,6 +178,10 @@ record ScoringRequest(SearchPlan plan, List<SearchHit> hits, int first, List<Sea
             json.endObject().field("timeout", timeout / 1000.0);
             return BytesReference.toBytes(BytesReference.bytes(json.endObject()));
         }
+    }
+
+    private static byte[] value(SearchHit hit, String feature) {
+        return Legs.isLeg(feature) ? Legs.score(hit, feature) : value(hit.field(Protocol.FEATURES + feature));
     }
 
     /** A stored value; a corrupted one counts as missing. */

@@ -81,6 +81,7 @@ final class SearchPlan implements ToXContentObject {
     Map<String, Object> addedReport = Map.of();
     Groups groups; // of a search with collapse that can be reranked; null: none
     ScoringResponse.RequestedFields requested = ScoringResponse.RequestedFields.NONE;
+    Legs legs = new Legs(null, List.of());
     /** Fields that are fetched only for the service. */
     List<String> added = List.of();
     /** Whether candidates have no stored fields, and a second search fetches the documents of the page. */
@@ -218,8 +219,13 @@ final class SearchPlan implements ToXContentObject {
         if (idsOnly) {
             source.storedFields(StoredFieldsContext.fromList(List.of("_none_"))).fetchSource(false).version(false).highlighter(null);
         }
+        legs = new Legs(user.query(), requested.features());
+        if (requested.features().stream().anyMatch(Legs::isLeg)) {
+            requested = new ScoringResponse.RequestedFields(legs.available(requested.features()), requested.ids());
+            source.includeNamedQueriesScores(true);
+        }
         // Fields that the user requests are neither fetched twice nor removed.
-        added = requested.features().stream().map(Protocol.FEATURES::concat)
+        added = requested.features().stream().filter(name -> Legs.isLeg(name) == false).map(Protocol.FEATURES::concat)
             .filter(field -> own.stream().noneMatch(asked -> Regex.simpleMatch(asked.field, field))).toList();
         added.forEach(source::docValueField);
         return groups == null ? source : groups.with(source.collapse(null));
@@ -227,6 +233,7 @@ final class SearchPlan implements ToXContentObject {
 
     /** Remove added fields from the user's search: its shallow copies share its lists. */
     void restore() {
+        legs.restore();
         if (user != null && user.docValueFields() != null) {
             user.docValueFields().removeIf(field -> added.contains(field.field));
         }

@@ -106,6 +106,20 @@ class ScoringRequestTest {
     }
 
     @Test
+    void scoresOfNamedClausesAreSentWithoutThoseThatTheQueryLacks() throws IOException {
+        plan.user.query(QueryBuilders.boolQuery().should(QueryBuilders.matchQuery("body", "words").queryName("lexical")));
+        plan.requested = new ScoringResponse.RequestedFields(List.of("leg:lexical", "leg:other", "leg:0"), true);
+        SearchHit[] found = {hit("books", "1", 3, Map.of()), hit("books", "2", 2, Map.of())};
+        found[1].matchedQueriesWithScores(Map.of("lexical", 0.1f));
+        Body body = Body.of(plan, found);
+        assertEquals(List.of("leg:lexical"), body.head.get("features"));
+        ByteBuffer rows = ByteBuffer.wrap(body.rows);
+        assertEquals(List.of(0, 8, 0.1), List.of(rows.getInt(), rows.getInt(), rows.getDouble()));
+        assertEquals(Map.of("lexical", 0.1f), found[1].getMatchedQueriesAndScores());
+        assertTrue(plan.candidates().includeNamedQueriesScore());
+    }
+
+    @Test
     void aDamagedRowIsMissingAndFieldsAreRemoved() throws IOException {
         plan.requested = new ScoringResponse.RequestedFields(List.of("text@v1"), true);
         SearchHit[] found = {
