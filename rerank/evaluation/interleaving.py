@@ -77,7 +77,7 @@ def team_draft(a: Sequence[Hashable], b: Sequence[Hashable], coins: bytes) -> Dr
 
     >>> draft = team_draft(["x", "y", "z"], ["y", "w", "x"], bytes([0, 1]))
     >>> draft.teams, draft.rankings, draft.positions
-    ('ABB-', [0, 1, 1, 0], [0, 0, 1, 2])
+    ('AB--', [0, 1, 1, 0], [0, 0, 1, 2])
     """
     rankings: list[int] = []
     positions: list[int] = []
@@ -100,11 +100,10 @@ def team_draft(a: Sequence[Hashable], b: Sequence[Hashable], coins: bytes) -> Dr
     complete_turns = rankings[: len(rankings) // 2 * 2]
     teams = "".join(map(TEAMS.__getitem__, complete_turns))
     for ranking, (documents, head) in enumerate(((a, head_a), (b, head_b))):
-        for position, document in enumerate(documents[head:], head):
-            if document not in drafted:
-                drafted.add(document)
-                rankings.append(ranking)
-                positions.append(position)
+        remaining = [i for i, document in enumerate(documents[head:], head) if document not in drafted]
+        drafted.update(documents[head:])
+        rankings += [ranking] * len(remaining)
+        positions += remaining
     return Draft(teams.ljust(len(rankings), NO_TEAM), rankings, positions)
 
 

@@ -199,11 +199,14 @@ def interleave(
     sources = np.array(draft.rankings, np.intp)
     positions = np.array(draft.positions, np.intp)
     order = np.zeros(len(sources), np.intp)
+    a_ids = a.ids
+    b_ids = b.ids
+    ids = [b_ids[i] if source else a_ids[i] for source, i in zip(draft.rankings, draft.positions)]
     for source, ranking in enumerate(rankings):
         own = sources == source
         order[own] = rows[source][ranking.order[positions[own]]]
     return Interleaving(
-        ids=[rankings[source].ids[position] for source, position in zip(draft.rankings, draft.positions)],
+        ids=ids,
         scores=descending(a.scores, len(order)),
         order=order,
         signals=a.signals,

@@ -121,8 +121,8 @@ class UbiLog:
                 self._write(b"".join(msgspec.json.encode(record.to_json()) + b"\n" for record in records))
                 metrics.UBI_RECORDS.labels("written").inc(len(records))
                 self._has_failed = False
-            except OSError as error:
-                self._fail(len(records), error.strerror or str(error))
+            except Exception as error:  # the thread must continue
+                self._fail(len(records), getattr(error, "strerror", None) or type(error).__name__)
 
     def _write(self, lines: bytes) -> None:
         self._reopen_if_renamed()
