@@ -64,7 +64,7 @@ def query_id_of(text: str) -> str:
 
 
 def may_be_srw(first: bytes) -> bool:
-    """Return whether a file with this first line can be of SRW: a JSON object that is no other record."""
+    """Return whether a file with this first line can be of SRW: a JSON object of SRW, or its beginning."""
     if not first.startswith(b"{"):
         return False
     names = (b'"judgmentRatings"', b'"querySetQueries"', b'"hits"', b'"_source"')

@@ -41,8 +41,8 @@ _LARGEST_SRW = 3
 class ConvertReport(Report):
     """Judgments in another form.
 
-    file: with the result. agreement: of several judges, in one line; empty with one judge. warnings: what the
-    other tool does with these judgments.
+    file: with the result. agreement: of several judges, in one line; empty with one judge.
+    warnings: properties of the other tool that change measures on these judgments.
     """
 
     file: str

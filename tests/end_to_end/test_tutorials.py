@@ -7,6 +7,7 @@ lines. Numbers may differ by 15 percent or 0.05, because other machines train ot
 from __future__ import annotations
 
 import doctest
+import importlib.util
 import os
 import re
 import shlex
@@ -144,14 +145,27 @@ def test_the_tutorial_on_an_existing_index(tmp_path):
         follow("opensearch.md", tmp_path, replaced)
 
 
-def test_the_notebook_page_runs():
-    text = (TUTORIALS / "notebook.md").read_text("utf-8")
+def run_examples(page: Path, skipped: str = "") -> int:
+    """Run the examples of a page, except for those after the text ``skipped``. Return their number."""
+    text = page.read_text("utf-8")
+    if skipped:
+        text = text.partition(skipped)[0]
     lines = "\n".join(re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S))
-    test = doctest.DocTestParser().get_doctest(lines, {}, "notebook.md", None, 0)
+    test = doctest.DocTestParser().get_doctest(lines, {}, page.name, None, 0)
     said: list[str] = []
     actual = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=said.append)
-    assert actual.attempted > 30
     assert not actual.failed, "".join(said)
+    return int(actual.attempted)
+
+
+def test_the_notebook_page_runs():
+    assert run_examples(TUTORIALS / "notebook.md") > 30
+
+
+def test_the_guide_on_python_runs():
+    has_pandas = importlib.util.find_spec("pandas") is not None
+    page = TUTORIALS.parent / "guides" / "python.md"
+    assert run_examples(page, skipped="" if has_pandas else "<!-- needs pandas -->") > 8
 
 
 def test_the_site_builds(tmp_path):
