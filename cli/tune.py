@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 )
 @option(
     "--least",
+    "least_share",
     metavar="SHARE",
     type=float,
     default=0.0,
@@ -95,7 +96,7 @@ def command(
     stack: str,
     measure: str,
     normalizations: tuple[str, ...],
-    least: float,
+    least_share: float,
     queries: str,
     qrels: str,
     ignore_categories: bool,
@@ -125,7 +126,7 @@ def command(
         depth=depth,
         protocol=protocol,
         normalizations=normalizations,
-        least=least,
+        least=least_share,
         out=out,
         ignore_categories=ignore_categories,
         infer=infer,
