@@ -56,11 +56,16 @@ def render_settings(
         f'lang = "{lang or ""}"          # empty: unknown or mixed',
         f'first_stage = "{first_stages[0]}"  # used by stacks without a lexical signal: bm25 or tfidf',
     ]
-    parts = {name: part for name, part in settings.items() if isinstance(part, Mapping)}
-    tables = {engine: {name: value for name, value in settings.items() if name not in parts}}
-    for name, table in (tables | {f"{engine}.{name}": part for name, part in parts.items()}).items():
+    tables: dict[str, dict[str, Any]] = {engine: {}}
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            tables[f"{engine}.{name}"] = dict(value)
+        else:
+            tables[engine][name] = value
+    for title, table in tables.items():
         if table:
-            lines += ["", f"[{name}]", *(f"{key} = {_quoted(value)}" for key, value in table.items())]
+            lines += ["", f"[{title}]"]
+            lines += [f"{name} = {_quoted(value)}" for name, value in table.items()]
     return "\n".join(lines) + "\n"
 
 

@@ -125,13 +125,13 @@ class Filter:
             assert value is not None
             low = begin + _ordered(value)
             high = low + _AFTER
-        whole = every(self.field, kind)
+        all_values = every(self.field, kind)
         spans = {
             "=": Span(low, high),
-            ">=": Span(low, whole.high),
-            ">": Span(high, whole.high),
-            "<": Span(whole.low, low),
-            "<=": Span(whole.low, high),
+            ">=": Span(low, all_values.high),
+            ">": Span(high, all_values.high),
+            "<": Span(all_values.low, low),
+            "<=": Span(all_values.low, high),
         }
         return spans[self.op]
 

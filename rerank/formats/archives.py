@@ -26,18 +26,18 @@ File = tuple[str, bytes | None, str]
 """Name, bytes, and the problem if there are none."""
 
 
-def read_files(path: Path, wanted: tuple[str, ...], largest: int) -> Iterator[File]:
+def read_files(path: Path, endings: tuple[str, ...], largest: int) -> Iterator[File]:
     """Yield (name, bytes, problem) of each file in a file, archive or folder, by name.
 
-    wanted: name endings in lower case; such files may be compressed (``.gz`` and others).
+    endings: name endings in lower case; such files may be compressed (``.gz`` and others).
     largest: limit of unpacked bytes.
 
     Raises InputError for a missing path.
     """
     if path.is_dir():
         for file_path in sorted(path.rglob("*")):
-            if has_ending(file_path.name, wanted) and file_path.is_file():
-                yield from read_files(file_path, wanted, largest)
+            if has_ending(file_path.name, endings) and file_path.is_file():
+                yield from read_files(file_path, endings, largest)
         return
     name = str(path)
     ending = name.lower()
@@ -45,15 +45,15 @@ def read_files(path: Path, wanted: tuple[str, ...], largest: int) -> Iterator[Fi
         if ending.endswith(".zip"):
             with zipfile.ZipFile(path) as archive:
                 for info in archive.infolist():
-                    yield from _zipped(archive, info, f"{name}: {info.filename}", wanted, largest)
+                    yield from _zipped(archive, info, f"{name}: {info.filename}", endings, largest)
         elif ending.endswith(_ARCHIVES):
             with tarfile.open(path) as tar:
                 for member in tar:
                     if file := tar.extractfile(member):
-                        yield from _member(f"{name}: {member.name}", file, wanted, largest)
+                        yield from _member(f"{name}: {member.name}", file, endings, largest)
         else:
             with path.open("rb") as file:
-                yield from _member(name, file, wanted, largest)
+                yield from _member(name, file, endings, largest)
     except FileNotFoundError as error:
         raise InputError(f"{name}: no such file; check the path") from error
     except _DAMAGE as error:
@@ -61,12 +61,12 @@ def read_files(path: Path, wanted: tuple[str, ...], largest: int) -> Iterator[Fi
 
 
 def _zipped(
-    archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str, wanted: tuple[str, ...], largest: int
+    archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str, endings: tuple[str, ...], largest: int
 ) -> Iterator[File]:
     """A damaged member does not stop the others."""
     try:
         with archive.open(info) as file:
-            yield from _member(name, file, wanted, largest)
+            yield from _member(name, file, endings, largest)
     except _DAMAGE as error:
         yield name, None, f"cannot be read from the archive ({_reason(error)})"
 
@@ -92,10 +92,10 @@ def file_name(name: str) -> str:
     return Path(name.rpartition(": ")[2]).name
 
 
-def _member(name: str, file: IO[bytes], wanted: tuple[str, ...], largest: int) -> Iterator[File]:
+def _member(name: str, file: IO[bytes], endings: tuple[str, ...], largest: int) -> Iterator[File]:
     if name.lower().endswith(_ARCHIVES):
         yield name, None, "an archive inside an archive; unpack it first"
-    elif has_ending(name, wanted) and not file_name(name).startswith("._"):  # metadata of macOS
+    elif has_ending(name, endings) and not file_name(name).startswith("._"):  # metadata of macOS
         data = file.read(largest + 1)
         if name.lower().endswith(_COMPRESSED):
             try:

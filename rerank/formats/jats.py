@@ -114,32 +114,32 @@ def read_jats(
     path: str | os.PathLike[str],
     *,
     invalid: Callable[[InputError], object] | None = None,
-    seen: set[str] | None = None,
+    known_keys: set[str] | None = None,
     sentences: bool = True,
 ) -> Iterator[Article]:
     """Read articles of a file, an archive (zip, tar) or a folder, one at a time, by name.
 
-    invalid:   is called with the error of each invalid file, which is then skipped.
-    seen:      keys of articles that were read before; the keys of this source are added.
-    sentences: False skips the body.
+    invalid:    is called with the error of each invalid file, which is then skipped.
+    known_keys: keys of articles that were read before; the keys of this source are added.
+    sentences:  False skips the body.
 
     Raises InputError, also for a repeated article or a source without articles.
     """
-    seen = set() if seen is None else seen
+    known_keys = set() if known_keys is None else known_keys
     name = None
     for name, data, problem in read_files(Path(path), ENDINGS, LARGEST):
         try:
             if problem or data is None:
                 raise InputError(f"{name}: {problem}")
             article = read_article(data, name, sentences=sentences, key=_relative_name(Path(path), name))
-            if article.key in seen:
+            if article.key in known_keys:
                 raise InputError(f"{name}: article {article.key} occurs twice; remove one of the files")
         except InputError as error:
             if invalid is None:
                 raise
             invalid(error)
             continue
-        seen.add(article.key)
+        known_keys.add(article.key)
         yield article
     if name is None:
         raise InputError(f"{path}: no articles; they are .xml or .nxml files, plain or .gz")

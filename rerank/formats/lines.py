@@ -66,7 +66,7 @@ def read_lines(source: Source) -> Iterator[tuple[str, bytes]]:
             yield f"{name}:{number}", line.rstrip(b"\r\n")
 
 
-def decode(where: str, line: bytes) -> str:
+def decode(location: str, line: bytes) -> str:
     """Decode UTF-8. Raises InputError with the first wrong byte.
 
     >>> decode("queries.jsonl:3", b"caf\\xe9")
@@ -77,15 +77,15 @@ def decode(where: str, line: bytes) -> str:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:
         raise InputError(
-            f"{where}: byte {error.start + 1} (0x{line[error.start]:02x}) is not UTF-8; "
+            f"{location}: byte {error.start + 1} (0x{line[error.start]:02x}) is not UTF-8; "
             "convert the file to UTF-8"
         ) from error
 
 
 def read_texts(source: Source) -> Iterator[tuple[str, str]]:
     """Yield (FILE:LINE, text) as :func:`read_lines`. Raises InputError, also for a line that is not UTF-8."""
-    for where, line in read_lines(source):
-        yield where, decode(where, line)
+    for location, line in read_lines(source):
+        yield location, decode(location, line)
 
 
 def number(text: str) -> float:

@@ -131,7 +131,7 @@ def _read(source: Source, find_ids: FindIds | None, *, labels: bool) -> list[_Li
     """Return the lines of a file. labels: every line needs a label."""
     layout = _LABELED if labels else _UNLABELED
     lines: list[_Line] = []
-    for location, cells in read_rows(source, _HEADER, layout, least=3 if labels else 2):
+    for location, cells in read_rows(source, _HEADER, layout, min_cells=3 if labels else 2):
         related = None
         if len(cells) > 2:
             label = cells[2]

@@ -73,12 +73,12 @@ def read_qrels(source: Source) -> Qrels:
     {'d7': 2}
     """
     judgments: dict[tuple[str, str], int] = {}
-    for where, query, document, text in _rows(source):
-        grade = _grade(text, where)
+    for location, query, document, text in _rows(source):
+        grade = _grade(text, location)
         before = judgments.setdefault((query, document), grade)
         if before != grade:
             raise InputError(
-                f"{where}: document {document!r} was already judged {before} for query {query!r}, now"
+                f"{location}: document {document!r} was already judged {before} for query {query!r}, now"
                 f" {grade}; remove one of the two"
             )
     if not judgments:
@@ -187,13 +187,13 @@ def _is_grade(text: str) -> bool:
     return number(text).is_integer()
 
 
-def _grade(text: str, where: str) -> int:
+def _grade(text: str, location: str) -> int:
     value = number(text)
     if not value.is_integer():
         remedy = _FRACTIONS if math.isfinite(value) else _LAYOUTS
-        raise InputError(f"{where}: grade {text[:40]!r} is not an integer; {remedy}")
+        raise InputError(f"{location}: grade {text[:40]!r} is not an integer; {remedy}")
     if abs(value) > LARGEST_GRADE:
         raise InputError(
-            f"{where}: grade {text[:40]!r} is above {LARGEST_GRADE:,}; use small grades, such as 0 to 3"
+            f"{location}: grade {text[:40]!r} is above {LARGEST_GRADE:,}; use small grades, such as 0 to 3"
         )
     return int(value)

@@ -22,8 +22,8 @@ def find_doi(text: str | None) -> str:
     >>> find_doi("https://doi.org/10.7554/eLife.00003")
     '10.7554/elife.00003'
     """
-    found = _DOI.search((text or "").strip().lower())
-    return found[0] if found else ""
+    match = _DOI.search((text or "").strip().lower())
+    return match[0] if match else ""
 
 
 def reference_key(*, doi: str = "", pmid: str = "", pmcid: str = "", title: str = "", year: str = "") -> str:
@@ -34,12 +34,14 @@ def reference_key(*, doi: str = "", pmid: str = "", pmcid: str = "", title: str 
     >>> reference_key(pmid="77", title="On Yeast"), reference_key(title="On Yeast: II", year="1999")
     ('pmid:77', 'title:on yeast ii|1999')
     """
-    if found := find_doi(doi):
-        return found
+    normalized_doi = find_doi(doi)
+    if normalized_doi:
+        return normalized_doi
     if pmid.strip().isdigit():
         return f"pmid:{pmid.strip()}"
-    if number := _PMCID.fullmatch(pmcid.strip()):
-        return f"PMC{number[1]}"
+    pmcid_match = _PMCID.fullmatch(pmcid.strip())
+    if pmcid_match is not None:
+        return f"PMC{pmcid_match[1]}"
     words = re.findall(r"\w+", title.casefold())
     return f"title:{' '.join(words)}|{year}" if words else ""
 
@@ -51,10 +53,13 @@ def named_key(name: str) -> str:
     ['10.1000/abc', 'pmid:77', 'PMC42', 'b17']
     """
     name = name.strip()
-    begins = _RESOLVER.match(name)
-    if begins and _DOI.fullmatch(doi := name[begins.end() :].lower()):
-        return doi
-    if pmid := _PMID.fullmatch(name):
+    resolver = _RESOLVER.match(name)
+    if resolver is not None:
+        doi = name[resolver.end() :].lower()
+        if _DOI.fullmatch(doi):
+            return doi
+    pmid = _PMID.fullmatch(name)
+    if pmid is not None:
         return f"pmid:{pmid[1]}"
     pmcid = _PMCID.fullmatch(name)
-    return f"PMC{pmcid[1]}" if pmcid and not name.isdigit() else name
+    return f"PMC{pmcid[1]}" if pmcid is not None and not name.isdigit() else name

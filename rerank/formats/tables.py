@@ -70,14 +70,16 @@ def split_line(text: str, separator: str) -> list[str]:
         return [cell.strip() for cell in text.split(separator)]
 
 
-def read_rows(source: Source, header: Sequence[str], layout: str, least: int | None = None) -> Iterator[Row]:
+def read_rows(
+    source: Source, header: Sequence[str], layout: str, min_cells: int | None = None
+) -> Iterator[Row]:
     """Yield (FILE:LINE, cells) of each row of a TSV file; the first row may be the header.
 
-    layout: for errors. least: number of required cells. Default: all.
+    layout: for errors. min_cells: number of required cells. Default: all.
 
     Raises InputError, also for another number of cells.
     """
-    least = least or len(header)
+    min_cells = min_cells or len(header)
     rows = split_rows(name_of(source), read_numbered_lines(source), "\t")
     for position, (location, cells) in enumerate(rows):
         if position == 0 and _is_header(cells, header):
@@ -86,8 +88,8 @@ def read_rows(source: Source, header: Sequence[str], layout: str, least: int | N
             kind = describe_line(cells[0])
             if kind is not None:
                 raise InputError(f"{location}: the file looks like {kind}; {layout}")
-        has_optional_cells = least < len(cells) <= len(header)
-        check_columns(location, cells, len(cells) if has_optional_cells else least, layout)
+        has_optional_cells = min_cells < len(cells) <= len(header)
+        check_columns(location, cells, len(cells) if has_optional_cells else min_cells, layout)
         yield location, cells
 
 

@@ -98,34 +98,36 @@ def slots(source: str) -> list[str]:
     >>> slots('{"query": {"match": {"title": "{{text}}"}}}'), slots('{"query": "%SearchText%"}')
     (['text'], ['%SearchText%'])
     """
-    named = [name for _, mark, name in _TAG.findall(source) if mark in ("", "&")]
-    found = [SLOT] if SLOT in source else []
-    return found + [name for name in dict.fromkeys(named) if name in SLOTS]
+    names = [SLOT] if SLOT in source else []
+    for _, mark, name in _TAG.findall(source):
+        if mark in ("", "&") and name in SLOTS and name not in names:
+            names.append(name)
+    return names
 
 
-def check_slots(source: str, where: str) -> None:
+def check_slots(source: str, location: str) -> None:
     """Raise InputError unless a template has one name for query slots and escapes all slots."""
     if any(mark == "=" for _, mark, _ in _TAG.findall(source)):
         raise InputError(
-            f"{where}: the template changes Mustache's delimiters; write {{{{ and }}}} everywhere"
+            f"{location}: the template changes Mustache's delimiters; write {{{{ and }}}} everywhere"
         )
     raw = next((name for brace, mark, name in _TAG.findall(source) if brace or mark == "&"), None)
     # OpenSearch's functions do not escape texts.
     raw = raw or next((name for name in _FUNCTION.findall(source) if name in SLOTS), None)
     if raw is not None:
         raise InputError(
-            f"{where}: the slot {raw} is not escaped, so a query's quotes would change the template; write"
+            f"{location}: the slot {raw} is not escaped, so a query's quotes would change the template; write"
             f' "{{{{{raw}}}}}"'
         )
-    found = slots(source)
-    if not found:
+    names = slots(source)
+    if not names:
         raise InputError(
-            f'{where}: the template has no slot for the query; write "{{{{text}}}}" or "{SLOT}" where its'
+            f'{location}: the template has no slot for the query; write "{{{{text}}}}" or "{SLOT}" where its'
             " words go"
         )
-    if len(found) > 1:
+    if len(names) > 1:
         raise InputError(
-            f"{where}: the template has {len(found)} slots for the query, {' and '.join(found)}; use only"
+            f"{location}: the template has {len(names)} slots for the query, {' and '.join(names)}; use only"
             " one of them"
         )
 
@@ -158,8 +160,8 @@ def fields_of(search: SearchTemplate) -> set[str]:
     >>> sorted(fields_of(SearchTemplate("template", "a", '{{text}} {{#tags}}{{.}}{{/tags}} {{user.id}}')))
     ['tags', 'user']
     """
-    named = {name for _, _, name in _TAG.findall(search.source)} | {*_FUNCTION.findall(search.source)}
-    roots = {name.partition(".")[0] for name in named - {*_FUNCTIONS}}
+    names = {name for _, _, name in _TAG.findall(search.source)} | {*_FUNCTION.findall(search.source)}
+    roots = {name.partition(".")[0] for name in names - {*_FUNCTIONS}}
     return roots - {*SLOTS, ""}
 
 

@@ -98,6 +98,6 @@ def _ordered(hits: Mapping[str, tuple[float, float]]) -> list[tuple[str, float]]
     return [(document, hits[document][0]) for document in sorted(hits, key=key)]
 
 
-def _refuse_space(what: str, value: str) -> None:
+def _refuse_space(field: str, value: str) -> None:
     if not value or value.split() != [value]:
-        raise InputError(f"{what} {value!r} is empty or contains white space; rename it for a TREC run")
+        raise InputError(f"{field} {value!r} is empty or contains white space; rename it for a TREC run")

@@ -201,7 +201,11 @@ class Pipeline:
         retrieved_by = candidates.retrieved_by or {stack.first_stage: np.ones(len(candidates), np.bool_)}
         ranking = ranking.with_unscored(candidates.ids, selected.scorable, retrieved_by)
         return SearchResult(
-            **vars(scored),
+            ids=scored.ids,
+            raw=scored.raw,
+            query=scored.query,
+            inferred=scored.inferred,
+            recomputed=scored.recomputed,
             stack=stack,
             ranking=ranking if min_score is None else ranking.above(min_score),
             found={name: int(np.count_nonzero(rows)) for name, rows in retrieved_by.items()},

@@ -110,10 +110,10 @@ class Releases:
 
     def previous(self) -> Releases:
         """Return the state after a rollback, to be saved. Raises UsageError without another version."""
-        others = [activation for activation in self._live if activation.number != self.number]
-        if not others:
+        earlier = [activation for activation in self._live if activation.number != self.number]
+        if not earlier:
             raise UsageError(f"no other stack was in use before this one; choose one with {_CHOOSE}")
-        end = max(i for i, activation in enumerate(self.history, 1) if activation is others[-1])
+        end = max(i for i, activation in enumerate(self.history, 1) if activation is earlier[-1])
         undone = [msgspec.structs.replace(activation, undone=True) for activation in self.history[end:]]
         return Releases(self.folder, (*self.history[:end], *undone), self.stacks)
 

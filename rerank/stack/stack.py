@@ -290,14 +290,20 @@ def find_stack(
     names, weights = parse_stack(text)
     for name in ranker_names(names):
         ensure_trained(name)
-    first = (*first_stages(names), first_stage)[0]
-    stack = Stack.parse(text, first_stage=first) if weights or len(names) == 1 else load_tuned(names)
+    stack: Stack | None
+    if weights or len(names) == 1:
+        own_first_stages = first_stages(names)
+        stack = Stack.parse(text, first_stage=own_first_stages[0] if own_first_stages else first_stage)
+    else:
+        stack = load_tuned(names)
     if stack is None:
         raise InputError(
             f"stack {text!r} is not tuned; tune it with `rerank tune --stack {text} --queries QUERIES"
             f" --qrels QRELS`, or give weights: --stack '{_even(names)}'"
         )
-    return replace(stack, search=search) if stack.first_stage == SEARCH and not stack.search else stack
+    if stack.first_stage == SEARCH and stack.search is None:
+        stack = replace(stack, search=search)
+    return stack
 
 
 def _even(names: Sequence[str]) -> str:

@@ -91,7 +91,8 @@ def _language_of(index: Mapping[str, Any], lang: str | None) -> str | None:
     """Return the language of an index made by rerank. Raises UsageError for another or an unknown one."""
     index_lang = index["mappings"]["_meta"]["rerank"].get("lang")
     if index_lang is None:  # by an index template
-        if lang is None and "rerank_stemmer" in index["settings"]["index"]["analysis"].get("filter", {}):
+        token_filters = index["settings"]["index"]["analysis"].get("filter", {})
+        if lang is None and "rerank_stemmer" in token_filters:
             raise UsageError("the index stems the words of one language; name it with --lang")
         return lang
     if lang is not None and lang != index_lang:

@@ -26,7 +26,10 @@ from rerank.workspace import Workspace
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedQueries:
-    """Judged queries; see :func:`rerank.evaluate`."""
+    """Judged queries, conditions for their candidates, and options of the work with them.
+
+    infer: infer the categories of queries without categories. seed: of random choices.
+    """
 
     queries: Sequence[Query]
     qrels: Qrels
@@ -63,17 +66,24 @@ class JudgedQueries:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Experiment(JudgedQueries):
+class Experiment:
     """Judged queries, and the pipeline that finds and scores their candidates.
 
+    queries:         the judged queries with a text, by id.
+    qrels:           the judgments of these queries.
+    filters:         conditions for candidates.
+    searches:        the searches of the stacks in their current form.
     unknown_queries: number of judged queries without a text.
-    searches: the searches of the stacks in their current form.
     """
 
     workspace: Workspace
     pipeline: Pipeline
-    unknown_queries: int
+    queries: Sequence[Query]
+    qrels: Qrels
+    filters: Sequence[Filter]
     searches: Sequence[SearchTemplate]
+    unknown_queries: int
+    progress: Progress | None
 
     @classmethod
     def of_stacks(
@@ -118,8 +128,6 @@ class Experiment(JudgedQueries):
             queries=queries,
             qrels=Qrels({query.id: judged.qrels[query.id] for query in queries}),
             filters=judged.filters,
-            infer=judged.infer,
-            seed=judged.seed,
             progress=judged.progress,
         )
 

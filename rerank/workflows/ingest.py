@@ -178,7 +178,7 @@ def read_documents(
             raise UsageError(f"sources: {shorten(source)} is not a file of JATS articles; leave out --format")
         if str(source) == "-":
             raise UsageError("JATS articles cannot be read from standard input; give a file or a folder")
-        for article in read_jats(source, invalid=invalid, seen=keys):
+        for article in read_jats(source, invalid=invalid, known_keys=keys):
             yield article.document(body=body)
 
 
@@ -274,18 +274,21 @@ def _keep_half(
 
 
 def _count(documents: Iterable[Document], report: IngestReport) -> Iterator[Document]:
+    """Yield the documents, and count their fields in the report."""
     numbers = Counter[str]()
     texts = Counter[str]()
     for document in documents:
-        code = language_or_none(document.lang) or ""
-        report.languages[code] = report.languages.get(code, 0) + 1
+        lang = language_or_none(document.lang) or ""
+        report.languages[lang] = report.languages.get(lang, 0) + 1
         report.without_text += not document.content
         report.without_body += not document.text
-        report.other_fields += [name for name in document.extra if name not in report.other_fields]
         report.without_categories += not document.categories
         for name, value in document.extra.items():
+            if name not in report.other_fields:
+                report.other_fields.append(name)
             if value is not None:
                 counts = texts if math.isnan(field_number(value)) else numbers
                 counts[name] += 1
         yield document
+    # In a field that mostly has numbers, the other values are mistakes.
     report.not_numbers = {name: count for name, count in sorted(texts.items()) if count <= numbers[name]}

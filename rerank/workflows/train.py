@@ -221,20 +221,15 @@ def _check_inputs(
     restart: bool,
 ) -> None:
     """Raise UsageError if an input or option has no effect, or a family has nothing to learn from."""
-    has_input = {
+    has_input: dict[Source, bool] = {
         "judgments": inputs.qrels is not None,
         "pairs": bool(inputs.pairs),
         "labeled pairs": bool(inputs.labeled[0]),
     }
-    all_names = ", ".join(name for names in groups.values() for name in names)
-    all_sources = list(dict.fromkeys(source for family in groups for source in family.learns_from))
-    for source, option in _INPUTS.items():
-        is_present = has_input[source] or (source == "labeled pairs" and inputs.labeled[1])
-        if is_present and source not in all_sources:
-            raise UsageError(
-                f"{option}: no effect with {all_names}, which learns from {' or '.join(all_sources)};"
-                " leave it out"
-            )
+    has_labeled_dev_pairs = bool(inputs.labeled[1])
+    _check_unused_inputs(
+        groups, {**has_input, "labeled pairs": has_input["labeled pairs"] or has_labeled_dev_pairs}
+    )
     for family, names in groups.items():
         options = options_by_family[family]
         options.check()
@@ -242,11 +237,30 @@ def _check_inputs(
         if "links" not in sources and not any(has_input[source] for source in sources):
             needed = ", or ".join(_INPUTS[source] for source in sources)
             raise UsageError(f"{', '.join(names)} learns from {' or '.join(sources)}; give {needed}")
-        for name in options.unjudged if has_input["judgments"] else ():
-            if getattr(options, name) != getattr(type(options)(), name):
-                raise UsageError(f"{option_name(name)} has no effect with --qrels; leave it out")
+        if has_input["judgments"]:
+            _check_unjudged_options(options)
     if restart:
         _check_restart(groups, options_by_family)
+
+
+def _check_unused_inputs(groups: Mapping[Family, Sequence[str]], is_given: Mapping[Source, bool]) -> None:
+    """Raise UsageError for an input that no family learns from."""
+    names = [name for family_names in groups.values() for name in family_names]
+    sources = list(dict.fromkeys(source for family in groups for source in family.learns_from))
+    for source, option in _INPUTS.items():
+        if is_given[source] and source not in sources:
+            raise UsageError(
+                f"{option}: no effect with {', '.join(names)}, which learns from {' or '.join(sources)};"
+                " leave it out"
+            )
+
+
+def _check_unjudged_options(options: Options) -> None:
+    """Raise UsageError for a changed option that has no effect on a training on judgments."""
+    defaults = type(options)()
+    for name in options.unjudged:
+        if getattr(options, name) != getattr(defaults, name):
+            raise UsageError(f"{option_name(name)} has no effect with --qrels; leave it out")
 
 
 def _check_restart(

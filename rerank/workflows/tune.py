@@ -367,13 +367,14 @@ class _StackTuner:
 def _cases(table: ScoreTable, qrels: Qrels, reads_categories: bool) -> dict[str, ScoredJudgments]:
     """Return the case -> scores and judgments to tune; one case "" if no signal reads categories."""
     if not reads_categories:
-        # The rows of all queries as if they had no categories.
-        several = len({row.query for row in table.rows}) < len(table.rows)
-        return {"": (table.rows_of_case("none") if several else table, qrels)}
+        query_ids = {row.query for row in table.rows}
+        if len(query_ids) < len(table.rows):  # a query has a row per case: use it as without categories
+            table = table.rows_of_case("none")
+        return {"": (table, qrels)}
     cases: dict[str, ScoredJudgments] = {}
     for case in CASES:
         case_table = table.rows_of_case(case)
-        judged = Qrels({row.query: qrels[row.query] for row in case_table.rows})
-        if any(judged.relevant(query) for query in judged):
-            cases[case] = case_table, judged
+        case_qrels = Qrels({row.query: qrels[row.query] for row in case_table.rows})
+        if any(case_qrels.relevant(query) for query in case_qrels):
+            cases[case] = case_table, case_qrels
     return cases or {"": (table, qrels)}

@@ -140,7 +140,7 @@ def test_an_interruption_before_the_first_epoch_changes_nothing(workspace):
 
 
 def test_impossible_trainings_are_refused(workspace, tmp_path):
-    with pytest.raises(TrainingError, match=r"1 query is in both .*'q03' first"):
+    with pytest.raises(TrainingError, match=r"1 query in both .*'q03' first"):
         fit(workspace, dev=Qrels([("q03", "d03", 1), ("q35", "d35", 1)]))
     with pytest.raises(TrainingError, match="no judged query has a relevant document"):
         fit(workspace, qrels=Qrels([("q00", "nowhere", 1), ("lost", "d00", 1)]))
