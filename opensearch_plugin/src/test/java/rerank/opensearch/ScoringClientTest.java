@@ -150,7 +150,25 @@ class ScoringClientTest {
 
     @Test
     void simultaneousCallsReuseTheirConnections() throws Exception {
-        ScoringClient service = service(Map.of(), server(200, 20));
+        CyclicBarrier together = new CyclicBarrier(12); // no call ends before all have begun
+        HttpServer server = HttpServer.create(new InetSocketAddress(InetAddress.getLoopbackAddress(), 0), 0);
+        server.setExecutor(Executors.newCachedThreadPool());
+        server.createContext("/", exchange -> {
+            clients.add(exchange.getRemoteAddress());
+            exchange.getRequestBody().readAllBytes();
+            try {
+                together.await(60, TimeUnit.SECONDS);
+            } catch (Exception e) {
+                throw new IOException(e);
+            }
+            exchange.sendResponseHeaders(200, 2);
+            exchange.getResponseBody().write("{}".getBytes());
+            exchange.close();
+        });
+        server.start();
+        servers.add(server);
+        URI url = URI.create("http://127.0.0.1:" + server.getAddress().getPort());
+        ScoringClient service = service(Map.of(), url);
         for (int round = 0; round < 3; round++) {
             List<CompletableFuture<String>> calls = new ArrayList<>();
             for (int i = 0; i < 12; i++) {
