@@ -15,6 +15,7 @@ parsing.
   sidecar). The search covers title and text, with a filter.
 - *shown*: *attached* with highlights and aggregations.
 - *fields*: *attached* with highlights and ``fields``.
+- *100 + 100*, *50 + 50*: *attached* with as many candidates, and as many documents that ``text`` adds.
 - *nothing*: *attached* with a service that responds immediately and scores nothing. No scoring can be
   faster.
 - *seen*: the number of the last queries with only candidates that previous queries also had. Only for these
@@ -37,6 +38,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -57,7 +59,7 @@ from hook_cases import (
 )
 
 import rerank.demo
-from rerank import Document, Workspace
+from rerank import Document, Stack, Workspace
 from tools.opensearch_node import (
     LOCAL_ENDPOINTS,
     PRIVATE_ADDRESSES,
@@ -74,6 +76,8 @@ DEPTHS = (100, 1000)
 TARGETS = {100: 1.5, 1000: 2.5}
 ATTACHED_TARGET = 2.3
 THEIRS = "speed-theirs"
+ADDED = ((100, 100), (50, 50))
+"""Candidates, and documents that a ranker adds."""
 
 
 def stages(service: str) -> dict[tuple[str, str], float]:
@@ -260,6 +264,25 @@ def attached(node: Node, folder: Path, rankers: Path, stack: ExitStack, weights:
     return [*pairs, Case(node, "attached, nothing", 10, "nothing", {}, index=THEIRS)]
 
 
+def adding(node: Node, folder: Path, stack: ExitStack, weights: str) -> list[Case]:
+    """Cases of the attached index in which ``text`` adds documents."""
+    workspace = Workspace.open(folder / "attached")
+    cases = []
+    for depth, added in ADDED:
+        tuned = replace(
+            Stack.parse(weights.replace("tfidf", "bm25")),
+            retrieve=("bm25", f"text:{added}"),
+            versions=workspace.versions(),
+        )
+        tuned.save(folder / f"added-{added}.json")
+        options = ("--stack", folder / f"added-{added}.json")
+        service = stack.enter_context(serving(workspace.folder, folder / f"added-{added}.log", *options))
+        settings = {"depth": depth, "timeout": 20000, "retrieve": True, "words": ["title", "text"]}
+        put_pipeline(node, f"added-{added}", url=service, **settings)
+        cases.append(Case(node, f"attached, {depth} + {added}", 10, f"added-{added}", {}, index=THEIRS))
+    return cases
+
+
 def ratios(plain: Mapping[int, Case], hooked: Mapping[int, Case], theirs: Sequence[Case]) -> None:
     """Print the median of each reranked case divided by that of its plain case."""
     for plainly, reranked in zip(theirs[::2], theirs[1::2]):
@@ -345,7 +368,8 @@ def main() -> None:
             cli("hook", "install", "-w", workspace, "--service", service, "--stack", given.stack, *options)
             stock = [Case(node, "stock, depth 100", 10, f"rerank-{INDEX}-stock", more, words=True)]
         theirs = attached(node, folder, rankers, stack, given.stack) if given.attached else []
-        cases = [*plain.values(), *hooked.values(), *stock, *theirs]
+        added = adding(node, folder, stack, given.stack) if given.attached else []
+        cases = [*plain.values(), *hooked.values(), *stock, *theirs, *added]
         if given.cpu and theirs:
             fields = Case(node, "field: own index, depth 100", 10, "depth100", more)
             beside = Case(node, "side index: two searches alone", 10, NONE, more, index=THEIRS)
@@ -362,6 +386,9 @@ def main() -> None:
             sizes = {name: len(feature) for name, feature in features_of(rankers)}
             KEPT.write_text(json.dumps({"p50 ms": medians, "bytes": sizes}, indent=1) + "\n", "utf-8")
         ratios(plain, hooked, theirs)
+        for case in added:
+            ratio = np.median(case.times) / np.median(theirs[1].times)
+            print(f"{case.name}: {ratio:.2f} times {theirs[1].name}")
         for depth in DEPTHS:
             calls(node, service, hooked[depth], queries)
             print(f"floor at depth {depth}: {percentiles(floor(depth, 400))} ms")
@@ -370,7 +397,8 @@ def main() -> None:
         if given.clients:
             pairs = [(plain[100], hooked[100]), *zip(theirs[::2], theirs[1::2])]
             pairs += [(theirs[0], theirs[-1])] if theirs else []
-            alike = (plain[10], plain[100], hooked[100], hooked[1000], *stock, *theirs)
+            pairs += [(theirs[0], case) for case in added]
+            alike = (plain[10], plain[100], hooked[100], hooked[1000], *stock, *theirs, *added)
             throughput(alike, pairs, queries, given.clients, given.rounds // 2)
         stats = node.request("GET", "/_plugins/_rerank_stack/stats")
         print({name: stats[name] for name in ("reranked", "passed", "failed")}, "load", os.getloadavg()[0])

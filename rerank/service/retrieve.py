@@ -142,8 +142,8 @@ def cut_to_depth(queries: Sequence[VectorQuery], ids: Sequence[str], first: int,
             values, missing = features[query.name]
             if values.shape[1]:
                 scores = products(values, query.vector, query.passages)
-                order = rank(ids, np.where(missing, -np.inf, scores))
-                best = order[: query.depth]
+                scores[missing] = -np.inf
+                best = rank(ids, scores)[: query.depth]
                 is_nearest[best[scores[best] > 0]] = True
             is_nearest |= missing & ~stays
         else:

@@ -269,6 +269,11 @@ def test_nothing_is_added_with_a_reason(hook: Retrieving, reason: str) -> None:
     assert len(hook.dummy.retrievals) == calls
 
 
+def test_a_response_processor_before_ours_may_remove_hits_so_nothing_is_added(hook: Retrieving) -> None:
+    hook.configure(fetch="candidates")
+    assert explained(hook, {"query": WORDS})["added"] == {"documents": 0, "reason": "fetch"}
+
+
 def test_one_search_can_add_nothing(hook: Retrieving) -> None:
     calls = len(hook.dummy.retrievals)
     assert "added" not in explained(hook, {"query": WORDS}, retrieve=False)

@@ -168,6 +168,55 @@ def test_documents_hidden_during_scoring_are_not_shown(hook: Hook, dummy: Dummy)
         assert "29" not in actual
 
 
+@pytest.fixture
+def retrieving(hook: Hook, dummy: Dummy) -> Hook:
+    """A pipeline for which the service names all documents of the index, also hidden ones."""
+    hook.configure(retrieve=True, words=["text"], depth=5)
+    dummy.retrieve(hook.node, "guarded", *SEEN["chief"])
+    return hook
+
+
+@pytest.mark.parametrize("user", SEEN)
+@pytest.mark.parametrize(
+    "aggs", [{}, {"aggs": {"secrets": {"terms": {"field": "secret"}}}}], ids=["", "aggs"]
+)
+def test_added_documents_are_visible_to_the_user(
+    retrieving: Hook, dummy: Dummy, user: str, aggs: dict[str, Any]
+) -> None:
+    search(retrieving, user, WORDS)
+    before = rights(retrieving)["readers"]
+    answer = search(retrieving, user, {**WORDS, "size": COUNT, **aggs})
+    after = rights(retrieving)["readers"]
+    assert sorted(ids(answer)) == sorted(SEEN[user])
+    assert answer["hits"]["total"]["value"] == len(SEEN[user])
+    assert {name for name in after if after[name] != before.get(name, 0)} == {user}
+    call = dummy.last
+    assert call["first"] == 5
+    assert len(call["ids"]) == len(SEEN[user])
+    assert call["features"]["meta@w"] == ["AAAB" if user == "chief" else None] * len(SEEN[user])
+    if aggs and user == "clerk":
+        assert {bucket["key"] for bucket in answer["aggregations"]["secrets"]["buckets"]} <= {"no"}
+
+
+def test_a_filter_of_a_hidden_field_adds_nothing(retrieving: Hook) -> None:
+    """The clerk cannot find documents by the field, also not the documents that the service names."""
+    query = {"bool": {"must": WORDS["query"], "filter": {"term": {"kind": "a"}}}}
+    for user, count in (("chief", COUNT // 2), ("clerk", 0)):
+        search(retrieving, user, {"query": query})
+        assert len(ids(search(retrieving, user, {"query": query, "size": COUNT}))) == count
+
+
+def test_users_are_not_confused_under_load_with_added_documents(retrieving: Hook) -> None:
+    search(retrieving, "chief", WORDS)
+
+    def is_right(number: int) -> bool:
+        user = ("chief", "clerk")[number % 2]
+        return sorted(ids(search(retrieving, user, {**WORDS, "size": COUNT}))) == sorted(SEEN[user])
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(is_right, range(60)))
+
+
 @pytest.fixture(scope="module")
 def ledger(hooked: Node, script: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A service with an index. The clerk sees neither its numbers (pay) nor one of its texts (note)."""

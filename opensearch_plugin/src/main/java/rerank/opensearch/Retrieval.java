@@ -57,19 +57,29 @@ final class Retrieval {
     private final long begin = System.nanoTime();
     private volatile boolean isNamed; // or the service has failed
     private volatile Runnable cancelCall = () -> { };
+    private byte[] unitedBytes; // of the query that also finds the named documents
     private volatile long waited; // nanoseconds before the candidates search
 
     /** A query, its JSON, and its conditions with the post filter. */
-    private record Conditioned(QueryBuilder query, QueryBuilder postFilter, byte[] bytes, Object json, List<Object> conditions,
-                               List<Object> all) {
+    private record Conditioned(QueryBuilder query, QueryBuilder postFilter, byte[] bytes, byte[] postFilterBytes, Object json,
+                               List<Object> conditions, List<Object> all) {
         static Conditioned of(SearchSourceBuilder source, List<String> wordFields) throws IOException {
             byte[] bytes = bytes(source.query());
             Object json = source.query() == null ? Map.of("match_all", Map.of()) : map(bytes);
             List<Object> conditions = Conditions.of(json, wordFields), all = new ArrayList<>(conditions);
+            byte[] postFilter = bytes(source.postFilter());
             if (source.postFilter() != null) {
-                all.add(map(bytes(source.postFilter())));
+                all.add(map(postFilter));
             }
-            return new Conditioned(source.query(), source.postFilter(), bytes, json, conditions, all);
+            return new Conditioned(source.query(), source.postFilter(), bytes, postFilter, json, conditions, all);
+        }
+
+        /** Whether this is still the query of a source: a processor can also change a query in its place. */
+        boolean isOf(SearchSourceBuilder source, QueryBuilder united, byte[] unitedBytes) throws IOException {
+            QueryBuilder expected = united == null ? query : united;
+            return source.query() == expected && source.postFilter() == postFilter
+                && Arrays.equals(bytes(expected), united == null ? bytes : unitedBytes)
+                && Arrays.equals(bytes(postFilter), postFilterBytes);
         }
 
         private static byte[] bytes(QueryBuilder query) throws IOException {
@@ -112,6 +122,7 @@ final class Retrieval {
             : source.terminateAfter() != SearchContext.DEFAULT_TERMINATE_AFTER ? "terminate_after"
             : source.pointInTimeBuilder() != null ? "pit"
             : plan.user.collapse() != null ? "collapse"
+            : plan.asker.config.fetchesPage() == false ? "fetch" // an earlier response processor may remove hits
             : source.aggregations() != null && HYBRID.equals(name(source.query())) ? "aggregations" // it cannot be in a bool
             : plan.indices == 0 ? "indices" // of other clusters
             : null;
@@ -187,6 +198,7 @@ final class Retrieval {
                 BoolQueryBuilder named = withConditions(found, planned);
                 QueryBuilder query = planned.query == null ? QueryBuilders.matchAllQuery() : planned.query;
                 candidates.query(QueryBuilders.boolQuery().should(query).should(named)).size(candidates.size() + found.size());
+                unitedBytes = Conditioned.bytes(candidates.query());
                 plan.united = candidates.query();
                 plan.unitedSize = found.size();
             } else if (found.reason() == null) {
@@ -258,9 +270,13 @@ final class Retrieval {
             return false;
         }
         SearchSourceBuilder source = plan.sent.source();
-        QueryBuilder expected = plan.united == null ? planned.query : plan.united;
-        return source.query() != expected || source.postFilter() != planned.postFilter || refusal(source, plan) != null
-            || Arrays.equals(plan.sent.indices(), plan.searchedIndices) == false
+        boolean isSame;
+        try {
+            isSame = planned.isOf(source, plan.united, unitedBytes);
+        } catch (IOException | RuntimeException e) {
+            isSame = false;
+        }
+        return isSame == false || refusal(source, plan) != null || Arrays.equals(plan.sent.indices(), plan.searchedIndices) == false
             || Objects.equals(plan.sent.routing(), plan.searchedRouting) == false;
     }
 

@@ -1,0 +1,169 @@
+"""Measure what documents of a ranker add to plain searches through the plugin, on a template of production.
+
+    python benchmarks/quality/hook_retrieval.py DATA --out hook_retrieval.json
+
+DATA is a folder of wikispeedia (corpus, queries, judgments). The index has permissions, a year and a
+popularity: the number of articles that link to an article. The template multiplies ``multi_match`` by the
+logarithm of the popularity, under filters. s2net learns from the judgments of train; the weights of
+``search,s2net`` are tuned on dev twice: for the hits of the template, and for these hits and the nearest
+documents of s2net. Test queries are then sent as plain searches through both pipelines, and measured by
+``rerank evaluate``. They have no language, as plain searches. p is the paired randomization test.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import sys
+import tempfile
+import urllib.request
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # tools
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "speed"))
+
+from hook_cases import serving
+
+from rerank import Qrels, Query, Stack, Workspace, evaluate, train, tune
+from rerank.engines.opensearch import OpenSearchEngine
+from rerank.evaluation.measures import evaluate_runs
+from rerank.evaluation.significance import randomization_test
+from rerank.formats import read_qrels
+from rerank.hook import HookOptions, hook
+from tools.opensearch_node import Node
+from tools.opensearch_plugin import SETTINGS, build
+
+INDEX = "articles"
+TEMPLATE = """{"query": {"function_score": {
+  "query": {"bool": {
+    "must": {"multi_match": {"query": "{{text}}", "fields": ["name^3", "body"], "type": "best_fields"}},
+    "filter": [{"term": {"permissions": "public"}}, {"range": {"year": {"gte": 1990}}}]}},
+  "field_value_factor": {"field": "popularity", "modifier": "log2p"}}}}"""
+
+
+def fill(node: Node, corpus: Path) -> None:
+    """Index the articles with field names that differ from the names in rerank."""
+    with gzip.open(corpus, "rt", encoding="utf-8") as lines:
+        articles = [json.loads(line) for line in lines]
+    links = Counter(target for article in articles for target in article.get("links", ()))
+    text, keyword, number = {"type": "text"}, {"type": "keyword"}, {"type": "integer"}
+    properties = {"name": text, "body": text, "tags": keyword, "permissions": keyword, "year": number}
+    properties["popularity"] = number
+    settings = {"number_of_shards": 1, "number_of_replicas": 0}
+    node.request("PUT", f"/{INDEX}", {"settings": settings, "mappings": {"properties": properties}})
+    rows: list[str] = []
+    for article in articles:
+        source = {
+            "name": article.get("title", ""),
+            "body": article.get("text", ""),
+            "tags": article.get("categories", []),
+            "permissions": "public",
+            "year": 2000 + len(article["_id"]) % 20,
+            "popularity": links[article["_id"]],
+        }
+        rows += [json.dumps({"index": {"_id": article["_id"]}}), json.dumps(source)]
+    for begin in range(0, len(rows), 2000):
+        body = ("\n".join(rows[begin : begin + 2000]) + "\n").encode()
+        headers = {"Content-Type": "application/x-ndjson"}
+        request = urllib.request.Request(f"{node.url}/{INDEX}/_bulk", body, headers)
+        with urllib.request.urlopen(request, timeout=300) as answer:
+            if json.load(answer)["errors"]:
+                sys.exit(f"{INDEX}: the index rejected documents. Check its mapping.")
+    node.request("POST", f"/{INDEX}/_forcemerge?max_num_segments=1")
+    node.request("POST", f"/{INDEX}/_refresh")
+
+
+def judged(data: Path, split: str, count: int) -> tuple[list[Query], Qrels]:
+    """Return the first queries of a split without categories and language, and their judgments."""
+    qrels = read_qrels(data / "qrels" / f"{split}.tsv")
+    names = list(qrels)[: count or None]
+    with gzip.open(data / "queries.jsonl.gz", "rt", encoding="utf-8") as lines:
+        texts = {row["_id"]: row["text"] for row in map(json.loads, lines)}
+    rows = [(name, id, grade) for name in names for id, grade in qrels[name].items()]
+    return [Query(name, texts[name]) for name in names], Qrels(rows)
+
+
+def live(
+    workspace: Workspace, stack: Stack, url: str, queries: list[Query], depth: int
+) -> dict[str, list[str]]:
+    """Return the ten best hits of plain searches through the pipeline."""
+    engine = workspace.engine
+    assert isinstance(engine, OpenSearchEngine)
+    assert stack.search is not None
+    hook(workspace).install(HookOptions(url, depth=depth, timeout=60.0))
+    run: dict[str, list[str]] = {}
+    for query in [queries[0], *queries]:  # the first search has no features yet
+        body = {**engine.templates.body(stack.search, query), "size": 10, "_source": False}
+        params = {"search_pipeline": f"rerank-{INDEX}"}
+        answer = engine.index.client.search(index=INDEX, body=body, params=params)
+        run[query.id] = [hit["_id"] for hit in answer["hits"]["hits"]]
+    return run
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--queries", type=int, default=300, help="Queries of dev and of test.")
+    parser.add_argument("--train-queries", type=int, default=0, help="Queries of train; 0: all.")
+    parser.add_argument("--epochs", type=int, default=120)
+    parser.add_argument("--depth", type=int, default=100)
+    parser.add_argument("--added", type=int, default=100, help="Depth of s2net.")
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hook-retrieval-")))
+        node = Node(heap="768m", plugins=[build()], settings=SETTINGS)
+        stack.callback(node.stop)
+        node.start().wait()
+        fill(node, given.data / "corpus.jsonl.gz")
+        rows = measure(node, folder, given, stack)
+    print(json.dumps(rows, indent=1))
+    if given.out is not None:
+        given.out.write_text(json.dumps(rows, indent=1) + "\n", "utf-8")
+
+
+def measure(node: Node, folder: Path, given: argparse.Namespace, stack: ExitStack) -> dict[str, Any]:
+    fields = {"title": ["name"], "text": ["body"], "categories": ["tags"]}
+    settings = {"url": [node.url], "index": INDEX, "fields": fields}
+    workspace = Workspace.create(
+        folder / "ws", lang="en", engine="opensearch", settings=settings, attach=True
+    )
+    (folder / "own.json").write_text(TEMPLATE, "utf-8")
+    first = f"template:{folder / 'own.json'}"
+    queries, qrels = judged(given.data, "train", given.train_queries)
+    train(workspace, ["s2net"], queries=queries, qrels=qrels, config={"epochs": given.epochs})
+    dev, dev_qrels = judged(given.data, "dev", given.queries)
+    test, test_qrels = judged(given.data, "test", given.queries)
+    runs: dict[str, dict[str, list[str]]] = {}
+    offline: dict[str, float] = {}
+    for name, retrieve in (("hits", ()), ("union", ("search", f"s2net:{given.added}"))):
+        path = folder / f"{name}.json"
+        options = {"first_stage": first, "retrieve": retrieve, "depth": given.depth, "out": path}
+        tuned = tune(workspace, "search,s2net", queries=dev, qrels=dev_qrels, **options).stack
+        report = evaluate(
+            workspace, [tuned], queries=test, qrels=test_qrels, protocols=[f"retrieved:{given.depth}"]
+        )
+        for row in report.results:
+            offline["plain" if row.stack == "search" else name] = row.measures["nDCG@10"]
+        with serving(workspace.folder, folder / "serve.log", "--stack", path, "--deadline", 120) as url:
+            runs[name] = live(workspace, tuned, url, test, given.depth)
+        print(name, tuned, offline, flush=True)
+    evaluation = evaluate_runs(runs, test_qrels, ["nDCG@10"])
+    hits, union = (evaluation.values[name]["nDCG@10"] for name in ("hits", "union"))
+    return {
+        "queries": len(hits),
+        "depth": given.depth,
+        "added": given.added,
+        "evaluate": offline,
+        "live": {"hits": float(hits.mean()), "union": float(union.mean())},
+        "gain": float((union - hits).mean()),
+        "p": randomization_test(union - hits),
+    }
+
+
+if __name__ == "__main__":
+    main()

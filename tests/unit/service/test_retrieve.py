@@ -1,0 +1,51 @@
+"""The cut of added documents to the depth of each ranker."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rerank.engines.base import VectorQuery
+from rerank.service.retrieve import cut_to_depth
+
+numbers = st.integers(-3, 3).map(float)
+
+
+@st.composite
+def hits(draw: st.DrawFn) -> tuple[int, list[VectorQuery], dict[str, tuple[np.ndarray, np.ndarray]]]:
+    """Draw the number of hits of the query, two rankers, and features of at most twelve hits."""
+    count = draw(st.integers(1, 12))
+    first = draw(st.integers(0, count))
+    queries = []
+    features = {}
+    for name in ("a", "b"):
+        vector = np.array(draw(st.lists(numbers, min_size=2, max_size=2)), np.float32)
+        queries.append(VectorQuery(name, "v", vector, draw(st.integers(1, 5))))
+        rows = draw(st.lists(st.lists(numbers, min_size=2, max_size=2), min_size=count, max_size=count))
+        missing = draw(st.lists(st.booleans(), min_size=count, max_size=count))
+        features[name] = np.array(rows, np.float32), np.array(missing)
+    return first, queries, features
+
+
+@given(hits())
+def test_the_nearest_of_each_ranker_stay(drawn) -> None:
+    first, queries, features = drawn
+    count = len(features["a"][0])
+    ids = [f"{(i * 7) % 13:02}" for i in range(count)]
+    added = cut_to_depth(queries, ids, first, features)
+    stays = set(range(first))
+    for query in queries:
+        values, missing = features[query.name]
+        scored = [(-float(values[i] @ query.vector), ids[i], i) for i in range(count) if not missing[i]]
+        nearest = {i for product, _, i in sorted(scored)[: query.depth] if product < 0}
+        unknown = {i for i in range(first, count) if missing[i]}
+        stays |= nearest | unknown
+        found = {int(added.kept[i]) for i in np.flatnonzero(added.found_by[query.name])}
+        assert found == (nearest | unknown) & set(added.kept.tolist())
+    assert added.kept.tolist() == sorted(stays)
+
+
+def test_hits_of_a_ranker_without_features_stay() -> None:
+    query = VectorQuery("a", "v", np.ones(2, np.float32), 1)
+    assert cut_to_depth([query], ["1", "2", "3"], 1, {}).kept.tolist() == [0, 1, 2]
