@@ -125,11 +125,7 @@ class Option(Struct, frozen=True):
             raise self._error(value)
         if not self.many:
             return self._read_item(value)
-        values = [value] if isinstance(value, str) or not isinstance(value, Iterable) else value
-        items: list[Any] = []
-        for part in values:
-            items += part.split(",") if isinstance(part, str) else [part]
-        return tuple(self._read_item(item) for item in items if item != "")
+        return tuple(self._read_item(item) for item in _split_items(value) if item != "")
 
     def _read_item(self, value: Any) -> Any:
         """Convert one value, or one item of a list."""
@@ -147,6 +143,18 @@ class Option(Struct, frozen=True):
 
     def _error(self, value: Any) -> UsageError:
         return UsageError(f"{option_name(self.name)} takes {self.values}, not {value!r}")
+
+
+def _split_items(value: Any) -> list[Any]:
+    """Return the items of a list. Texts are split at commas, also inside of a list."""
+    if isinstance(value, str):
+        return value.split(",")
+    if not isinstance(value, Iterable):
+        return [value]
+    items: list[Any] = []
+    for item in value:
+        items += item.split(",") if isinstance(item, str) else [item]
+    return items
 
 
 def option(

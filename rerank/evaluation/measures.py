@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -112,36 +112,52 @@ def evaluate_runs(
     >>> round(evaluation.mean("bm25", "nDCG"), 4), evaluation.mean("bm25", "RR")
     (0.8597, 1.0)
     """
-    parsed = _parse(measures)
-    areas = [measure for measure in parsed if isinstance(measure, Auc)]
-    standard = [measure for measure in parsed if not isinstance(measure, Auc)]
-    names = tuple(str(measure) for measure in parsed)
     query_ids = tuple(query for query in sorted(qrels) if qrels.relevant(query))
+    measurer = _Measurer(_parse(measures), {query: dict(qrels[query]) for query in query_ids})
     if not query_ids:
         raise InputError("none of the judged queries has a relevant document; check the qrels")
-    position_of = {query: position for position, query in enumerate(query_ids)}
-    grades = {query: dict(qrels[query]) for query in query_ids}
-    evaluator = _provider().evaluator(standard, grades) if standard else None
-    values: dict[str, dict[str, Array]] = {}
-    empty: dict[str, int] = {}
-    for run_name, run in runs.items():
-        scores = {query: _rank_scores(query, run[query]) for query in query_ids if run.get(query)}
-        empty[run_name] = len(query_ids) - len(scores)
-        values[run_name] = {measure: np.zeros(len(query_ids)) for measure in names}
-        if scores and evaluator is not None:
-            for measure, query, value in _compute(evaluator, names, scores):
-                values[run_name][measure][position_of[query]] = value
-        for area in areas:
-            for query, position in position_of.items():
-                value = area.of(run.get(query, ()), grades[query])
-                values[run_name][str(area)][position] = value
     return Evaluation(
-        measures=names,
+        measures=measurer.names,
         query_ids=query_ids,
-        values=values,
-        empty=empty,
-        none_relevant=tuple(query for query in sorted(qrels) if query not in position_of),
+        values={name: measurer.measure(run) for name, run in runs.items()},
+        empty={name: sum(not run.get(query) for query in query_ids) for name, run in runs.items()},
+        none_relevant=tuple(query for query in sorted(qrels) if query not in set(query_ids)),
     )
+
+
+class _Measurer:
+    """Measures runs on Q judged queries.
+
+    measures: of ir_measures, or :class:`Auc`. grades: query -> document -> grade.
+    """
+
+    def __init__(self, measures: Sequence[Any], grades: Mapping[str, Mapping[str, int]]) -> None:
+        self.names = tuple(str(measure) for measure in measures)
+        self._grades = grades
+        self._position_of = {query: position for position, query in enumerate(grades)}
+        self._areas = [measure for measure in measures if isinstance(measure, Auc)]
+        self._standard = [measure for measure in measures if not isinstance(measure, Auc)]
+
+    def measure(self, run: Mapping[str, Sequence[str]]) -> dict[str, Array]:
+        """Return measure -> (Q,) values. A query without results has 0."""
+        values = {name: np.zeros(len(self._grades)) for name in self.names}
+        for measure, query, value in self._compute_standard(run):
+            values[measure][self._position_of[query]] = value
+        for area in self._areas:
+            for query, position in self._position_of.items():
+                values[str(area)][position] = area.of(run.get(query, ()), self._grades[query])
+        return values
+
+    def _compute_standard(self, run: Mapping[str, Sequence[str]]) -> list[tuple[str, str, float]]:
+        """Return measure, query id and value of the measures of ir_measures."""
+        scores = {query: _rank_scores(query, run[query]) for query in self._grades if run.get(query)}
+        if not scores or not self._standard:
+            return []
+        return _compute(self._evaluator, self.names, scores)
+
+    @cached_property
+    def _evaluator(self) -> Any:
+        return _provider().evaluator(self._standard, self._grades)
 
 
 def split_measures(text: str) -> list[str]:
