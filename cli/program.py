@@ -159,9 +159,9 @@ def _describe(error: BaseException) -> tuple[str, int]:
 
 
 def _describe_system_error(error: OSError) -> str:
-    from rerank.files import trouble
+    from rerank.files import as_system_error
 
-    explained = trouble(error, "rerank")
+    explained = as_system_error(error, "rerank")
     if explained is not None:
         return str(explained)
     location = f"{error.filename}: " if error.filename else ""

@@ -120,10 +120,10 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("nested too deep") from error
 
 
-def trouble(error: BaseException | None, where: object) -> RerankError | None:
+def as_system_error(error: BaseException | None, where: object) -> RerankError | None:
     """Return the error for a system problem such as a full disk; None: invalid file.
 
-    >>> print(trouble(OSError(errno.EMFILE, "Too many open files"), "ws/rerank.toml"))
+    >>> print(as_system_error(OSError(errno.EMFILE, "Too many open files"), "ws/rerank.toml"))
     ws/rerank.toml: too many open files; raise the limit (`ulimit -n`) and run again
     """
     if not isinstance(error, OSError) or error.errno not in _MACHINE:

@@ -21,7 +21,7 @@ from rerank.engines.base import FIRST_STAGES, Engine
 from rerank.engines.registry import engine_class
 from rerank.errors import BusyError, InputError, NoCollectionError, RerankError, UsageError, WorkspaceError
 from rerank.evaluation.leakage import TrainingRecord
-from rerank.files import LOCK, folder_lock, parse_json, sync_folder, trouble, write_text
+from rerank.files import LOCK, as_system_error, folder_lock, parse_json, sync_folder, write_text
 from rerank.filters import filters_of
 from rerank.rankers.base import Ranker
 from rerank.rankers.registry import families
@@ -141,7 +141,7 @@ class Workspace:
         except InputError as error:
             cause = error.__cause__
             if not isinstance(cause, (FileNotFoundError, NotADirectoryError)):
-                raise (trouble(cause, file) or WorkspaceError(str(error))) from error
+                raise (as_system_error(cause, file) or WorkspaceError(str(error))) from error
             command = f"rerank ingest CORPUS -w {shlex.quote(str(path))}"
             no_workspace = f"{path}: no workspace here; make one with `{command}`"
             raise WorkspaceError(_lost_settings(path) or no_workspace) from None

@@ -18,7 +18,7 @@ from typing import Annotated
 import msgspec
 
 from rerank.errors import InputError, RerankError
-from rerank.files import DISK_ERRORS, sync_folder, trouble
+from rerank.files import DISK_ERRORS, as_system_error, sync_folder
 from rerank.formats.lines import check_fields, decode
 from rerank.formats.opening import name_of
 from rerank.records import Qrels
@@ -118,7 +118,7 @@ def read_judgments(path: File) -> list[HandJudgment]:
     try:
         data = Path(path).read_bytes()
     except OSError as error:
-        raise trouble(error, path) or InputError(f"{os.fspath(path)}: {error.strerror}") from error
+        raise as_system_error(error, path) or InputError(f"{os.fspath(path)}: {error.strerror}") from error
     return current_judgments(parse_judgments(name_of(path), data))
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from rerank.errors import InputError, UsageError
-from rerank.files import trouble, write_text
+from rerank.files import as_system_error, write_text
 from rerank.formats.inputs import Queries, as_queries
 from rerank.progress import Progress
 from rerank.records import Query
@@ -101,7 +101,7 @@ class Pool(msgspec.Struct, frozen=True):
         try:
             data = Path(path).read_bytes()
         except OSError as error:
-            raise trouble(error, path) or InputError(f"{name}: {error.strerror}") from error
+            raise as_system_error(error, path) or InputError(f"{name}: {error.strerror}") from error
         if POOL_MARK.encode() not in data[:1000]:
             raise InputError(f"{name}: not a pool; `rerank judge pool` makes one")
         try:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from rerank.config import Options, build, check, options_of
 from rerank.errors import UsageError, WorkspaceError, option_name
-from rerank.files import parse_json, trouble
+from rerank.files import as_system_error, parse_json
 from rerank.rankers.base import Ranker
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def load_ranker(folder: Path) -> Ranker:
         name = parse_json((folder / "ranker.json").read_text("utf-8"))["family"]
         return family(name).ranker_class().load(folder)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise trouble(error, folder) or WorkspaceError(
+        raise as_system_error(error, folder) or WorkspaceError(
             f"{folder}: the ranker cannot be read ({error}); train it again with `rerank train`"
         ) from error
 

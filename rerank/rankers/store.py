@@ -17,7 +17,7 @@ from msgspec import Meta, MsgspecError, Struct, json
 
 from rerank.engines.base import FIRST_STAGES
 from rerank.errors import NotTrainedError, RerankError, UsageError, WorkspaceError
-from rerank.files import folder_lock, parse_json, sync_folder, trouble, write_bytes, write_text
+from rerank.files import as_system_error, folder_lock, parse_json, sync_folder, write_bytes, write_text
 from rerank.rankers.base import Ranker
 from rerank.rankers.registry import families, load_ranker, trainable
 
@@ -98,7 +98,7 @@ class RankerStore:
             raise self._not_trained(name) from None
         except (OSError, ValueError, MsgspecError, RecursionError) as error:
             damaged = WorkspaceError(f"{path}: damaged ({error}); train {name} again")
-            raise trouble(error, path) or damaged from error
+            raise as_system_error(error, path) or damaged from error
 
     def _not_trained(self, name: str) -> NotTrainedError | UsageError:
         signals = (*FIRST_STAGES, *self.names())

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import msgspec
 
 from rerank.errors import InputError, RerankError, UsageError, WorkspaceError
-from rerank.files import trouble, write_text
+from rerank.files import as_system_error, write_text
 from rerank.stack.stack import Stack
 
 FILE = "releases.json"
@@ -131,7 +131,7 @@ class Releases:
             return cls(folder)
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
             damaged = WorkspaceError(f"{path}: damaged ({error}); remove it and choose a stack: {_CHOOSE}")
-            raise (trouble(error, path) or damaged) from error
+            raise (as_system_error(error, path) or damaged) from error
 
     def save(self) -> Releases:
         """Write the history and return it. The caller must hold a lock."""

@@ -33,7 +33,7 @@ from rerank.engines.local.files import disk, unreadable, write_lock
 from rerank.engines.local.snapshot import Lexical, Snapshot
 from rerank.engines.local.storage import Storage, remove_unused
 from rerank.errors import NoCollectionError, UsageError, WorkspaceError
-from rerank.files import trouble, write_bytes
+from rerank.files import as_system_error, write_bytes
 from rerank.records import Candidates, Document
 from rerank.text import ANALYZER_VERSION, language
 
@@ -389,7 +389,7 @@ def _read_about(folder: Path) -> _About:
             ) from None
         raise NoCollectionError(f"{folder} holds no collection; ingest one first") from None
     except (ValueError, OSError) as error:
-        raise trouble(error, path) or WorkspaceError(
+        raise as_system_error(error, path) or WorkspaceError(
             f"{path} cannot be read: {error}; restore the file"
         ) from error
     if (about.format, about.analyzer) != (FORMAT, ANALYZER_VERSION):

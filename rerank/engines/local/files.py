@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rerank.errors import BusyError, EngineError, RerankError, WorkspaceError
-from rerank.files import folder_lock, trouble
+from rerank.files import as_system_error, folder_lock
 
 INGEST_AGAIN = "remove the folder and ingest the collection again"
 """Remedy for damaged documents."""
@@ -53,7 +53,10 @@ def disk(doing: str) -> Iterator[None]:
 
 
 def unreadable(folder: Path, error: Exception, remedy: str = INGEST_AGAIN) -> RerankError:
-    """Return the error for an unreadable folder. remedy: for damage, not for a problem of the machine."""
+    """Return the error to raise for a folder that cannot be read.
+
+    remedy: what to do if the folder is damaged. Problems of the machine have other remedies.
+    """
     if isinstance(error, RerankError):
         return error
     text = " ".join(str(error).split())
@@ -65,10 +68,17 @@ def unreadable(folder: Path, error: Exception, remedy: str = INGEST_AGAIN) -> Re
                 f"{folder}: the database cannot be opened; check its rights and the limit of open files"
                 " (`ulimit -n`)"
             )
-    code = next((code for sign, code in _SIGNS.items() if sign in text), 0)
-    if code == errno.EIO and is_full(folder):  # SQLite does not tell them apart
-        code = errno.ENOSPC
-    if number := re.search(r"os error (\d+)|Os \{ code: (\d+)", text):  # tantivy
-        code = int(number[1] or number[2])
-    cause = error if isinstance(error, OSError) else OSError(code, text)
-    return trouble(cause, folder) or WorkspaceError(f"{folder} is damaged ({text}); {remedy}")
+    cause = error if isinstance(error, OSError) else OSError(_error_number(text, folder), text)
+    return as_system_error(cause, folder) or WorkspaceError(f"{folder} is damaged ({text}); {remedy}")
+
+
+def _error_number(message: str, folder: Path) -> int:
+    """Return the number of the system's error in a message of SQLite or tantivy; 0: it has none."""
+    numbers = re.search(r"os error (\d+)|Os \{ code: (\d+)", message)  # tantivy
+    if numbers:
+        return int(numbers[1] or numbers[2])
+    for words, number in _SIGNS.items():
+        if words in message:
+            # SQLite reports a full disk and an unreadable one with the same words.
+            return errno.ENOSPC if number == errno.EIO and is_full(folder) else number
+    return 0

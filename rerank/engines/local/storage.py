@@ -27,7 +27,7 @@ from rerank.engines.local.files import disk, unreadable
 from rerank.engines.local.snapshot import Snapshot
 from rerank.engines.local.text_index import TextIndex
 from rerank.errors import WorkspaceError
-from rerank.files import sync_folder, trouble
+from rerank.files import as_system_error, sync_folder
 from rerank.records import Document
 
 _TRIES = 20  # to read the files while a writer replaces them
@@ -110,7 +110,9 @@ class Storage:
             return stamp is not None and self._open(version, stamp) is not None
         except (OSError, ValueError, WorkspaceError) as error:
             problem = unreadable(self.folder, error, _BUILD_AGAIN)
-            if isinstance(error, OSError) and trouble(error, self.folder):  # building again is no help
+            if isinstance(error, OSError) and as_system_error(
+                error, self.folder
+            ):  # building again is no help
                 raise problem from error
             return False
 

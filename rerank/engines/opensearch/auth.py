@@ -35,38 +35,40 @@ class SecretWarning(UserWarning):
 def trust(settings: Settings) -> None:
     """Store that the user named these hosts."""
     path = _hosts_file()
-    known = _lines(path)
-    fresh = [url for url in map(_origin, settings.url) if url not in known]
-    if fresh:
-        with suppress(OSError, RerankError):  # without a home folder, the environment can still name them
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            write_text(path, "".join(f"{line}\n" for line in [*known, *fresh]), follow=True)
+    trusted_hosts = _lines(path)
+    new_hosts = [origin for origin in map(_origin, settings.url) if origin not in trusted_hosts]
+    if not new_hosts:
+        return
+    with suppress(OSError, RerankError):  # without a home folder, the environment can still name them
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_text(path, "".join(f"{host}\n" for host in [*trusted_hosts, *new_hosts]), follow=True)
 
 
-def check_trust(settings: Settings, where: str) -> None:
-    """Raise UsageError if a secret would go to a host that the user never named. Warn if it is unencrypted.
+def check_trust(settings: Settings, settings_file: str) -> None:
+    """Check the hosts and files of settings that send a secret, and warn if it is sent unencrypted.
 
-    where: the settings file. Files of other users must not name secret files.
+    settings_file: the file of the settings, for messages and for its owner.
+
+    Raises UsageError if the user never named the host, or if a file of another user names a file with a
+    secret.
     """
     secret = _secret_of(settings)
     if not secret:
         return
-    named = os.environ.get(HOSTS, "")
-    names = named.split(",") if named else _lines(_hosts_file())
-    known = {name.strip().rstrip("/").lower() for name in names}
+    trusted_hosts = _trusted_hosts()
     for url in settings.url:
-        parts = urlsplit(url)
-        if not known & ({_origin(url), parts.netloc.lower(), (parts.hostname or "").lower()} - {""}):
+        if not trusted_hosts & _names_of_host(url):
             raise UsageError(
-                f"{where}: sends {secret} to {_origin(url)}, which this user has never named; if that is"
-                f" right, set {HOSTS}={parts.netloc}, or add the line {_origin(url)} to {_hosts_file()}"
+                f"{settings_file}: sends {secret} to {_origin(url)}, which this user has never named; if that"
+                f" is right, set {HOSTS}={urlsplit(url).netloc}, or add the line {_origin(url)} to"
+                f" {_hosts_file()}"
             )
-    files = [name for name in ("password_file", "token_file", "client_key") if getattr(settings, name)]
-    owner = _owner(where)
-    if files and owner not in (0, os.geteuid(), None):
+    secret_files = [name for name in ("password_file", "token_file", "client_key") if getattr(settings, name)]
+    owner = _owner(settings_file)
+    if secret_files and owner not in (0, os.geteuid(), None):
         raise UsageError(
-            f"{where}: belongs to another user (uid {owner}) and names a file with a secret ({files[0]});"
-            " pass the secret in the environment, or become the owner of the file"
+            f"{settings_file}: belongs to another user (uid {owner}) and names a file with a secret"
+            f" ({secret_files[0]}); pass the secret in the environment, or become the owner of the file"
         )
     for url in settings.url:
         parts = urlsplit(url)
@@ -75,14 +77,27 @@ def check_trust(settings: Settings, where: str) -> None:
             warnings.warn(message, SecretWarning, stacklevel=2)
 
 
+def _trusted_hosts() -> set[str]:
+    """Return the hosts that the user named, in lower case: in the environment, else in the file."""
+    hosts_in_environment = os.environ.get(HOSTS, "")
+    names = hosts_in_environment.split(",") if hosts_in_environment else _lines(_hosts_file())
+    return {name.strip().rstrip("/").lower() for name in names}
+
+
+def _names_of_host(url: str) -> set[str]:
+    """Return the ways to name the host of a URL: with scheme and port, with port, and only the host."""
+    parts = urlsplit(url)
+    return {_origin(url), parts.netloc.lower(), (parts.hostname or "").lower()} - {""}
+
+
 def client_options(settings: Settings) -> dict[str, Any]:
     """Return the client's authentication. Raises UsageError or InputError without a secret."""
     password = _read_secret(_PASSWORD, settings.password_file, "password") if settings.user else ""
     token = _read_secret(_TOKEN, settings.token_file, "token")
-    given = {"user": settings.user, "token": token, "aws": settings.aws_region}
-    ways = [name for name, value in given.items() if value]
-    if len(ways) > 1:
-        raise UsageError(f"{settings.where}: {' and '.join(ways)} are set; authenticate in one way")
+    credentials = {"user": settings.user, "token": token, "aws": settings.aws_region}
+    methods = [name for name, value in credentials.items() if value]
+    if len(methods) > 1:
+        raise UsageError(f"{settings.where}: {' and '.join(methods)} are set; authenticate in one way")
     if settings.user:
         if not password:
             raise UsageError(
@@ -98,23 +113,36 @@ def client_options(settings: Settings) -> dict[str, Any]:
 
 
 def _read_secret(variable: str, file: str, kind: str) -> str:
-    place, value = variable, os.environ.get(variable, "")
-    if not value:
-        place = file or os.environ.get(f"{variable}_FILE", "")
-        if not place:
+    """Return a secret of the environment, else of a file, else an empty text.
+
+    variable: environment variable with the secret. ``VARIABLE_FILE`` can name its file.
+    file:     file of the secret according to the settings; empty: not set.
+    kind:     name of the secret, for messages.
+    """
+    source = variable
+    secret = os.environ.get(variable, "")
+    if not secret:
+        source = file or os.environ.get(f"{variable}_FILE", "")
+        if not source:
             return ""
-        try:
-            if file and os.path.exists(file) and not os.path.isfile(file):  # a foreign setting may be a pipe
-                raise InputError(f"{file}: the {kind} cannot be read (not a file); name a file")
-            value = Path(place).read_text("utf-8").strip()
-        except (OSError, UnicodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-            raise InputError(f"{place}: the {kind} cannot be read ({reason}); correct the file") from error
-        if not value:
-            raise InputError(f"{place}: the {kind} is empty; write it into the file")
-    if not value.isprintable() or (kind == "token" and not value.isascii()):
-        raise InputError(f"{place}: the {kind} has invalid characters, maybe a line break; remove them")
-    return value
+        if file and os.path.exists(file) and not os.path.isfile(file):  # a foreign setting may be a pipe
+            raise InputError(f"{file}: the {kind} cannot be read (not a file); name a file")
+        secret = _read_secret_file(source, kind)
+    if not secret.isprintable() or (kind == "token" and not secret.isascii()):
+        raise InputError(f"{source}: the {kind} has invalid characters, maybe a line break; remove them")
+    return secret
+
+
+def _read_secret_file(file: str, kind: str) -> str:
+    """Return the secret in a file, without whitespace around it. Raises InputError."""
+    try:
+        secret = Path(file).read_text("utf-8").strip()
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise InputError(f"{file}: the {kind} cannot be read ({reason}); correct the file") from error
+    if not secret:
+        raise InputError(f"{file}: the {kind} is empty; write it into the file")
+    return secret
 
 
 def _aws(settings: Settings) -> Any:
@@ -137,7 +165,7 @@ def _aws(settings: Settings) -> Any:
 
 
 def _secret_of(settings: Settings) -> str:
-    """Name the secret to send; empty: none."""
+    """Return words for the secret that is sent, or an empty text if none is sent."""
     if settings.user:
         return f"the password of {settings.user}"
     if file := settings.token_file or settings.client_key:
@@ -153,7 +181,7 @@ def _hosts_file() -> Path:
 
 
 def _lines(path: Path) -> list[str]:
-    """Empty, unless this user or root owns the file."""
+    """Return the lines of a file that this user or root owns. Other files have no lines."""
     if _owner(path) not in (0, os.geteuid()):
         return []
     try:

@@ -24,7 +24,7 @@ SENDERS = 4
 PATIENCE = 120.0
 """Seconds that a cluster may be unreachable or too busy (429) before writing stops."""
 
-_DOING = "writing documents"
+_ACTIVITY = "writing documents"
 _ANSWER = "items.*._id,items.*.status,items.*.result,items.*.error"
 
 Action = tuple[str, str | None]
@@ -35,11 +35,11 @@ Label = TypeVar("Label")
 
 @dataclass
 class Written:
-    """Results of actions.
+    """The results of actions: counts, and the ids of the others.
 
-    missing: unknown ids to delete or update.
-    conflicts: ids written by another client (``if_seq_no``).
-    refused: ids not accepted, and reasons.
+    missing:   ids to delete or update that the index does not have.
+    conflicts: ids that another client has changed since they were read (``if_seq_no``).
+    refused:   ids of documents that the cluster does not accept, with the reasons.
     """
 
     created: int = 0
@@ -55,12 +55,16 @@ class Written:
             setattr(self, name, getattr(self, name) + value)
 
     def count(self, item: Mapping[str, Any]) -> str:
-        """Count a result; return why to repeat the action, or "".
+        """Count the result of an action. Return the reason to repeat it, or "" if it is done.
 
-        Raises EngineError if no action can succeed.
+        item: the part of the cluster's answer for the action.
+
+        Raises EngineError if the cluster refuses all actions, for example because a user has no rights.
         """
         ((kind, answer),) = item.items()
-        status, id, result = answer["status"], answer["_id"], answer.get("result")
+        status = answer["status"]
+        id = answer["_id"]
+        result = answer.get("result")
         _, reason = root_cause(answer)
         if result == "not_found" or (status == 404 and kind == "update"):
             self.missing.append(id)
@@ -72,7 +76,7 @@ class Written:
         elif status == 409:
             self.conflicts.append(id)
         elif status in (401, 403, 404) or describe_block(reason):
-            raise EngineError(f"{_DOING}: {describe_block(reason) or f'{reason} ({status})'}")
+            raise EngineError(f"{_ACTIVITY}: {describe_block(reason) or f'{reason} ({status})'}")
         else:
             self.refused.append((id, reason))
         return ""
@@ -108,13 +112,15 @@ def send(
 
 def _send(index: Index, target: str, actions: list[Action], stop: threading.Event) -> Written:
     """Send a batch; repeat rejected actions with growing pauses."""
-    written, pause, give_up = Written(), 0.25, time.monotonic() + PATIENCE
+    written = Written()
+    pause = 0.25
+    deadline = time.monotonic() + PATIENCE
     while True:
         body = "".join(f"{line}\n" for lines in actions for line in lines if line is not None)
         try:
             answer = index.client.bulk(body=body, index=target, params={"filter_path": _ANSWER})
         except client_errors.OpenSearchException as problem:
-            error = explain(problem, index.settings, _DOING)
+            error = explain(problem, index.settings, _ACTIVITY)
             if getattr(problem, "status_code", None) == 413:
                 written.add(_halves(index, target, actions, stop))
                 return written
@@ -126,9 +132,9 @@ def _send(index: Index, target: str, actions: list[Action], stop: threading.Even
             if not actions:
                 return written
             reason = next(filter(None, reasons))
-            where = index.settings.where
-            error = EngineError(f"{_DOING}: {where} is too busy now ({reason}); try again later")
-        if time.monotonic() > give_up or stop.wait(pause * random.uniform(0.5, 1.5)):
+            nodes = index.settings.where
+            error = EngineError(f"{_ACTIVITY}: {nodes} is too busy now ({reason}); try again later")
+        if time.monotonic() > deadline or stop.wait(pause * random.uniform(0.5, 1.5)):
             raise error
         pause = min(2 * pause, 10.0)
 

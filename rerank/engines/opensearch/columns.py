@@ -197,21 +197,26 @@ def encode(
     *,
     retrieves: bool,
 ) -> list[int]:
-    """Encode the documents that lack this feature; return their positions.
+    """Encode the documents that lack a feature, and return their positions.
 
-    features: key -> Base64 for each document; receives the new ones, and the vectors of all. stored: receives
-    the column. retrieves: the features are also searched.
+    features:  feature key -> Base64, for each document. The new features are added, and the vectors of all
+               documents if the column is searched.
+    stored:    feature key -> column of the index. A new column is added.
+    retrieves: the features are also searched, so a new column gets a vector field.
     """
     key = feature_key(encoder.name, encoder.version)
     missing = [position for position, stored_features in enumerate(features) if key not in stored_features]
     if missing:
         values = encoder.encode([documents[position] for position in missing])
-        new = column(encoder.name, values, len(missing), stored.get(key))
-        stored[key] = replace(new, vectors="hnsw", passages=encoder.passages) if retrieves else new
-        for position, text in zip(missing, new.encode(values)):
+        new_column = column(encoder.name, values, len(missing), stored.get(key))
+        for position, text in zip(missing, new_column.encode(values)):
             features[position][key] = text
-    if key in stored and stored[key].vectors:
-        stored[key].add_vectors(key, features)
+        if retrieves:
+            new_column = replace(new_column, vectors="hnsw", passages=encoder.passages)
+        stored[key] = new_column
+    encoded_column = stored.get(key)
+    if encoded_column is not None and encoded_column.vectors:
+        encoded_column.add_vectors(key, features)
     return missing
 
 

@@ -5,7 +5,8 @@ The first index of the alias NAME is NAME-000001. An empty or replaced collectio
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.engines.base import (
+    DEFAULT_WRITE,
     Engine,
     FeatureStore,
     SearchRequest,
     TermStatistics,
+    WriteOptions,
+    WriteResult,
     batches,
     hits_of_run,
     union_with_search,
@@ -24,6 +28,7 @@ from rerank.engines.base import (
 from rerank.engines.opensearch.attached_features import AttachedFeatures
 from rerank.engines.opensearch.auth import check_trust, trust
 from rerank.engines.opensearch.connection import Settings, check
+from rerank.engines.opensearch.doc_value_features import DocValueFeatures
 from rerank.engines.opensearch.hook_source import ClusterHits
 from rerank.engines.opensearch.index import Index
 from rerank.engines.opensearch.layout import Layout, fields_of
@@ -33,13 +38,13 @@ from rerank.engines.opensearch.templates import Templates
 from rerank.engines.opensearch.term_statistics import term_statistics
 from rerank.engines.opensearch.writing import Writer
 from rerank.errors import EngineError
-from rerank.records import Candidates, Query, SearchTemplate
+from rerank.records import Candidates, Document, Query, SearchTemplate
 
 _OWN_WORDS = ("content", "title", "text", "normalized")
 """Fields with words in an index that rerank made."""
 
 
-class OpenSearchEngine(Writer, Engine):
+class OpenSearchEngine(Engine):
     """Documents, text index and features in a cluster. Opening sends no request.
 
     Each shard uses its own idf, unless ``search_type`` is ``dfs_query_then_fetch``.
@@ -54,15 +59,18 @@ class OpenSearchEngine(Writer, Engine):
     shared = True
 
     def __init__(self, index: Index) -> None:
-        super().__init__(index)
+        self.index = index
         self.settings = index.settings
         self.layout = index.layout
         self.lang = index.lang
         self.first_stages = index.layout.first_stages
+        self.reader = Reader(index)
+        self.doc_values = DocValueFeatures(self.reader)
+        self.writer = Writer(self.reader, self.doc_values)
         self.attached_features = AttachedFeatures(self.doc_values) if index.layout.attached else None
         self.searcher = Searcher(self.doc_values, self.attached_features)
         self.templates = Templates(index, self.attached_features)
-        self._hits = ClusterHits(Reader(index), self.attached_features, self.doc_values)
+        self._hits = ClusterHits(self.reader, self.attached_features, self.doc_values)
 
     @classmethod
     def create(cls, settings: Settings, folder: Path, lang: str | None = None) -> OpenSearchEngine:
@@ -136,6 +144,35 @@ class OpenSearchEngine(Writer, Engine):
     def __len__(self) -> int:
         """Count the documents."""
         return self.index.count()
+
+    def ids(self) -> list[str]:
+        """Return all document ids, ascending by code point."""
+        return self.reader.ids()
+
+    def contains(self, ids: Iterable[str]) -> set[str]:
+        """Return the existing ids."""
+        return self.reader.contains(ids)
+
+    def get(self, ids: Sequence[str]) -> list[Document | None]:
+        """Return the documents of these ids; see :meth:`Engine.get`."""
+        return self.reader.get(ids)
+
+    def documents(self) -> Iterator[Document]:
+        """Return all documents as a stream, each id once."""
+        return self.reader.documents()
+
+    def write(
+        self,
+        documents: Iterable[Document],
+        delete: Iterable[str] = (),
+        options: WriteOptions = DEFAULT_WRITE,
+    ) -> WriteResult:
+        """Add, update and remove documents; see :meth:`Writer.write`."""
+        return self.writer.write(documents, delete, options)
+
+    def lock(self) -> AbstractContextManager[None]:
+        """Lock the engine's folder; see :meth:`Engine.lock`."""
+        return self.writer.lock()
 
     def search(self, requests: Sequence[SearchRequest]) -> Iterator[Candidates]:
         """Return the candidates of each request."""

@@ -118,16 +118,20 @@ class Index:
 
     def shape(self, *, fresh: bool = False) -> Shape:
         """Return the state of the indices, cached for two seconds. fresh: without the cache."""
-        if fresh or self._shape is None or time.monotonic() > self._shape[0] + FRESH:
-            now = time.monotonic()
-            with self.asking("looking for the index"):
-                answer = self.client.indices.get_settings(index=self.settings.index)
-            indices = {name: about["settings"]["index"] for name, about in answer.items()}
-            windows = [int(index.get("max_result_window", _WINDOW)) for index in indices.values()]
-            shards = sum(int(index["number_of_shards"]) for index in indices.values())
-            uuids = {name: index["uuid"] for name, index in indices.items()}
-            self._shape = now, Shape(uuids, min(windows, default=_WINDOW), shards)
+        now = time.monotonic()
+        if fresh or self._shape is None or now > self._shape[0] + FRESH:
+            self._shape = now, self._read_shape()
         return self._shape[1]
+
+    def _read_shape(self) -> Shape:
+        """Ask the cluster for the uuids, the smallest window and the number of shards of the indices."""
+        with self.asking("looking for the index"):
+            answer = self.client.indices.get_settings(index=self.settings.index)
+        settings = {name: description["settings"]["index"] for name, description in answer.items()}
+        uuids = {name: index["uuid"] for name, index in settings.items()}
+        windows = [int(index.get("max_result_window", _WINDOW)) for index in settings.values()]
+        shards = sum(int(index["number_of_shards"]) for index in settings.values())
+        return Shape(uuids, min(windows, default=_WINDOW), shards)
 
     def make(self, name: str, *, alias: bool, like: Mapping[str, Any] | None = None) -> None:
         """Create an empty index, optionally with the alias.

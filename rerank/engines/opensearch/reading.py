@@ -21,7 +21,7 @@ _KEEP = "10m"  # how long the cluster keeps a point in time between two pages
 
 
 class Reader:
-    """Reads documents. A part of the engine."""
+    """Reads the documents of an index: by id, by location, or all."""
 
     def __init__(self, index: Index) -> None:
         self.index = index
@@ -38,11 +38,11 @@ class Reader:
 
     def get(self, ids: Sequence[str]) -> list[Document | None]:
         """Return the documents in this order; None: unknown id."""
-        found = {
+        documents = {
             hit["_id"]: self._layout.document(hit["_id"], hit["_source"])
             for hit in self.hits(ids, _source=self._layout.source)
         }
-        return [found.get(id) for id in ids]
+        return [documents.get(id) for id in ids]
 
     def hits(self, ids: Iterable[str], **body: Any) -> Iterator[dict[str, Any]]:
         """Search for ids: an alias of several indices and routing do not allow to get them.
@@ -66,36 +66,42 @@ class Reader:
         numbers: dict[tuple[str, int], list[int]] = {}
         for uuid, shard, seq_no in locations:
             numbers.setdefault((uuid, shard), []).append(seq_no)
-        names = {uuid: name for name, uuid in self.index.shape().uuids.items()}
-        if any(uuid not in names for uuid, _ in numbers):  # the alias may have moved
-            names = {uuid: name for name, uuid in self.index.shape(fresh=True).uuids.items()}
-        found: dict[tuple[str, int, int], Document] = {}
-        for (uuid, shard), some in numbers.items():
-            if uuid in names:
-                query = {"terms": {"_seq_no": some}}
-                for hit in self.shard(names[uuid], shard, query, len(some)):
-                    found[uuid, shard, hit["_seq_no"]] = self._layout.document(hit["_id"], hit["_source"])
-        return [found.get(location) for location in locations]
+        names = self._names_of_indices({uuid for uuid, _ in numbers})
+        documents: dict[tuple[str, int, int], Document] = {}
+        for (uuid, shard), seq_nos in numbers.items():
+            if uuid not in names:
+                continue
+            query = {"terms": {"_seq_no": seq_nos}}
+            for hit in self.shard(names[uuid], shard, query, len(seq_nos)):
+                documents[uuid, shard, hit["_seq_no"]] = self._layout.document(hit["_id"], hit["_source"])
+        return [documents.get(location) for location in locations]
+
+    def _names_of_indices(self, uuids: set[str]) -> dict[str, str]:
+        """Return uuid -> name of the searched indices. Ask the cluster again if a uuid is unknown."""
+        shape = self.index.shape()
+        if not uuids <= set(shape.uuids.values()):  # the alias may have moved
+            shape = self.index.shape(fresh=True)
+        return {uuid: name for name, uuid in shape.uuids.items()}
 
     def shard(self, index: str, number: int, query: Mapping[str, Any], size: int) -> list[dict[str, Any]]:
         """Return the first hits in one primary shard, by sequence number. size: their maximum number."""
         body = {"size": size, "query": query, "sort": [{"_seq_no": "asc"}]}
         body |= {"_source": self._layout.source, "seq_no_primary_term": True}
-        found = self.index.search("reading documents", body, index, preference=primary(number))
-        hits: list[dict[str, Any]] = found["hits"]["hits"]
+        answer = self.index.search("reading documents", body, index, preference=primary(number))
+        hits: list[dict[str, Any]] = answer["hits"]["hits"]
         return hits
 
     def documents(self) -> Iterator[Document]:
         """Return all documents as a stream, each id once."""
         body = {"size": _PAGE, "_source": self._layout.source}
-        several = self._layout.attached and self.index.shape().shards > 1
-        read: set[str] = set()
+        ids_may_repeat = self._layout.attached and self.index.shape().shards > 1
+        yielded: set[str] = set()
         for hits in self.pages(body):
             for hit in hits:
-                if hit["_id"] not in read:
+                if hit["_id"] not in yielded:
                     yield self._layout.document(hit["_id"], hit["_source"])
-                if several:
-                    read.add(hit["_id"])
+                if ids_may_repeat:
+                    yielded.add(hit["_id"])
 
     def pages(self, body: Mapping[str, Any], slice: Slice | None = None) -> Iterator[list[dict[str, Any]]]:
         """Return all hits at one point in time, by page."""

@@ -17,7 +17,6 @@ from rerank.engines.base import DEFAULT_WRITE, WriteOptions, WriteResult
 from rerank.engines.opensearch.bulk import Action, Written, action, send
 from rerank.engines.opensearch.columns import FEATURES, Column, encode, feature_key
 from rerank.engines.opensearch.doc_value_features import DocValueFeatures
-from rerank.engines.opensearch.index import Index
 from rerank.engines.opensearch.reading import LONGEST_ID, Reader, usable
 from rerank.errors import EngineError, InputError, UsageError
 from rerank.files import DISK_ERRORS, folder_lock
@@ -58,13 +57,16 @@ class _Ingest:
             yield len(batch), batch
 
 
-class Writer(Reader):
-    """Ingests documents into an index. A part of the engine."""
+class Writer:
+    """Adds, updates and removes the documents of an index."""
 
-    def __init__(self, index: Index) -> None:
-        super().__init__(index)
-        # Not self: connections are closed when the last reference goes.
-        self.doc_values = DocValueFeatures(Reader(index))
+    def __init__(self, reader: Reader, doc_values: DocValueFeatures) -> None:
+        self.reader = reader
+        self.doc_values = doc_values
+        self.index = reader.index
+        self._client = self.index.client
+        self._settings = self.index.settings
+        self._layout = self.index.layout
 
     def write(
         self,
@@ -151,7 +153,7 @@ class Writer(Reader):
         while batch := list(islice(stream, _BATCH)):
             texts = [self._check(document, positions) for document in batch]
             if compare:
-                before = self.get([document.id for document in batch])
+                before = self.reader.get([document.id for document in batch])
                 fresh = [
                     new
                     for new, text, old in zip(batch, texts, before)

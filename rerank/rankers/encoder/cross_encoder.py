@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rerank.errors import RerankError, UsageError
-from rerank.files import parse_json, trouble
+from rerank.files import as_system_error, parse_json
 from rerank.rankers.encoder.bert import Array, Bert, readable
 from rerank.rankers.encoder.folder import model_folder, onnx_file, weight_files
 from rerank.rankers.encoder.modules import Tokens
@@ -95,7 +95,7 @@ class CrossEncoder:
         except RerankError:
             raise
         except Exception as error:  # tokenizers raises nothing narrower
-            raise trouble(error, folder) or UsageError(
+            raise as_system_error(error, folder) or UsageError(
                 f"{name}: cannot be read ({error!r}); give another copy of the model"
             ) from error
         if outputs not in (1, 2):

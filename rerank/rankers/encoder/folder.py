@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from rerank.arrays import map_arrays
 from rerank.errors import NotInstalledError, RerankError, UsageError
-from rerank.files import parse_json, trouble
+from rerank.files import as_system_error, parse_json
 from rerank.rankers.encoder.modules import Modules, Tokens
 from rerank.rankers.encoder.published import ENCODERS, Published
 
@@ -198,7 +198,7 @@ def check_encoder(name: str) -> Path:
         raise
     except Exception as error:  # tokenizers raises nothing narrower
         reason = " ".join(str(error).split())[:200]
-        raise trouble(error, folder) or UsageError(
+        raise as_system_error(error, folder) or UsageError(
             f"{name}: cannot be read ({reason}); give another copy of the model"
         ) from error
     return folder
