@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -214,45 +214,70 @@ class _StackTuner:
         self.ids = [query.id for query in self.experiment.queries]
 
     def tune(self, measure: str, normalizations: tuple[str, ...], least: float) -> None:
+        """Score the candidates once, and search weights until each signal has one.
+
+        Sets ``signals``, the signals with weight, and by case ``tables``, their scores, and ``tuned``, their
+        weights.
+        """
         start = self.start
-        signals = start.signals
         scales_vary = start.search is not None or self.workspace.engine.shared
-        self.options: dict[str, Any] = {
-            "first_stage": start.first_stage,
-            "measure": measure,
-            "cut": self.protocol.cut,
-            "normalizations": normalizations or (PER_QUERY if scales_vary else TRIED),
-            "least": least,
-        }
-        scorer = self.experiment.pipeline.scorer(signals, start.first_stage)
-        reading = {signal.name for signal in scorer.signals if signal.uses_categories}
+        self.measure = measure
+        self.normalizations = normalizations or (PER_QUERY if scales_vary else TRIED)
+        self.least = least
+        scorer = self.experiment.pipeline.scorer(start.signals, start.first_stage)
+        category_signals = {signal.name for signal in scorer.signals if signal.uses_categories}
         table, self.scoring = self.experiment.table(
             protocol=self.protocol,
-            signals=list(dict.fromkeys((*signals, start.first_stage))),
+            signals=list(dict.fromkeys((*start.signals, start.first_stage))),
             first_stage=start.first_stage,
             retrieve=start.retrieve,
             search=start.search,
-            every_case=bool(reading),
+            every_case=bool(category_signals),
         )
+        self.signals = start.signals
         while True:
-            self.signals = signals
-            reads_categories = not reading.isdisjoint(signals)
+            reads_categories = not category_signals.isdisjoint(self.signals)
             self.tables = _cases(table, self.experiment.qrels, reads_categories)
+            self.tuned: dict[str, TuningResult] = {}
             with self.progress.step("weights", unit="query") as advance:
-                self.tuned = {
-                    case: tune_table(case_table, qrels, signals=signals, **self.options, progress=advance)
-                    for case, (case_table, qrels) in self.tables.items()
-                }
-            weighted: set[str] = set()
-            for result in self.tuned.values():
-                weighted.update(
-                    name for name, weight in result.combiner.weights_by_signal().items() if weight
-                )
-            if weighted.issuperset(signals):
+                for case, scored in self.tables.items():
+                    self.tuned[case] = self._search_weights(
+                        scored,
+                        self.signals,
+                        first_stage=start.first_stage,
+                        least=self.least,
+                        progress=advance,
+                    )
+            weighted = _signals_with_weight(self.tuned.values())
+            if weighted.issuperset(self.signals):
                 return
-            single = next(iter(self.tuned.values())).single_signal
-            self.dropped |= {name: single[name] for name in signals if name not in weighted}
-            signals = tuple(name for name in signals if name in weighted)
+            single_signal = next(iter(self.tuned.values())).single_signal
+            for name in self.signals:
+                if name not in weighted:
+                    self.dropped[name] = single_signal[name]
+            self.signals = tuple(name for name in self.signals if name in weighted)
+
+    def _search_weights(
+        self,
+        scored: ScoredJudgments,
+        signals: Sequence[str],
+        *,
+        first_stage: str,
+        least: float = 0.0,
+        progress: Callable[[int], object] | None = None,
+    ) -> TuningResult:
+        table, qrels = scored
+        return tune_table(
+            table,
+            qrels,
+            first_stage=first_stage,
+            signals=signals,
+            measure=self.measure,
+            cut=self.protocol.cut,
+            normalizations=self.normalizations,
+            least=least,
+            progress=progress,
+        )
 
     def report(self, phase: SecondPhase | None, out: str | os.PathLike[str] | None) -> TuneReport:
         """Tune the second phase, and save the stack.
@@ -329,8 +354,8 @@ class _StackTuner:
             rescored = rescore(ranking, queries[row.query], second_phase, get_documents).then
             raw = () if rescored is None else rescored.raw
             rows.append((row.query, ranking.ids[: second_phase.top], raw))
-        options = {**self.options, "first_stage": STACK, "least": 0.0}
-        tuned = tune_table(ScoreTable.build((STACK, MODEL), rows), qrels, **options)
+        scores = ScoreTable.build((STACK, MODEL), rows)
+        tuned = self._search_weights((scores, qrels), scores.signals, first_stage=STACK)
         if not tuned.combiner.weights_by_signal()[MODEL]:
             return stack, tuned
         weights = {"stack": str(tuned.combiner), "normalization": tuned.combiner.normalization}
@@ -355,13 +380,23 @@ class _StackTuner:
             record["cases"] = {}
             for case, case_record in records.items():
                 record["cases"][case] = {name: case_record[name] for name in names}
-        if self.options["least"]:
-            record["least"] = self.options["least"]
+        if self.least:
+            record["least"] = self.least
         if self.dropped:
             record["dropped"] = {name: round(value, 6) for name, value in self.dropped.items()}
         if self.experiment.filters:
             record["filters"] = [str(condition) for condition in self.experiment.filters]
         return record
+
+
+def _signals_with_weight(results: Iterable[TuningResult]) -> set[str]:
+    """Return the signals that have a weight in one of the cases."""
+    weighted: set[str] = set()
+    for result in results:
+        for name, weight in result.combiner.weights_by_signal().items():
+            if weight:
+                weighted.add(name)
+    return weighted
 
 
 def _cases(table: ScoreTable, qrels: Qrels, reads_categories: bool) -> dict[str, ScoredJudgments]:

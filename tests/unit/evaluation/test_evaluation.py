@@ -176,7 +176,7 @@ def test_compare_corrects_over_all_comparisons():
     "text", ["", "retrieved", "retrieved:", "retrieved:0", "pool:40", "retrieved:-1", "a:b", "judged:5"]
 )
 def test_invalid_protocols_are_refused(text):
-    with pytest.raises(UsageError, match="use judged, or retrieved:N"):
+    with pytest.raises(UsageError, match="use judged, retrieved:N"):
         parse_protocol(text)
 
 
