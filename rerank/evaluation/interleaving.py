@@ -79,6 +79,22 @@ def team_draft(a: Sequence[Hashable], b: Sequence[Hashable], coins: bytes) -> Dr
     >>> draft.teams, draft.rankings, draft.positions
     ('AB--', [0, 1, 1, 0], [0, 0, 1, 2])
     """
+    rankings, positions = draft_best(a, b, coins)
+    best = {(a, b)[ranking][position] for ranking, position in zip(rankings, positions)}
+    teams = team_letters(rankings)
+    for ranking, documents in enumerate((a, b)):
+        remaining = [i for i, document in enumerate(documents) if document not in best]
+        best.update(documents)
+        rankings += [ranking] * len(remaining)
+        positions += remaining
+    return Draft(teams.ljust(len(rankings), NO_TEAM), rankings, positions)
+
+
+def draft_best(a: Sequence[Hashable], b: Sequence[Hashable], coins: bytes) -> tuple[list[int], list[int]]:
+    """Return ranking and position of the documents that :func:`team_draft` drafts, in the order of the page.
+
+    Only the first MOST_DRAFTED documents of a ranking can be among them.
+    """
     rankings: list[int] = []
     positions: list[int] = []
     drafted: set[Hashable] = set()
@@ -97,14 +113,16 @@ def team_draft(a: Sequence[Hashable], b: Sequence[Hashable], coins: bytes) -> Dr
         rankings.append(team)
         positions.append(head_b if team else head_a)
         drafted.add(b[head_b] if team else a[head_a])
-    complete_turns = rankings[: len(rankings) // 2 * 2]
-    teams = "".join(map(TEAMS.__getitem__, complete_turns))
-    for ranking, (documents, head) in enumerate(((a, head_a), (b, head_b))):
-        remaining = [i for i, document in enumerate(documents[head:], head) if document not in drafted]
-        drafted.update(documents[head:])
-        rankings += [ranking] * len(remaining)
-        positions += remaining
-    return Draft(teams.ljust(len(rankings), NO_TEAM), rankings, positions)
+    return rankings, positions
+
+
+def team_letters(rankings: Sequence[int]) -> str:
+    """Return the teams of drafted documents, without the document of an incomplete turn.
+
+    >>> team_letters([0, 1, 1])
+    'AB'
+    """
+    return "".join(map(TEAMS.__getitem__, rankings[: len(rankings) // 2 * 2]))
 
 
 def wilson_interval(wins: int, losses: int) -> tuple[float, float]:

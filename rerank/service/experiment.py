@@ -11,7 +11,14 @@ from numpy.typing import NDArray
 
 from rerank.config_file import ExperimentSettings
 from rerank.errors import UsageError
-from rerank.evaluation.interleaving import draw_coins, draw_share, team_draft
+from rerank.evaluation.interleaving import (
+    MOST_DRAFTED,
+    NO_TEAM,
+    draft_best,
+    draw_coins,
+    draw_share,
+    team_letters,
+)
 from rerank.scoring.pipeline import SearchResult
 from rerank.scoring.scorer import ScoringResult, StageTimer
 from rerank.scoring.second_phase import Read, rank_scored
@@ -195,30 +202,37 @@ def interleave(
     rows: the row in a common pool of each candidate of a ranking.
     """
     a, b = rankings
-    draft = team_draft(a.ids, b.ids, coins)
-    sources = np.array(draft.rankings, np.intp)
-    positions = np.array(draft.positions, np.intp)
-    order = np.zeros(len(sources), np.intp)
-    a_ids = a.ids
-    b_ids = b.ids
-    ids = [b_ids[i] if source else a_ids[i] for source, i in zip(draft.rankings, draft.positions)]
+    sources, positions = draft_best(a.ids[:MOST_DRAFTED], b.ids[:MOST_DRAFTED], coins)
+    teams = team_letters(sources)
+    rows_by_rank = (rows[0][a.order], rows[1][b.order])
+    order = [int(rows_by_rank[source][position]) for source, position in zip(sources, positions)]
+    ids = [rankings[source].ids[position] for source, position in zip(sources, positions)]
+    is_placed = np.zeros(1 + max((int(part.max(initial=-1)) for part in rows), default=-1), np.bool_)
+    is_placed[order] = True
     for source, ranking in enumerate(rankings):
-        own = sources == source
-        order[own] = rows[source][ranking.order[positions[own]]]
+        remaining = np.flatnonzero(~is_placed[rows_by_rank[source]])
+        remaining_rows = rows_by_rank[source][remaining]
+        is_placed[remaining_rows] = True
+        own_ids = ranking.ids
+        tail = remaining.tolist()
+        ids += [own_ids[position] for position in tail]
+        order += remaining_rows.tolist()
+        sources += [source] * len(tail)
+        positions += tail
     return Interleaving(
         ids=ids,
         scores=descending(a.scores, len(order)),
-        order=order,
+        order=np.array(order, np.intp),
         signals=a.signals,
         raw=a.raw,
         normalized=a.normalized,
         weighted=a.weighted,
         relevance=a.relevance if b.relevance is not None else None,
         late=a.late or b.late,
-        teams=draft.teams,
+        teams=teams.ljust(len(order), NO_TEAM),
         rankings=rankings,
-        sources=draft.rankings,
-        positions=draft.positions,
+        sources=sources,
+        positions=positions,
     )
 
 
@@ -229,8 +243,8 @@ def descending(scores: NDArray[np.float64], count: int) -> NDArray[np.float64]:
 
     scores: (m,) descending. The last one is repeated and then lowered.
 
-    >>> found = descending(np.array([2.0, 2.0, 1.0]), 4)
-    >>> (np.diff(found.astype(np.float32)) < 0).all(), found.round(5).tolist()
+    >>> lowered = descending(np.array([2.0, 2.0, 1.0]), 4)
+    >>> bool((np.diff(lowered.astype(np.float32)) < 0).all()), lowered.round(5).tolist()
     (True, [2.0, 2.0, 1.0, 1.0])
     """
     padded = np.full(count, scores[-1] if len(scores) else 0.0, np.float32)

@@ -23,7 +23,7 @@ from rerank.evaluation.interleaving import (
 )
 from rerank.records import Query
 from rerank.scoring.scorer import ScoringResult, StageTimer
-from rerank.service.experiment import CandidatePool, Experiment, descending
+from rerank.service.experiment import CandidatePool, Experiment, descending, interleave
 from rerank.stack.stack import Stack
 
 A, B = bytes([0]), bytes([1])
@@ -239,3 +239,27 @@ def test_a_stack_ranks_only_the_documents_of_its_own_retrievers():
     assert [hit.rank for hit in ranking] == [1, 2, 3, 4]
     assert [*ranking[1].signals] == ["bm25", "text"]
     assert ranking[1].found_by == ("text",)
+
+
+@given(
+    a=st.permutations(range(130)),
+    b=st.permutations(range(130)),
+    size_b=st.integers(0, 130),
+    coins=st.binary(min_size=50, max_size=50),
+)
+def test_the_service_drafts_as_the_plain_algorithm(a, b, size_b, coins):
+    """A retrieved the documents 0 to 129, B only ``size_b`` of them."""
+    rankings = []
+    rows = []
+    for documents in (a, [one for one in b if one < size_b]):
+        own = np.sort(np.array(documents, np.intp))
+        scores = np.zeros((len(own), 1))
+        scores[np.searchsorted(own, documents), 0] = -np.arange(len(own))
+        rankings.append(Stack.parse("bm25").rank([f"{one:03}" for one in own], scores))
+        rows.append(own)
+    ranking = interleave((rankings[0], rankings[1]), (rows[0], rows[1]), coins)
+    draft = team_draft(rankings[0].ids, rankings[1].ids, coins)
+    assert ranking.teams == draft.teams
+    assert (ranking.sources, ranking.positions) == (draft.rankings, draft.positions)
+    assert ranking.ids == [rankings[source].ids[i] for source, i in zip(draft.rankings, draft.positions)]
+    assert [f"{row:03}" for row in ranking.order] == ranking.ids
