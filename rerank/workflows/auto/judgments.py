@@ -139,7 +139,8 @@ def _divide(
             usable.setdefault(query_key(queries[query].text), []).append(query)
     groups = list(usable.values())
     order = np.random.default_rng(seed).permutation(len(groups)).tolist()
-    cut = round(TUNING_SHARE * len(groups))
+    cut = min(round(TUNING_SHARE * len(groups)), len(groups) - LEAST)
+    cut = max(cut, 0)
     dev = [query for number in order[:cut] for query in groups[number]]
     test = [query for number in order[cut:] for query in groups[number]]
     if min(len(dev), len(test)) < LEAST:

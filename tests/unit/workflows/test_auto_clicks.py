@@ -113,17 +113,18 @@ def test_a_judged_pool_tunes_and_tests(run, folder, tmp_path):
 
 def test_queries_judged_by_hand_leave_the_training(folder, tmp_path):
     """Also if the log writes them in another case."""
-    hand = [{"_id": f"hand {number}", "text": word.upper()} for number, word in enumerate(WORDS[:12])]
+    hand = [{"_id": f"hand {number}", "text": word.upper()} for number, word in enumerate(WORDS[:10])]
     write(folder / "queries.jsonl", hand)
-    rows = [f"hand {number}\td{number}\t2" for number in range(12)]
+    rows = [f"hand {number}\td{number}\t2" for number in range(10)]
     (folder / "qrels.tsv").write_text("\n".join(rows))
     report = rerank.auto(folder, tmp_path / "workspace")
     splits = {name: read_qrels(path) for name, path in report.splits.items()}
-    assert set(splits["dev"]) | set(splits["test"]) == {f"hand {number}" for number in range(12)}
+    assert set(splits["dev"]) | set(splits["test"]) == {f"hand {number}" for number in range(10)}
+    assert len(splits["dev"]) == len(splits["test"]) == 5
     texts = {query.id: query.text for query in read_queries(report.queries)}
     trained = {texts[query] for query in splits["train"]}
     assert trained
-    assert not trained & set(WORDS[:12])
+    assert not trained & set(WORDS[:10])
     assert report.evaluated is not None
     assert report.evaluated.queries == len(splits["test"])
 
