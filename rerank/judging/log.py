@@ -42,6 +42,9 @@ class ClickOptions:
         ``internal_id``, depending on which of them the workspace has.
     max_rank: events at larger ranks are not used.
     srw: also write the ratings of Search Relevance Workbench to this file.
+
+    >>> ClickOptions(application="shop", clicks=["click", "add_to_cart"]).max_rank
+    20
     """
 
     ubi: Settings | None = None

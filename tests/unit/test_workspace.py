@@ -361,7 +361,7 @@ def test_a_stack_uses_the_first_stage_of_the_workspace(tuned):
     [
         ("tfidf,text", InputError, "`rerank tune --stack tfidf,text --queries QUERIES --qrels QRELS`"),
         ("tfidf,text", InputError, "--stack 'tfidf*0.50 + text*0.50'"),
-        ("text,meta", InputError, "tune --stack bm25,text,meta"),
+        ("text,meta", InputError, "tune --stack text,meta"),
         ("tfidf,joint", NotTrainedError, "rerank train joint "),
         ("joint*0.5+tfidf*0.5", NotTrainedError, "rerank train joint "),
         *((text, UsageError, "") for text in ("", "tfidf,", "tfidf*2*3", "tfidf,tfidf", "tfidf*0.5+text")),

@@ -50,7 +50,7 @@ def top_pagerank(
     size = adjacency.shape[0]
     if size > MAX_DOCUMENTS:
         raise UsageError(
-            f"PageRank of {size:,} documents does not fit into memory, the maximum is {MAX_DOCUMENTS:,};"
+            f"PageRank reads at most {MAX_DOCUMENTS:,} documents, because its matrix must fit into memory;"
             " leave out --objective quintuplet and --preset paper, or ingest fewer documents"
         )
     hashes = np.random.default_rng(seed).permutation(size)

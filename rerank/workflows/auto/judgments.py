@@ -102,7 +102,8 @@ def with_clicks(
     removed = len(train)
     train = without_judged(train)
     removed -= len(train)
-    notes = [f"clicks train; people judged {len(dev) + len(test):,} queries, which tune and test"]
+    judged = count_of(len(dev) + len(test), "query")
+    notes = [f"clicks train; {judged} judged by people: for tuning and the test"]
     if removed:
         notes.append(f"{count_of(removed, 'judged query')} of the clicks left the training")
     splits = Splits(train, dev, test, tuple(notes))
