@@ -1,8 +1,8 @@
 """Approximate search for the nearest documents, with the inverted file index (IVF) of FAISS.
 
 An exact search compares a query with every vector, so its time grows with the collection. An IVF index
-clusters the vectors, and a query is compared with the vectors of the nearest clusters only. What it returns
-is scored again with the stored features; so only the choice of the documents is approximate.
+clusters the vectors, and a query is compared with the vectors of the nearest clusters only. The
+documents found in this way are scored again with the stored features; so only their choice is approximate.
 
 The index is a file next to the features, with a copy of each vector in 8 bits per number. It is mapped into
 memory, and all processes of a machine share it. It is derived from the features: if it is missing, searches
@@ -221,7 +221,7 @@ def needs_index(folder: Path, rows: int, *, rebuild: bool = False) -> bool:
 
 
 def indexed_rows(folder: Path) -> int:
-    """Return the number of rows that the index of a folder covers; 0: there is no index."""
+    """Return the number of rows that the index of a folder covers; 0 without an index."""
     matches = (re.fullmatch(_PATTERN, path.name) for path in folder.glob(_NAME.format("*")))
     return max((int(match[1]) for match in matches if match), default=0)
 

@@ -69,7 +69,7 @@ def read_sentences(body: _Element, article_key: str, key_of_entry: Mapping[str, 
 
 
 def _sentence_spans(text: str, block_starts: Sequence[int]) -> list[Span]:
-    """Return the sentences of a paragraph. A sentence ends where a block starts."""
+    """Return the sentences of a paragraph. A sentence ends before each block."""
     from nupunkt import sent_spans
 
     spans: list[Span] = []

@@ -35,7 +35,7 @@ class _Texts(Struct):
 def read_pairs(source: Source) -> list[tuple[str, str]]:
     """Read pairs of texts: JSON lines with ``query`` and ``document``, or a TSV file with these columns.
 
-    A name with the ending ``.tsv``, also before that of a compression, means TSV with or without a header.
+    A name with the ending ``.tsv``, also in ``.tsv.gz``, means TSV with or without a header.
 
     Raises InputError (``FILE:LINE: ...``), also for an empty text or no pairs.
 

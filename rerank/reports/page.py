@@ -238,7 +238,7 @@ class _Side:
 
 
 def _outside(grades: Mapping[str, int], baseline: _Side, stack: _Side) -> list[Outside]:
-    """Return the relevant documents outside of both lists; those that the stack does not rank are last."""
+    """Return the relevant documents outside of both lists, the ones without a rank last."""
     shown = {hit.id for hit in (*baseline.first, *stack.first)}
     outside: list[Outside] = []
     for id, grade in grades.items():

@@ -191,7 +191,7 @@ def _recall(candidates: Candidates, relevant: Mapping[str, int], first_stage: st
 
 
 def _pools(engine: Engine, request: TableRequest) -> dict[str, list[str]]:
-    """Return the documents that each query ranks: the judged ones, or those of a pool."""
+    """Return the documents that each query ranks: the judged ones, or the documents of a pool."""
     protocol = request.protocol
     if request.retrieved or protocol.pool is None:
         return {query.id: list(request.qrels[query.id]) for query in request.queries}

@@ -37,7 +37,7 @@ class Calibration:
 
     relevant: number of relevant candidates in the regression.
     auc:      probability that the best of a query's candidates gets a larger p than the best of another
-        query's candidates. None: there were no candidates of other queries.
+        query's candidates. None without candidates of other queries.
     error:    expected calibration error of the first ten candidates: the mean difference of p and the share
         of relevant documents, in groups of equal size.
 

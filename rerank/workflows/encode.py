@@ -37,7 +37,7 @@ def encode(
     retrieve: rankers that also retrieve; OpenSearch needs vector fields.
     force: encode all documents again.
     slice: ``3/8`` encodes the third of eight parts of an OpenSearch index. Each part can be encoded on
-        another machine with a copy of the workspace, at the same time. What is encoded already is skipped.
+        another machine with a copy of the workspace, at the same time. Documents with features are skipped.
 
     >>> encode(workspace).encoded  # no ranker is trained
     {}
