@@ -74,8 +74,10 @@ function show(answer) {
   part("work").hidden = !answer.query;
   part("start").hidden = true;
   part("hits").textContent = "";
+  part("reminder").textContent = "";
   if (!answer.query) return document.querySelector("h1").focus();
   part("query").textContent = answer.query.text;
+  part("reminder").textContent = answer.query.text;
   answer.hits.forEach(addHit);
   answer.hits.forEach((_, index) => showGrade(index));
   scrollTo(0, 0);
