@@ -59,7 +59,7 @@ def test_the_call_contains_query_candidates_and_options(hook: Hook, dummy: Dummy
     assert body["timeout"] == 20.0
     del body["query"], body["ids"], body["scores"], body["places"], body["timeout"]
     nothing: dict[str, object] = {"features": {}, "min_score": None}
-    nothing |= {"stack_allowed": False, "raw_values": False}
+    nothing |= {"stack_allowed": False, "raw_values": False, "shadow": False}
     assert body == {"stack": "mine", "index": ["tissue"], "rerank": None, **nothing}
     ext = {"stack": "other", "query": "my words", "categories": ["a", "b"], "lang": "de"}
     hook.search({**WORDS, "ext": {"rerank_stack": ext}})
