@@ -162,7 +162,7 @@ def central() -> str:
     ]
     for paper, (text, claim, limit) in CENTRAL.items():
         same = [n for n, one in enumerate(CLAIMS[paper]) if _comparison(one) == _comparison(claim)]
-        verdict, figures = judged(paper, claim, p.get((paper, same[0])))
+        verdict, figures = judged(paper, claim, p.get((paper, same[0])) if same else None)
         lines.append(f"| {paper} | {text} | {figures} | **{verdict}** | {limit} |")
     return "\n".join(lines)
 
