@@ -272,7 +272,7 @@ class Given:
             for row in rows
         ]
         encoder = load(args, "untrained")
-        texts = Texts.read(documents, encoder.tokens, cited=True, separator=encoder.separator)
+        texts = Texts.read(documents, encoder.tokens, relation="citations", separator=encoder.separator)
         assert isinstance(texts.graph, Citations)
         tasks = Tasks(rows, texts.graph, args.test_articles, args.queries, args.pool, args.test_negatives)
         whole = [Document(row["key"], row["title"], row["abstract"]) for row in rows]

@@ -40,7 +40,9 @@ def trainer(tiny, progress=None, documents=None, checkpoint=None, loss=None, **c
     encoder = TextEncoder.load(tiny, longest=16)
     documents = collection() if documents is None else documents
     cited, separator = config.strategy is not None, encoder.separator if config.separator else None
-    texts = Texts.read(documents, encoder.tokens, cited=cited, separator=separator)
+    texts = Texts.read(
+        documents, encoder.tokens, relation="citations" if cited else config.relation, separator=separator
+    )
     return DenseTask(texts, encoder, config, progress, checkpoint, loss=loss)
 
 

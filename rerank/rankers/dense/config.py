@@ -58,7 +58,14 @@ class DenseConfig(EncoderConfig, frozen=True):
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
     upper: ClassVar[int] = 2
-    unjudged: ClassVar[tuple[str, ...]] = ("untrained", "objective", "strategy", "related", "held_out")
+    unjudged: ClassVar[tuple[str, ...]] = (
+        "untrained",
+        "objective",
+        "relation",
+        "strategy",
+        "related",
+        "held_out",
+    )
 
     untrained: Annotated[bool, option("Use the model without training; this needs no links.")] = False
     passage_tokens: Annotated[
@@ -77,6 +84,10 @@ class DenseConfig(EncoderConfig, frozen=True):
     best: Annotated[Count, option("Number of passages whose cosines make the score of a document.")] = BEST
 
     objective: Annotated[Objective, option("Loss.")] = "contrastive"
+    relation: Annotated[
+        Literal["links", "categories"],
+        option("Relation to learn: links, which count as often as they are repeated, or shared categories."),
+    ] = "links"
     strategy: Annotated[
         Level | None,
         option("Learn from texts that are cited together in such a place. none: from links."),
@@ -107,6 +118,8 @@ class DenseConfig(EncoderConfig, frozen=True):
         if self.untrained:
             return dict.fromkeys({*self.__struct_fields__} - _UNTRAINED, "--untrained")
         reasons = super().unread()
+        if self.strategy is not None:
+            reasons["relation"] = f"--strategy {self.strategy}"
         if self.objective != "quintuplet":
             reasons["related"] = f"--objective {self.objective}"
         if not self.held_out:

@@ -260,12 +260,14 @@ class DenseFitter:
                 engine.documents(),
                 encoder.tokens,
                 advance,
-                cited=self.config.strategy is not None,
+                relation=self.config.relation if self.config.strategy is None else "citations",
                 separator=encoder.separator if self.config.separator else None,
             )
 
     def _remark(self, counts: Mapping[str, int]) -> str:
         relation = "linked" if self.config.strategy is None else "cited together"
+        if self.config.relation == "categories":
+            relation = "with shared categories"
         parts: list[str] = []
         for name, count in counts.items():
             if count:

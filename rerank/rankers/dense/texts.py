@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,12 +43,13 @@ class Texts:
         tokenize: Callable[[list[str]], list[list[int]]],
         progress: Callable[[int], object] | None = None,
         *,
-        cited: bool = False,
+        relation: Literal["links", "categories", "citations"] = "links",
         separator: Sequence[int] | None = None,
     ) -> Texts:
         """Tokenize a stream of documents, and read their relations.
 
-        cited:     whether texts are related that are cited together, instead of documents with links.
+        relation:  whether documents are related by links or by shared categories, or texts that are cited
+            together.
         separator: tokens between a title and a text.
         """
         flat: list[NDArray[np.int32]] = []
@@ -61,7 +63,12 @@ class Texts:
                 if progress is not None:
                     progress(len(batch))
 
-        graph = Citations.from_documents(stream()) if cited else LinkGraph.from_documents(stream())
+        graph: LinkGraph | Citations
+        if relation == "citations":
+            graph = Citations.from_documents(stream())
+        else:
+            read_graph = LinkGraph.from_categories if relation == "categories" else LinkGraph.from_documents
+            graph = read_graph(stream())
         outside = graph.ids[len(flat) :]
         if isinstance(graph, Citations):
             titles = [graph.titles[key] for key in outside]

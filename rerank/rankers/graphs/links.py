@@ -16,13 +16,17 @@ from rerank.records import Document
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
+MAX_SHARED = 100
+"""A category of more documents relates too many of them."""
+
 
 @dataclass(frozen=True)
 class LinkGraph:
-    """The links between N documents.
+    """The links between N documents, or their shared categories.
 
     ids:     the ids of the documents, in input order.
-    matrix:  (N, N) CSR, symmetric; 1 if one of two documents links to the other.
+    matrix:  (N, N) CSR, symmetric: how often one of two documents links to the other, or the number of
+        categories that they share.
     unknown: the number of links to ids that no document has.
     """
 
@@ -51,6 +55,32 @@ class LinkGraph:
         return cls.from_edges(ids, rows, columns)
 
     @classmethod
+    def from_categories(cls, documents: Iterable[Document]) -> LinkGraph:
+        """Relate documents by shared categories, which at most MAX_SHARED documents have."""
+        from scipy.sparse import csr_matrix
+
+        number: dict[str, int] = {}
+        ids: list[str] = []
+        columns = array("i")
+        ends = array("l", [0])
+        for document in documents:
+            ids.append(document.id)
+            columns.extend(
+                number.setdefault(name, len(number)) for name in dict.fromkeys(document.categories)
+            )
+            ends.append(len(columns))
+        shape = (len(ids), len(number))
+        owners = csr_matrix(
+            (np.ones(len(columns), dtype=np.float32), np.array(columns), np.array(ends)), shape
+        )
+        owners = owners[:, np.asarray(owners.sum(axis=0)).ravel() <= MAX_SHARED]
+        matrix = (owners @ owners.T).tolil()
+        matrix.setdiag(0)
+        matrix = matrix.tocsr()
+        matrix.eliminate_zeros()
+        return cls(ids, matrix)
+
+    @classmethod
     def from_edges(
         cls, ids: list[str], sources: NDArray[np.integer], targets: NDArray[np.integer]
     ) -> LinkGraph:
@@ -59,13 +89,10 @@ class LinkGraph:
 
         unknown = targets < 0
         valid = ~unknown & (sources != targets)
-        ends = np.stack((sources[valid], targets[valid]))
-        symmetric = np.concatenate((ends, ends[::-1]), axis=1)
-        weights = np.ones(symmetric.shape[1], dtype=np.float32)
-        matrix = csr_matrix((weights, symmetric), shape=(len(ids), len(ids)))
-        matrix.sum_duplicates()
-        matrix.data[:] = 1.0
-        return cls(ids, matrix, int(unknown.sum()))
+        ends = (sources[valid], targets[valid])
+        weights = np.ones(len(ends[0]), dtype=np.float32)
+        directed = csr_matrix((weights, ends), shape=(len(ids), len(ids)))
+        return cls(ids, directed.maximum(directed.T).tocsr(), int(unknown.sum()))
 
     def pairs(self) -> NDArray[np.int32]:
         """Return the linked pairs, (E, 2), each once and sorted, with the smaller position first."""
@@ -80,12 +107,17 @@ class LinkGraph:
 
     def digest(self) -> str:
         """Return a hash of ids and linked pairs."""
-        return content_hash(self.ids, (self.matrix.indptr, self.matrix.indices))
+        return content_hash(self.ids, (self.matrix.indptr, self.matrix.indices, self.matrix.data))
 
     def hold_out(self, share: float, seed: int) -> tuple[LinkGraph, NDArray[np.int32]]:
         """Return the graph without a random share of the linked pairs, and these pairs, (H, 2)."""
+        from scipy.sparse import csr_matrix
+
         pairs = self.pairs()
         count = round(share * len(pairs))
         rows = np.sort(np.random.default_rng(seed).permutation(len(pairs))[:count])
-        training = LinkGraph.from_edges(self.ids, *np.delete(pairs, rows, axis=0).T)
-        return replace(training, unknown=self.unknown), pairs[rows]
+        ends = np.concatenate((pairs[rows], pairs[rows, ::-1])).T
+        held_out = csr_matrix((np.ones(2 * count, dtype=np.float32), tuple(ends)), shape=self.matrix.shape)
+        training = (self.matrix - self.matrix.multiply(held_out)).tocsr()
+        training.eliminate_zeros()
+        return replace(self, matrix=training), pairs[rows]

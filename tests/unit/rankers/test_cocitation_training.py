@@ -91,7 +91,7 @@ def settings_of(tiny, **changes):
 
 @pytest.fixture(scope="module")
 def texts():
-    return Texts.read(collection(), Words().tokens, cited=True)
+    return Texts.read(collection(), Words().tokens, relation="citations")
 
 
 def sampler_of(texts, config):
@@ -113,7 +113,7 @@ def test_citations_are_read_as_a_graph():
 
 def test_references_outside_the_collection_become_texts():
     paper = citing_document("X", X, references={"a": "On A", "b": "On B", "c": "", "e": "On E"})
-    texts = Texts.read([paper, Document("d", "D", "is here")], Words().tokens, cited=True)
+    texts = Texts.read([paper, Document("d", "D", "is here")], Words().tokens, relation="citations")
     assert texts.graph.ids == ["X", "d", "a", "b", "e"]
     assert (texts.outside, texts.tokens.lengths.tolist()) == (3, [0, 3, 2, 2, 2])
 
@@ -162,13 +162,13 @@ def test_no_draw_sees_a_held_out_co_citation(changes):
     config = with_changes(settings_of("tiny"), **changes)
     away = {d.id for d in documents if d.extra and held_out(d.id, 0.2)}
     assert 5 < len(away) < 30
-    texts = Texts.read(documents, Words().tokens, cited=True)
+    texts = Texts.read(documents, Words().tokens, relation="citations")
     structure = Structure.find(texts, config)
     graph, held = structure.graph, structure.held_out
     trained = [
         d if d.id not in away else replace(d, extra={"references": d.extra["references"]}) for d in documents
     ]
-    without = Texts.read(trained, Words().tokens, cited=True)
+    without = Texts.read(trained, Words().tokens, relation="citations")
     assert not away & {paper for paper, _ in graph.papers()}
     sizes = [one.network.levels["document"].members.sum() for one in (graph, without.graph, texts.graph)]
     assert sizes[0] == sizes[1] < sizes[2]
@@ -210,7 +210,7 @@ def test_a_reference_of_a_target_is_not_its_negative():
         *(Document(f"n{i}", f"n{i}") for i in range(8)),
     ]
     documents[0] = replace(documents[0], title="x")
-    texts = Texts.read(documents, Words().tokens, cited=True)
+    texts = Texts.read(documents, Words().tokens, relation="citations")
 
     def negatives(**changes):
         sampler = sampler_of(texts, settings_of("tiny", held_out=0.0, **changes))

@@ -14,7 +14,9 @@ from tests.support.data import Words
 
 def refusal(documents, config):
     """Return the error about documents without the relations that the options need."""
-    texts = Texts.read(documents, Words().tokens, cited=config.strategy is not None)
+    texts = Texts.read(
+        documents, Words().tokens, relation="links" if config.strategy is None else "citations"
+    )
     with pytest.raises(TrainingError) as error:
         Structure.find(texts, config)
     return str(error.value)

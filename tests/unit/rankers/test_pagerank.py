@@ -98,7 +98,7 @@ def test_links_form_a_graph_and_held_out_links_are_removed():
     assert whole.ids == ["a", "b", "c", "later", "alone"]
     assert (whole.matrix.nnz, whole.unknown) == (8, 1)
     assert whole.pairs().tolist() == [[0, 1], [0, 2], [1, 3], [2, 3]]
-    assert whole.matrix.toarray()[0].tolist() == [0, 1, 1, 0, 0]
+    assert whole.matrix.toarray()[0].tolist() == [0, 2, 1, 0, 0]  # the link to b is repeated
     rest, held = whole.hold_out(0.5, seed=1)
     assert len(held) == 2
     kept = {tuple(pair) for pair in rest.pairs().tolist()}
@@ -107,3 +107,15 @@ def test_links_form_a_graph_and_held_out_links_are_removed():
     assert kept | gone == {tuple(pair) for pair in whole.pairs().tolist()}
     assert whole.hold_out(0.5, seed=1)[1].tolist() == held.tolist()
     assert LinkGraph.from_documents([]).pairs().shape == (0, 2)
+
+
+def test_shared_categories_form_a_graph_with_weights(monkeypatch):
+    """By hand: a and b share two categories, b and c one. Three documents are too many for `all`."""
+    monkeypatch.setattr("rerank.rankers.graphs.links.MAX_SHARED", 2)
+    names = {"a": ("x", "y", "all", "x"), "b": ("y", "x", "z", "all"), "c": ("z", "all"), "d": ()}
+    graph = LinkGraph.from_categories(Document(id, categories=of) for id, of in names.items())
+    assert graph.matrix.toarray().tolist() == [[0, 2, 0, 0], [2, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 0]]
+    rest, held_out = graph.hold_out(0.5, seed=1)
+    first, second = held_out[0].tolist()
+    assert (rest.matrix[first, second], rest.matrix[second, first]) == (0, 0)
+    assert rest.matrix.sum() + 2 * graph.matrix[first, second] == graph.matrix.sum()
