@@ -224,6 +224,14 @@ def _show_counters(url: str, counters: dict[str, Any]) -> None:
         click.echo(
             f"  shadow: {searches}; {moved:.1f} of the first ten would move; {milliseconds:.1f} ms each"
         )
+    added = counters.get("added", {})  # an older plugin adds nothing
+    if added.get("searches"):
+        mean = added["documents"] / added["searches"]
+        click.echo(
+            f"  retrieval: {count_of(added['searches'], 'search')}; {mean:.1f} documents added to each"
+        )
+        for reason, number in added["none"].items():
+            click.echo(f"  nothing added, {reason}: {number}")
     for outcome in ("passed", "failed"):
         for reason, number in counters[outcome].items():
             click.echo(f"  {outcome}, {reason}: {number}")
