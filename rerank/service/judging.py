@@ -12,7 +12,6 @@ import msgspec
 from rerank.errors import UsageError
 from rerank.judging.judgments import LONGEST_NAME, HandJudgment, JudgmentFile
 from rerank.judging.pool import Pool, PoolQuery, judged_file
-from rerank.reports.judge import judging_page
 from rerank.service.context import RequestContext
 from rerank.service.schemas import JudgeBody
 from rerank.service.snapshot import Snapshot
@@ -35,6 +34,8 @@ class Judging:
     """
 
     def __init__(self, pool_path: str) -> None:
+        from rerank.reports.judge import judging_page  # needs jinja2, which a service without --judge has not
+
         self.page = judging_page().encode()
         self._pool = Pool.load(pool_path)
         self._queries = {query.id: query for query in self._pool.queries}

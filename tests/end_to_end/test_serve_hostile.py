@@ -266,7 +266,7 @@ def test_only_selected_endpoints_are_served(script, trained, tmp_path, run):
         assert server.post("/v2/rerank", {"query": "wolf", "documents": ["a"]}).status == 200
         assert server.post("/v1/hook", NO_HITS).status == 200
         paths = server.get("/openapi.json").json["paths"]
-        served = {"/v1/hook", "/v1/rerank", "/v2/rerank", "/rerank"}
+        served = {"/v1/hook", "/v1/retrieve", "/v1/rerank", "/v2/rerank", "/rerank"}
         assert {path for path, operations in paths.items() if "post" in operations} == served
         assert set(server.get("/").json["post"]) == served
     run("serve", "-w", trained, "--only", "hook,find").fails(2, "--only", "'find'", "rerank_ids")
