@@ -127,7 +127,7 @@ def test_later_documents_and_versions_are_retrieved(
     assert (report["added"], report["documents"]) == (1, SIZE + 1)
     assert run(*query, "--json").json["hits"][0]["id"] == "new"
     before = Workspace.open(cluster).ranker("dense").version
-    assert train(run, tiny, cluster, passages=2)["encoded"] == {"dense": SIZE + 1}
+    assert train(run, tiny, cluster, passages=1)["encoded"] == {"dense": SIZE + 1}
     assert Workspace.open(cluster).ranker("dense").version != before
     after = run(*query, "--json").json
     assert (after["hits"][0]["id"], after["recomputed"]) == ("new", {})

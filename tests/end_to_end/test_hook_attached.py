@@ -299,7 +299,7 @@ def test_documents_changed_by_other_clients_have_new_scores(installed, plugged, 
     lines = run("status", "-w", library).out
     assert f"1 feature missing: run `rerank encode -w {library}`" in lines
     (problem, _) = hook_status(run, library)["problems"]
-    assert problem.startswith(f"{SIZE} documents are new")
+    assert problem.startswith(f"{SIZE} documents new, moved, or written since")
     assert run("encode", "-w", library, "--json").json["encoded"] == {"text": 1, "meta": 1}
     assert run("encode", "-w", library, "--json").json["encoded"] == {"text": 0, "meta": 0}
     before = missing_features(service)

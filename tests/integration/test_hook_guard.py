@@ -27,7 +27,7 @@ from tools.opensearch_plugin import put_pipeline
 )
 def test_only_allowed_urls_are_called(hooked: Node, url: str) -> None:
     """Another URL would receive the node's token and the queries of all users."""
-    with pytest.raises(ValueError, match=r": 400 .*rerank\.allowed_urls"):
+    with pytest.raises(ValueError, match=r": 400 .*plugins\.rerank_stack\.allowed_urls"):
         put_pipeline(hooked, "elsewhere", url=url)
 
 

@@ -111,7 +111,7 @@ def test_all_commands_work_with_an_attached_index(run, small, node, name, tmp_pa
     assert not folder.exists()
 
     done = run(*command).ok()
-    assert f"200 documents of {name}-a, {name}-b are ready" in done.out
+    assert f"200 documents of {name}-a, {name}-b" in done.out
     assert {index: (index_settings(node, index), state(node, index)) for index in halves} == before
     assert "rerank train text meta " in done.out
     run(*command).fails(1, f"{folder}: is a workspace already")
