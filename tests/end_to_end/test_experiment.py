@@ -58,7 +58,8 @@ def records(log: Path, query_id: str) -> list[dict[str, Any]]:
     """Wait for the records of a search."""
 
     def read() -> list[dict[str, Any]]:
-        lines = map(json.loads, log.read_text("utf-8").splitlines())
+        text = log.read_text("utf-8") if log.exists() else ""
+        lines = map(json.loads, text.splitlines())
         return [line for line in lines if line["query_id"] == query_id]
 
     wait_until(read)
