@@ -19,14 +19,17 @@ from .options import Command, json_option, workspace_option
 @workspace_option
 @json_option
 def command(folder: str, ids: tuple[str, ...], as_json: bool) -> None:
-    """Show documents as they are stored, one JSON object per document, as in a CORPUS."""
+    """Show documents as they are stored, one JSON object per document, as in a CORPUS.
+
+    If an id is unknown, the other documents are shown, and the exit code is 1.
+    """
     documents = rerank.Workspace.open(folder).engine.get(ids)
     unknown = [id for id, document in zip(ids, documents) if document is None]
-    if unknown:
-        raise InputError(f"no document has the id {join_names(unknown)}; check the ids")
     records = [document.to_json() for document in documents if document is not None]
     if as_json:
-        output.print_json({"documents": records})
-        return
-    for record in records:
-        click.echo(json.dumps(record, ensure_ascii=False, indent=2))
+        output.print_json({"documents": records, "unknown": unknown})
+    else:
+        for record in records:
+            click.echo(json.dumps(record, ensure_ascii=False, indent=2))
+    if unknown:
+        raise InputError(f"no document has the id {join_names(unknown)}; check the ids")

@@ -217,8 +217,11 @@ def _parse(names: Sequence[str]) -> list[Any]:
             _check_parameters(measure)
             supported = area is not None or provider.supports(measure)
         except Exception as error:  # its parser raises NameError, ValueError, SyntaxError, ...
-            reason = _UNSET.sub(r"needs the parameter \1", " ".join(str(error).split()))
-            raise UsageError(f"unknown measure {name!r} ({reason}); {examples}") from error
+            unset = _UNSET.search(str(error))
+            problem = (
+                f"measure {name!r} needs the parameter {unset[1]}" if unset else f"unknown measure {name!r}"
+            )
+            raise UsageError(f"{problem}; {examples}") from error
         if not supported:
             raise UsageError(f"measure {name!r} cannot be computed here; {examples}")
         if measure not in parsed:

@@ -81,7 +81,10 @@ def read_ratings(name: str, lines: Iterator[Line]) -> Iterator[tuple[str, str, s
     """
     for source in _read(name, lines).sources():
         if source.judgment_ratings is None:
-            raise InputError(f"{name}: no judgmentRatings; give judgments of Search Relevance Workbench")
+            raise InputError(
+                f"{name}: no judgments; give the judgmentRatings of Search Relevance Workbench, or the"
+                " grades of a pool, *.judged.jsonl"
+            )
         for query in source.judgment_ratings:
             location = f"{name}: query {query.query[:40]!r}"
             for rating in query.ratings:

@@ -350,8 +350,8 @@ def _warnings(log: ClickLog, views: PageViews, rates: list[float], dev: JudgedPa
         yield f"{count_of(page_views, 'page view')}: {FEW_PAGE_VIEWS:,} or more train better rankers"
     if rates and rates[0] > TRUST:
         yield (
-            f"{rates[0]:.0%} of the first hits are clicked, so users may trust the first hit: tune on queries"
-            " judged by hand"
+            f"{100 * rates[0]:.0f} % of the first hits are clicked, so users may trust the first hit:"
+            " tune on queries judged by hand"
         )
     bots = sum(part.count for part in log.drops.table() if part.reason.startswith("page views"))
     if bots > MANY_BOTS * (bots + page_views):

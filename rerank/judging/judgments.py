@@ -20,7 +20,7 @@ import msgspec
 from rerank.errors import InputError, RerankError
 from rerank.files import DISK_ERRORS, as_system_error, sync_folder
 from rerank.formats.lines import check_fields, decode
-from rerank.formats.opening import name_of
+from rerank.formats.opening import name_of, reading_error
 from rerank.records import Qrels
 from rerank.text import count_of
 
@@ -118,7 +118,7 @@ def read_judgments(path: File) -> list[HandJudgment]:
     try:
         data = Path(path).read_bytes()
     except OSError as error:
-        raise as_system_error(error, path) or InputError(f"{os.fspath(path)}: {error.strerror}") from error
+        raise as_system_error(error, path) or reading_error(os.fspath(path), 1, error) from error
     return current_judgments(parse_judgments(name_of(path), data))
 
 

@@ -19,6 +19,7 @@ import msgspec
 from rerank.errors import InputError, UsageError
 from rerank.files import as_system_error, write_text
 from rerank.formats.inputs import Queries, as_queries
+from rerank.formats.opening import reading_error
 from rerank.progress import Progress
 from rerank.records import Query
 from rerank.results import Report
@@ -101,7 +102,7 @@ class Pool(msgspec.Struct, frozen=True):
         try:
             data = Path(path).read_bytes()
         except OSError as error:
-            raise as_system_error(error, path) or InputError(f"{name}: {error.strerror}") from error
+            raise as_system_error(error, path) or reading_error(name, 1, error) from error
         if POOL_MARK.encode() not in data[:1000]:
             raise InputError(f"{name}: not a pool; `rerank judge pool` makes one")
         try:

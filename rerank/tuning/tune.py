@@ -222,15 +222,15 @@ def grid_limits(signals: Sequence[str], first_stage: str, least: float, parts: i
     """Return the limits of weights. Raises UsageError for a share that the first stage cannot get."""
     if not 0 <= least < 1:
         raise UsageError(
-            f"least is {least:g}; give a share from 0 to below 1, for example 0.3: the smallest part of the"
-            f" weight for {first_stage}"
+            f"--least {least:g} is not a share; give a number from 0 to below 1, for example 0.3: the"
+            f" smallest share of the weight for {first_stage}"
         )
     if first_stage in signals:
         return GridLimits(parts, signals.index(first_stage), least)
     if least:
         raise UsageError(
-            f"least is {least:g}, but the first stage {first_stage} is not among the signals; add it, for"
-            f" example --stack {','.join((first_stage, *signals))}"
+            f"--least {least:g} is for {first_stage}, which is not among the signals; add it, for example"
+            f" --stack {','.join((first_stage, *signals))}"
         )
     return GridLimits(parts)
 

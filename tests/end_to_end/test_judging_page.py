@@ -445,7 +445,7 @@ def test_the_page_is_off_unless_a_pool_is_named(script, folder, tmp_path):
     ("change", "problem"),
     [
         (lambda pool: pool.write_text("{}"), "not a pool"),
-        (lambda pool: pool.unlink(), "No such file"),
+        (lambda pool: pool.unlink(), "no such file"),
         (lambda pool: judged_file(pool).write_text("no JSON\n"), "pool.judged.jsonl:1: not a judgment"),
         (lambda pool: judged_file(pool).mkdir(), "not saved"),
     ],

@@ -470,10 +470,14 @@ def test_documents_are_shown_as_in_a_file(tmp_path, run):
     row = {"_id": "a", "title": "Apfel", "text": "rot", "categories": ["fruit"], "lang": "de", "year": 2024}
     workspace = ingest(tmp_path / "ws", [row, {"_id": "b", "text": "grün"}]).workspace
     assert run("show", "a", "b", "-w", workspace.folder, "--json").json == {
-        "documents": [row, {"_id": "b", "text": "grün"}]
+        "documents": [row, {"_id": "b", "text": "grün"}],
+        "unknown": [],
     }
     assert json.loads(run("show", "a", "-w", workspace.folder).out) == row
-    run("show", "a", "c", "-w", workspace.folder).fails(1, "no document has the id c")
+    partial = run("show", "a", "c", "-w", workspace.folder)
+    assert (partial.code, json.loads(partial.out)) == (1, row)
+    assert "no document has the id c" in partial.err
+    run("show", "c", "-w", workspace.folder).fails(1, "no document has the id c")
 
 
 def test_a_ranker_or_a_version_is_removed_unless_the_active_stack_uses_it(workspace, run):

@@ -100,7 +100,7 @@ def test_fractions_name_the_command_that_makes_grades(tmp_path, rating):
         ('{"judgmentRatings": [', "truncated|not judgments or queries"),
         ('{"judgmentRatings": {"query": 3}}', "Expected array"),
         ('{"judgmentRatings": [{"query": "a", "ratings": [{"rating": 1}]}]}', "docId"),
-        ('{"querySetQueries": []}', "no judgmentRatings"),
+        ('{"querySetQueries": []}', "judgmentRatings"),
         ('{"judgmentRatings": []}', "no judgments"),
         ('{"_id": "q1", "text": "wolf"}', "looks like"),
     ],

@@ -75,7 +75,7 @@ def test_damaged_lines_are_named(tmp_path, text, problem):
 
 
 def test_a_missing_file_and_other_encodings_are_named(tmp_path):
-    with pytest.raises(InputError, match="No such file"):
+    with pytest.raises(InputError, match="no such file; check the path"):
         read_judgments(tmp_path / "none.jsonl")
     (tmp_path / "latin.jsonl").write_bytes(line(1).encode() + b"\xe9\n")
     with pytest.raises(InputError, match=r"latin.jsonl:2: byte 1 \(0xe9\) is not UTF-8"):

@@ -171,7 +171,7 @@ def test_other_files_are_not_pools(workspace, tmp_path, change, problem):
     (tmp_path / "pool.json").write_text(json.dumps(changed))
     with pytest.raises(InputError, match=problem):
         Pool.load(tmp_path / "pool.json")
-    with pytest.raises(InputError, match="No such file"):
+    with pytest.raises(InputError, match="no such file; check the path"):
         Pool.load(tmp_path / "none.json")
 
 

@@ -396,9 +396,9 @@ def test_impossible_tunings_are_refused():
     with pytest.raises(InputError, match="none of the judged queries has a relevant"):
         tune(table, Qrels([("q1", "d1", 0)]), first_stage="bm25")
     for least in (-0.1, 1.0, math.nan):
-        with pytest.raises(UsageError, match="give a share from 0 to below 1"):
+        with pytest.raises(UsageError, match="from 0 to below 1"):
             tune(table, qrels, first_stage="bm25", least=least)
-    with pytest.raises(UsageError, match="first stage bm25 is not among the signals; add it"):
+    with pytest.raises(UsageError, match="bm25, which is not among the signals; add it"):
         tune(table, qrels, signals=["text", "meta"], first_stage="bm25", least=0.3)
     with pytest.raises(InputError, match="no judged query was scored"):
         tune(table, Qrels([("other", "d1", 1)]), first_stage="bm25")
