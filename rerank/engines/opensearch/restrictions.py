@@ -77,18 +77,21 @@ def restrictions(query: Query, word_fields: Collection[str]) -> list[dict[str, A
 class _Reader:
     """Reads the conditions of one query.
 
-    texts: different texts that every hit matches in word fields.
+    texts:      sets of texts; every hit matches a text of each set in word fields.
+    has_search: whether the query searches for words or vectors.
     """
 
     def __init__(self, word_fields: Collection[str]) -> None:
         self._word_fields = word_fields
-        self.texts: set[str] = set()
+        self.texts: set[frozenset[str]] = set()
+        self.has_search = False
 
     def read(self, query: Any, *, required: bool) -> list[dict[str, Any]]:
         """Return the conditions of a query. required: every hit matches it."""
         if not isinstance(query, Mapping) or len(query) != 1:
             raise InputError("a query must be an object with one name; correct it")
-        ((kind, inner),) = query.items()
+        ((kind, value),) = query.items()
+        inner = value if isinstance(value, Mapping) else {}
         if kind == "match_all":
             return []
         if kind in ("function_score", "script_score") and "min_score" in inner:
@@ -99,13 +102,17 @@ class _Reader:
             return self.read(inner[_INNER[kind]], required=required) if _INNER[kind] in inner else []
         if kind in _ALTERNATIVES:
             always = [inner["filter"]] if "filter" in inner else []
-            return always + self._alternatives(inner.get("queries", []), None)
+            return always + self._alternatives(_listed(inner.get("queries", [])), None, required=required)
         if kind in _JOINED:
             _refuse_conditions(inner, kind)
-            conditions = self.read(inner["query"], required=required) if "query" in inner else []
-            return [dict(query)] if conditions else []
+            reader = _Reader(self._word_fields)
+            conditions = reader.read(inner.get("query", {"match_all": {}}), required=required)
+            self.texts |= reader.texts
+            self.has_search |= reader.has_search
+            return [] if reader.has_search and not conditions else [dict(query)]
         if kind in _VECTORS:
             _refuse_conditions(inner, kind)
+            self.has_search = True
             return []
         return [] if self._is_words(kind, inner, required=required) else [dict(query)]
 
@@ -126,15 +133,23 @@ class _Reader:
             conditions.append({"bool": {"must_not": excluded}})
         minimum = parts.get("minimum_should_match")
         if minimum is not None or not (must or filters):
-            conditions += self._alternatives(_listed(parts.get("should", [])), minimum)
+            is_required = required and minimum not in (0, "0")
+            should = _listed(parts.get("should", []))
+            conditions += self._alternatives(should, minimum, required=is_required)
         return conditions
 
-    def _alternatives(self, queries: Sequence[Any], minimum: Any) -> list[dict[str, Any]]:
+    def _alternatives(
+        self, queries: Sequence[Any], minimum: Any, *, required: bool
+    ) -> list[dict[str, Any]]:
         """Return the condition that ``minimum`` of the queries match (None: one), if they have conditions.
 
-        A query without conditions counts as matched.
+        A query without conditions counts as matched. required: every hit matches ``minimum`` of them.
         """
-        conditions_of_queries = [self.read(query, required=False) for query in queries]
+        readers = [_Reader(self._word_fields) for _ in queries]
+        conditions_of_queries = [
+            reader.read(query, required=required) for reader, query in zip(readers, queries)
+        ]
+        self._add_texts(readers, minimum)
         if minimum is None and not all(conditions_of_queries):
             return []
         if not any(conditions_of_queries):
@@ -145,9 +160,19 @@ class _Reader:
         ]
         return [{"bool": {"should": should, "minimum_should_match": 1 if minimum is None else minimum}}]
 
+    def _add_texts(self, alternatives: Sequence[_Reader], minimum: Any) -> None:
+        """Add the texts of alternatives of which every hit matches ``minimum`` (None: one)."""
+        self.has_search |= any(reader.has_search for reader in alternatives)
+        texts = set[frozenset[str]]().union(*(reader.texts for reader in alternatives))
+        each_needs_several = all(len(reader.texts) > 1 for reader in alternatives)
+        if minimum not in (None, 1, "1") or each_needs_several:
+            self.texts |= texts
+        elif texts:
+            self.texts.add(frozenset[str]().union(*texts))
+
     def _is_words(self, kind: str, inner: Query, *, required: bool) -> bool:
         """Whether a query searches for the words of the user."""
-        if kind in _WORDS_OF_FIELD:
+        if kind in _WORDS_OF_FIELD and len(inner) == 1:
             ((field, value),) = inner.items()
             fields = [field]
             text = value.get("query") if isinstance(value, Mapping) else value
@@ -165,8 +190,9 @@ class _Reader:
                 f'the "{kind}" has operators or names of fields, which may be conditions; write them into a'
                 ' "filter"'
             )
+        self.has_search = True
         if required:
-            self.texts.add(" ".join(text.split()))
+            self.texts.add(frozenset([" ".join(text.split())]))
         return True
 
 

@@ -3,12 +3,12 @@ package rerank.opensearch;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collection;
+import java.util.HashSet;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
 import java.util.Set;
-import java.util.TreeSet;
 import org.opensearch.common.regex.Regex;
 
 /**
@@ -48,8 +48,10 @@ final class Conditions {
     private static final String SIGNS = " \t\n\r\u3000.,;'_";
 
     private final Collection<String> wordFields;
-    /** Different texts that every hit matches in word fields. */
-    private final Set<String> texts = new TreeSet<>();
+    /** Sets of texts: every hit matches a text of each set in word fields. */
+    private final Set<Set<String>> texts = new HashSet<>();
+    /** Whether the query searches for words or vectors. */
+    private boolean hasSearch;
 
     private Conditions(Collection<String> wordFields) {
         this.wordFields = wordFields;
@@ -93,16 +95,21 @@ final class Conditions {
             if (inner.containsKey("filter")) {
                 conditions.add(inner.get("filter"));
             }
-            conditions.addAll(alternatives(listed(inner.get("queries")), null));
+            conditions.addAll(alternatives(listed(inner.get("queries")), null, required));
             return conditions;
         }
         if (JOINED.contains(kind)) {
             refuseConditions(inner, kind);
-            boolean none = inner.containsKey("query") == false || read(inner.get("query"), required).isEmpty();
-            return none ? List.of() : List.of(query);
+            Conditions reader = new Conditions(wordFields);
+            Object joined = inner.containsKey("query") ? inner.get("query") : Map.of("match_all", Map.of());
+            List<Object> conditions = reader.read(joined, required);
+            texts.addAll(reader.texts);
+            hasSearch |= reader.hasSearch;
+            return reader.hasSearch && conditions.isEmpty() ? List.of() : List.of(query);
         }
         if (VECTORS.contains(kind)) {
             refuseConditions(inner, kind);
+            hasSearch = true;
             return List.of();
         }
         return isWords(kind, inner, required) ? List.of() : List.of(query);
@@ -125,18 +132,25 @@ final class Conditions {
         }
         Object minimum = inner.get("minimum_should_match");
         if (minimum != null || must.isEmpty() && filters.isEmpty()) {
-            conditions.addAll(alternatives(listed(inner.get("should")), minimum));
+            boolean isRequired = required && "0".equals(Objects.toString(minimum)) == false;
+            conditions.addAll(alternatives(listed(inner.get("should")), minimum, isRequired));
         }
         return conditions;
     }
 
     /**
      * The condition that {@code minimum} of the queries match (null: one), if they have conditions. A query without conditions
-     * counts as matched.
+     * counts as matched. required: whether every hit matches {@code minimum} of them.
      */
-    private List<Object> alternatives(List<?> queries, Object minimum) {
+    private List<Object> alternatives(List<?> queries, Object minimum, boolean required) {
+        List<Conditions> readers = new ArrayList<>();
         List<List<Object>> conditionsOfQueries = new ArrayList<>();
-        queries.forEach(query -> conditionsOfQueries.add(read(query, false)));
+        for (Object query : queries) {
+            Conditions reader = new Conditions(wordFields);
+            conditionsOfQueries.add(reader.read(query, required));
+            readers.add(reader);
+        }
+        addTexts(readers, minimum);
         boolean all = conditionsOfQueries.stream().noneMatch(List::isEmpty);
         boolean any = conditionsOfQueries.stream().anyMatch(conditions -> conditions.isEmpty() == false);
         if (any == false || minimum == null && all == false) {
@@ -150,6 +164,22 @@ final class Conditions {
         bool.put("should", should);
         bool.put("minimum_should_match", minimum == null ? 1 : minimum);
         return List.of(Map.of("bool", bool));
+    }
+
+    /** Add the texts of alternatives of which every hit matches {@code minimum} (null: one). */
+    private void addTexts(List<Conditions> alternatives, Object minimum) {
+        hasSearch |= alternatives.stream().anyMatch(reader -> reader.hasSearch);
+        Set<Set<String>> all = new HashSet<>();
+        alternatives.forEach(reader -> all.addAll(reader.texts));
+        boolean isOneEnough = minimum == null || "1".equals(Objects.toString(minimum));
+        boolean eachNeedsSeveral = alternatives.stream().allMatch(reader -> reader.texts.size() > 1);
+        if (isOneEnough == false || eachNeedsSeveral) {
+            texts.addAll(all);
+        } else if (all.isEmpty() == false) {
+            Set<String> union = new HashSet<>();
+            all.forEach(union::addAll);
+            texts.add(union);
+        }
     }
 
     /** Whether a query searches for the words of the user. */
@@ -174,8 +204,9 @@ final class Conditions {
         if (kind.endsWith("query_string") && isPlain(text) == false) {
             throw new UnknownException("the " + kind + " has operators or names of fields, which may be conditions");
         }
+        hasSearch = true;
         if (required) {
-            texts.add(String.join(" ", words(text)));
+            texts.add(Set.of(String.join(" ", words(text))));
         }
         return true;
     }
