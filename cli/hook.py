@@ -195,11 +195,11 @@ def status(folder: str, route: str, name: str | None, as_json: bool) -> None:
 
 
 def _show_status(report: Status) -> None:
-    click.echo(f"pipeline {report.pipeline}: {'exists' if report.there else 'missing'}")
+    click.echo(f"pipeline {report.pipeline}: {'exists' if report.exists else 'missing'}")
     for key, value in (report.config or {}).items():
         click.echo(f"  {key}: {value}")
-    if report.of is not None:
-        output.show_weights(report.of)
+    if report.stack is not None:
+        output.show_weights(report.stack)
     click.echo(f"default of: {', '.join(report.default_of) or 'no index'}")
     for node, plugin in report.nodes.items():
         click.echo(f"plugin on {node}: {plugin or 'missing'}")

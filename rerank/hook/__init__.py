@@ -5,8 +5,10 @@ Routes: ``plugin`` (docs/guides/plugin.md) and ``stock`` (docs/guides/plugin.md#
 
 from __future__ import annotations
 
-from rerank.hook.base import Hook, HookOptions, InstallReport, Request, Status
+from rerank.hook.base import Hook
+from rerank.hook.options import HookOptions
 from rerank.hook.plugin import PluginHook
+from rerank.hook.reports import InstallReport, Request, Status
 from rerank.hook.stock import StockHook
 from rerank.hook.trial import SearchTrial, try_search
 from rerank.workspace import Workspace

@@ -1,26 +1,25 @@
-"""The hook of a workspace: options, reports and common steps."""
+"""The hook of a workspace: the steps that all routes have in common."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import fields, replace
 from typing import Any, ClassVar
 
-from msgspec.structs import replace
+import msgspec
 from opensearchpy import exceptions as client_errors
 
 from rerank.engines.opensearch import OpenSearchEngine
-from rerank.engines.opensearch.connection import connect, is_url
+from rerank.engines.opensearch.connection import connect
 from rerank.engines.opensearch.errors import translate_client_errors
 from rerank.engines.opensearch.index import NO_PIPELINE
 from rerank.engines.opensearch.legs import WITH_SCORES, is_hybrid
 from rerank.engines.opensearch.writing import DEFAULT_PIPELINE
 from rerank.errors import EngineError, InputError, RerankError, UsageError
+from rerank.hook.options import HookOptions
 from rerank.hook.readiness import (
     PATIENCE,
     check_service,
@@ -29,7 +28,7 @@ from rerank.hook.readiness import (
     retrieval_problems,
     retrieving_rankers,
 )
-from rerank.results import Report
+from rerank.hook.reports import InstallReport, Request, Status
 from rerank.stack.relevance import check_min_score
 from rerank.stack.stack import Stack
 from rerank.text import count_of, join_names
@@ -39,104 +38,6 @@ STATISTICS = "/_plugins/_rerank_stack/stats"
 """The counters of the plugin on one node."""
 
 _NO_TOKEN = "shows its stack only with its token; give it in RERANK_SERVICE_TOKEN"
-
-
-@dataclass(frozen=True)
-class HookOptions:
-    """The settings of a pipeline.
-
-    service:    URL of the service, as the nodes reach it.
-    stack:      the stack that scores; None: the default.
-    depth:      candidates per search.
-    timeout:    seconds to wait for the service.
-    on_failure: ``first_stage`` or ``error``: answer of a search that cannot be reranked.
-    add_to:     an existing pipeline whose processors are copied into this one.
-    min_score:  smallest probability of relevance of a hit, from 0 to 1; None: no hit is removed.
-    shadow:     score and count, but keep the order.
-    retrieve:   for the route plugin: add documents that the rankers of the stack retrieve; None: if it was
-                tuned with such rankers.
-    words:      fields with the words of users, in which a required match does not restrict added documents.
-    token:      for the route stock; ML Commons encrypts it.
-    id_field:   for the route stock: the field that repeats ``_id``. None: ``id`` in indices of rerank, else
-                ``_id`` (send ``"docvalue_fields": ["_id"]``).
-    """
-
-    service: str
-    stack: str | None = None
-    depth: int = 100
-    timeout: float = 1.0
-    on_failure: str = "first_stage"
-    add_to: str | None = None
-    min_score: float | None = None
-    shadow: bool = False
-    retrieve: bool | None = None
-    words: Sequence[str] = ()
-    token: str = field(default="", repr=False)
-    id_field: str | None = None
-
-    @property
-    def url(self) -> str:
-        """The URL without a slash at the end."""
-        return self.service.rstrip("/")
-
-    def __post_init__(self) -> None:
-        if not is_url(self.service) or set("?#@") & set(self.service):
-            raise UsageError(
-                f"--service {self.service!r}: not a URL like http://a:8765; a token belongs in the keystore"
-            )
-        if not 0.001 <= self.timeout <= 60:
-            raise UsageError(f"--timeout {self.timeout}: give 0.001 to 60 seconds")
-        if self.min_score is not None and not 0 <= self.min_score <= 1:
-            raise UsageError(f"--min-score {self.min_score:g}: give a number from 0 to 1")
-
-
-@dataclass(frozen=True)
-class Request:
-    """A request that changes the cluster. ``<name>``: from an earlier answer."""
-
-    method: str
-    path: str
-    body: Mapping[str, Any] | None = None
-
-    def __str__(self) -> str:
-        return f"{self.method} {self.path}" + (f" {json.dumps(self.body)}" if self.body is not None else "")
-
-
-@dataclass
-class InstallReport(Report):
-    """The requests, sent or planned (``dry_run``)."""
-
-    pipeline: str
-    requests: tuple[Request, ...]
-    warnings: tuple[str, ...] = ()
-    dry_run: bool = False
-
-
-@dataclass
-class Status(Report):
-    """The state of a pipeline and its requirements.
-
-    there:      whether it exists. config: its settings; None if rerank did not make it.
-    problems:   why searches are not reranked as configured.
-    default_of: indices that use it by default. indices: of the workspace.
-    nodes:      node -> plugin version or None.
-    service:    answer to ``/readyz`` or None.
-    statistics: URL of a node -> counters.
-    weights:    ``stack``, ``normalization`` and ``cases``.
-    of:         their stack; None: unknown.
-    """
-
-    pipeline: str
-    there: bool
-    config: dict[str, Any] | None
-    problems: tuple[str, ...]
-    default_of: tuple[str, ...]
-    indices: tuple[str, ...]
-    nodes: dict[str, str | None]
-    service: dict[str, Any] | None
-    statistics: dict[str, dict[str, Any]]
-    weights: dict[str, Any] = field(default_factory=dict)
-    of: Stack | None = field(default=None, repr=False)
 
 
 class Hook(ABC):
@@ -160,7 +61,9 @@ class Hook(ABC):
             raise UsageError(
                 f"{workspace.folder}: the hook needs OpenSearch (`rerank ingest --url URL`, `rerank attach`)"
             )
-        self.workspace, self.engine, self.settings = workspace, engine, engine.settings
+        self.workspace = workspace
+        self.engine = engine
+        self.settings = engine.settings
         self._token = token
         self._servers: dict[str, str] = {}  # node -> version of OpenSearch
         self.name = name or f"rerank-{engine.settings.index}{self.suffix}"
@@ -174,7 +77,7 @@ class Hook(ABC):
         """What to do about nodes without the plugins. servers: their versions of OpenSearch."""
 
     def _complete(self, options: HookOptions, default: bool) -> HookOptions:
-        """The options with this route's defaults. Raises UsageError for options of the other route."""
+        """Return the options with this route's defaults. Raises UsageError for options of the other route."""
         return options
 
     @abstractmethod
@@ -190,16 +93,17 @@ class Hook(ABC):
         """None if rerank did not make the pipeline."""
 
     @abstractmethod
-    def _written(self, options: HookOptions, pipeline: Mapping[str, Any]) -> dict[str, Any]:
+    def _pipeline_body(self, options: HookOptions, pipeline: Mapping[str, Any]) -> dict[str, Any]:
         """The pipeline for these options, with the other processors of an existing one."""
 
-    def _wrong(self, pipeline: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
+    def _pipeline_problems(self, pipeline: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
         """Problems of an installed pipeline."""
-        names = HookOptions.__dataclass_fields__.keys() & config.keys()
+        names = {option.name for option in fields(HookOptions)} & config.keys()
+        settings = {name: config[name] for name in names}
         problems = []
         try:
-            options = HookOptions(config["url"], **{name: config[name] for name in names})
-            if differs(pipeline, self._written(options, pipeline)):
+            options = HookOptions(config["url"], **settings)
+            if differs(pipeline, self._pipeline_body(options, pipeline)):
                 problems.append(f"pipeline {self.name!r} has been changed by hand")
             if options.stack is not None:
                 self._stack(options.stack)
@@ -223,22 +127,26 @@ class Hook(ABC):
         """Node -> plugin version or None."""
         answer = self._ask("GET", "/_nodes/plugins") or {}
         nodes: dict[str, str | None] = {}
-        for about in answer.get("nodes", {}).values():
-            versions = {plugin["name"]: plugin["version"] for plugin in about["plugins"]}
-            nodes[about["name"]] = versions[self.plugins[0]] if set(self.plugins) <= set(versions) else None
-            self._servers[about["name"]] = about["version"]
+        for node in answer.get("nodes", {}).values():
+            versions = {plugin["name"]: plugin["version"] for plugin in node["plugins"]}
+            has_plugins = versions.keys() >= set(self.plugins)
+            nodes[node["name"]] = versions[self.plugins[0]] if has_plugins else None
+            self._servers[node["name"]] = node["version"]
         return nodes
 
-    def _lacking(self, nodes: Mapping[str, str | None]) -> list[str]:
-        """The problem that nodes lack plugins."""
-        lacking = [name for name, version in nodes.items() if version is None]
-        where = f"{', '.join(lacking)} ({len(lacking)} of {count_of(len(nodes), 'node')})"
-        names = " and ".join(self.plugins)
-        servers = sorted({self._servers[name] for name in lacking})
-        return [f"plugin missing on {where}: {names}; {self._remedy(servers)}"] if lacking else []
+    def _missing_plugins(self, nodes: Mapping[str, str | None]) -> list[str]:
+        """Return the problem that nodes lack plugins, or no problem."""
+        without_plugins = [name for name, version in nodes.items() if version is None]
+        if not without_plugins:
+            return []
+        share = f"{len(without_plugins)} of {count_of(len(nodes), 'node')}"
+        plugins = " and ".join(self.plugins)
+        servers = sorted({self._servers[name] for name in without_plugins})
+        remedy = self._remedy(servers)
+        return [f"plugin missing on {', '.join(without_plugins)} ({share}): {plugins}; {remedy}"]
 
     def pipeline(self, name: str | None = None) -> dict[str, Any] | None:
-        """The stored pipeline, or None. name: another one."""
+        """Return a stored pipeline, or None. name: the name of another pipeline; None: of this one."""
         name = name or self.name
         return (self._ask("GET", f"/_search/pipeline/{name}") or {}).get(name)
 
@@ -246,66 +154,80 @@ class Hook(ABC):
         """The pipeline's settings. Raises EngineError if it does not exist, or rerank did not make it."""
         config = self._config(self._own_pipeline() or {})
         if config is None:
-            made = f"`rerank hook install --route {self.route}`"
-            raise EngineError(f"there is no pipeline {self.name!r}; {made} makes it")
+            command = f"`rerank hook install --route {self.route}`"
+            raise EngineError(f"there is no pipeline {self.name!r}; {command} makes it")
         return config
 
     def default_of(self) -> dict[str, str]:
         """Index -> default pipeline."""
         path = f"/_all/_settings/{DEFAULT_PIPELINE}?flat_settings=true&expand_wildcards=all"
         answer = self._ask("GET", path) or {}
-        pipelines = {index: about["settings"].get(DEFAULT_PIPELINE) for index, about in answer.items()}
-        return {index: pipeline for index, pipeline in sorted(pipelines.items()) if pipeline}
+        default_of: dict[str, str] = {}
+        for index in sorted(answer):
+            pipeline = answer[index]["settings"].get(DEFAULT_PIPELINE)
+            if pipeline:
+                default_of[index] = pipeline
+        return default_of
 
     def status(self) -> Status:
         """Check all requirements."""
-        pipeline, nodes, defaults = self.pipeline(), self.nodes(), self.default_of()
+        pipeline = self.pipeline()
+        nodes = self.nodes()
+        default_of = tuple(index for index, name in self.default_of().items() if name == self.name)
         indices = tuple(sorted(self.engine.index.indices()))
         config = None if pipeline is None else self._config(pipeline)
         counters = {url: self._counters(url) for url in self.settings.url}
-        problems = self._lacking(nodes)
-        problems += [
-            f"the node {url} does not answer; start it" for url, found in counters.items() if found is None
-        ]
-        service = None
+        problems = self._missing_plugins(nodes)
+        for url, counts in counters.items():
+            if counts is None:
+                problems.append(f"the node {url} does not answer; start it")
+        service: dict[str, Any] | None = None
+        stack: Stack | None = None
         if pipeline is None:
             problems.append(f"the pipeline {self.name!r} does not exist; install it")
         elif config is None:
             problems.append(f"pipeline {self.name!r} was not made by rerank for the route {self.route}")
         else:
-            problems += self._wrong(pipeline, config)
-            service, wrong = self._check(config["url"], config.get("stack"), int(config.get("depth", 100)))
-            problems += wrong
+            problems += self._pipeline_problems(pipeline, config)
+            depth = int(config.get("depth", 100))
+            service, service_problems = self._check(config["url"], config.get("stack"), depth)
+            problems += service_problems
+            stack = self._readable_stack(config.get("stack"), service)
             problems += field_problems(self.engine, config.get("stack") or (service or {}).get("stack"))
-        default_of = tuple(index for index, default in defaults.items() if default == self.name)
         problems += index_problems(self.workspace, self.engine, indices, default_of)
         problems += self._template_problems()
         if pipeline is None and default_of:
             problems.append(
                 f"{', '.join(default_of)} cannot be searched: the default pipeline does not exist"
             )
-        stack = None if config is None else self._known_stack(config.get("stack"), service)
         if stack is not None and config is not None:
-            if config.get("min_score") is not None:
-                problems += min_score_problems(config["min_score"], stack)
-            if self.adds_documents:
-                problems += retrieval_problems(self.engine, stack, config)
+            problems += self._stack_problems(stack, config)
         return Status(
             pipeline=self.name,
-            there=pipeline is not None,
+            exists=pipeline is not None,
             config=config,
             problems=tuple(problems),
             default_of=default_of,
             indices=indices,
             nodes=nodes,
             service=service,
-            statistics={url: found for url, found in counters.items() if found},
+            statistics={url: counts for url, counts in counters.items() if counts},
             weights={} if stack is None else stack.combiner.summary(),
-            of=stack,
+            stack=stack,
         )
 
+    def _stack_problems(self, stack: Stack, config: Mapping[str, Any]) -> list[str]:
+        """Return why the stack does not fit the settings of the pipeline."""
+        problems: list[str] = []
+        min_score = config.get("min_score")
+        if min_score is not None:
+            problems += min_score_problems(min_score, stack)
+        if self.adds_documents:
+            problems += retrieval_problems(self.engine, stack, config)
+        return problems
+
     def _template_problems(self) -> list[str]:
-        """Stored search templates that name a pipeline, without an effect."""
+        """Return the problems of stored search templates that name a pipeline, without an effect."""
         path = "/_cluster/state/metadata?filter_path=metadata.stored_scripts"
         with suppress(EngineError):  # the user may lack this right
             state = self._ask("GET", path) or {}
@@ -321,7 +243,9 @@ class Hook(ABC):
         return []
 
     def _counters(self, url: str) -> dict[str, Any] | None:
-        settings = replace(self.settings, url=(url,), timeout=min(self.settings.timeout, PATIENCE))
+        settings = msgspec.structs.replace(
+            self.settings, url=(url,), timeout=min(self.settings.timeout, PATIENCE)
+        )
         with translate_client_errors(settings, "looking for the node"), closing(connect(settings)) as client:
             try:
                 answer: dict[str, Any] = client.transport.perform_request("GET", STATISTICS)
@@ -334,20 +258,26 @@ class Hook(ABC):
     def _check(self, url: str, stack: str | None, depth: int) -> tuple[dict[str, Any] | None, list[str]]:
         return check_service(url, self._token, self.workspace.versions(), stack, depth)
 
-    def _ready(self, options: HookOptions, default: bool) -> tuple[list[str], Stack | None]:
-        """Check all requirements; return warnings, and the stack if it is known."""
+    def _preflight(self, options: HookOptions, default: bool) -> tuple[list[str], Stack | None]:
+        """Check all requirements; return warnings, and the stack if it can be read.
+
+        Raises UsageError or InputError for a stack that cannot be used, EngineError if nodes lack a plugin or
+        searches would fail.
+        """
         if options.stack is not None:
             self._stack(options.stack)
-        if wrong := field_problems(self.engine, options.stack):
-            raise UsageError("; ".join(wrong))
-        if lacking := self._lacking(self.nodes()):
-            raise EngineError("; ".join(lacking))
-        about, problems = self._check(options.url, options.stack, options.depth)
-        if default and about is not None and problems:
+        unusable_fields = field_problems(self.engine, options.stack)
+        if unusable_fields:
+            raise UsageError("; ".join(unusable_fields))
+        missing_plugins = self._missing_plugins(self.nodes())
+        if missing_plugins:
+            raise EngineError("; ".join(missing_plugins))
+        service, problems = self._check(options.url, options.stack, options.depth)
+        if default and service is not None and problems:
             raise EngineError(f"{'; '.join(problems)}: searches would fail; nothing was changed")
-        if about is not None and "rankers" not in about:
+        if service is not None and "rankers" not in service:
             problems.insert(0, f"the service at {options.url} was not checked: it {_NO_TOKEN}")
-        stack = self._known_stack(options.stack, about)
+        stack = self._readable_stack(options.stack, service)
         if options.min_score is not None and stack is not None:
             check_min_score(options.min_score, stack.relevance)
         return problems, stack
@@ -376,7 +306,7 @@ class Hook(ABC):
         if problems:
             raise UsageError("; ".join(problems))
         note = f"searches get documents that {join_names(names)} retrieves; --no-retrieve leaves them out"
-        return dataclasses.replace(options, retrieve=True, words=words), [note] if names else []
+        return replace(options, retrieve=True, words=words), [note] if names else []
 
     def install(self, options: HookOptions, *, default: bool = False, dry_run: bool = False) -> InstallReport:
         """Make the pipeline, and delete what an earlier one leaves. default: use it for every search.
@@ -385,7 +315,7 @@ class Hook(ABC):
         pipeline or default; UsageError or InputError for options of the other route and unknown stacks.
         """
         options = self._complete(options, default)
-        warnings, stack = self._ready(options, default)
+        warnings, stack = self._preflight(options, default)
         options, notes = self._with_retrieval(options, stack)
         warnings += notes
         requests = self._requests(options, self._own_pipeline())
@@ -405,18 +335,19 @@ class Hook(ABC):
         return pipeline
 
     def _defaults(self, options: HookOptions) -> list[Request]:
-        requests, defaults = [], self.default_of()
+        requests = []
+        defaults = self.default_of()
         indices = sorted(self.engine.index.indices())
         if not indices:
             raise EngineError(f"{self.settings.where} has no index {self.settings.index!r}")
         for index in indices:
-            other = defaults.get(index)
-            if other not in (None, NO_PIPELINE, self.name, options.add_to):
+            current = defaults.get(index)
+            if current not in (None, NO_PIPELINE, self.name, options.add_to):
                 raise EngineError(
-                    f"index {index!r} already has the default pipeline {other!r}; remove it, or leave out"
+                    f"index {index!r} already has the default pipeline {current!r}; remove it, or leave out"
                     " --default and name the pipeline in searches (?search_pipeline=)"
                 )
-            if other != self.name:
+            if current != self.name:
                 requests.append(Request("PUT", f"/{index}/_settings", {DEFAULT_PIPELINE: self.name}))
         return requests
 
@@ -434,29 +365,35 @@ class Hook(ABC):
         pipeline = self._own_pipeline()
         users = [index for index, default in self.default_of().items() if default == self.name]
         own = self.engine.index.indices()
-        others = [index for index in users if index not in own]
-        if others:
+        foreign = [index for index in users if index not in own]
+        if foreign:
             raise EngineError(
-                f"pipeline {self.name!r} is the default of {', '.join(others)}; change {DEFAULT_PIPELINE}"
+                f"pipeline {self.name!r} is the default of {', '.join(foreign)}; change {DEFAULT_PIPELINE}"
             )
         requests = [Request("PUT", f"/{index}/_settings", {DEFAULT_PIPELINE: None}) for index in users]
         return requests if pipeline is None else [*requests, Request("DELETE", self._path)]
 
     def search(self, body: Mapping[str, Any], size: int, text: str | None = None) -> dict[str, Any]:
-        """Search for ids and scores like any client. text: rerank for these words by the hook."""
-        asked = self.engine.templates.ids_only(body, size)
-        del asked["track_total_hits"]  # stock processors do not rerank a search without a total
+        """Search for ids and scores like any client.
+
+        text: words for which the hook reranks; None: no reranking.
+        """
+        request = self.engine.templates.ids_only(body, size)
+        del request["track_total_hits"]  # stock processors do not rerank a search without a total
         params = {"search_type": self.settings.search_type, "preference": "rerank-hook"}
         if is_hybrid(body):
             params["search_type"] = "query_then_fetch"
         if text is None:
             params |= WITH_SCORES
-        if plain := self._plain_options():
-            asked |= {"_source": True, **plain}  # response processors may read fields
+        plain_options = self._plain_options()
+        if plain_options:
+            request |= {"_source": True, **plain_options}  # response processors may read fields
         if text is not None:
-            asked |= {"search_pipeline": self.name, **self._search_options(text)}
+            request |= {"search_pipeline": self.name, **self._search_options(text)}
         with translate_client_errors(self.settings, "searching"):
-            answer: dict[str, Any] = self._client.search(index=self.settings.index, body=asked, params=params)
+            answer: dict[str, Any] = self._client.search(
+                index=self.settings.index, body=request, params=params
+            )
         return answer
 
     def _stack(self, text: str) -> Stack:
@@ -464,8 +401,11 @@ class Hook(ABC):
             raise UsageError(f"--stack {text}: a pipeline takes signals; `rerank serve --stack` takes a file")
         return self.workspace.stack(text)
 
-    def _known_stack(self, text: str | None, service: Mapping[str, Any] | None) -> Stack | None:
-        """The stack of a text, else of the service, if it can be read. service: its answer to ``/readyz``."""
+    def _readable_stack(self, text: str | None, service: Mapping[str, Any] | None) -> Stack | None:
+        """Return the stack that a text names, or else the stack of the service, if it can be read.
+
+        service: its answer to ``/readyz``.
+        """
         with suppress(RerankError):
             if text is not None:
                 return self._stack(text)
@@ -478,7 +418,7 @@ class Hook(ABC):
         if config.get("stack") is not None:
             return self._stack(str(config["stack"]))
         service, problems = self._check(config["url"], None, 1)
-        stack = self._known_stack(None, service)
+        stack = self._readable_stack(None, service)
         if stack is None:
             reason = problems[0] if service is None else f"the service {_NO_TOKEN}"
             raise EngineError(f"the pipeline uses the stack of the service, but {reason}")
@@ -489,7 +429,7 @@ class Hook(ABC):
             self._ask(request.method, request.path, request.body)
 
     def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
-        """None for status 404, except for PUT."""
+        """Return the answer of the cluster; None for status 404, except for PUT."""
         with translate_client_errors(self.settings, f"{method} {path}"):
             try:
                 answer: dict[str, Any] = self._client.transport.perform_request(method, path, body=body)
@@ -501,7 +441,7 @@ class Hook(ABC):
 
 
 def min_score_problems(min_score: float, stack: Stack) -> list[str]:
-    """Return why a stack removes no hits of a small probability."""
+    """Return why the pipeline cannot remove the hits of a stack with a small probability."""
     try:
         check_min_score(min_score, stack.relevance)
     except UsageError as error:
@@ -509,6 +449,6 @@ def min_score_problems(min_score: float, stack: Stack) -> list[str]:
     return []
 
 
-def differs(pipeline: Mapping[str, Any] | None, written: Mapping[str, Any]) -> bool:
-    """Whether a pipeline is missing or different."""
-    return pipeline is None or any(pipeline.get(part) != value for part, value in written.items())
+def differs(pipeline: Mapping[str, Any] | None, body: Mapping[str, Any]) -> bool:
+    """Whether a pipeline is missing, or a part of it differs from the body to write."""
+    return pipeline is None or any(pipeline.get(part) != value for part, value in body.items())

@@ -10,12 +10,14 @@ from typing import Any
 from rerank import __version__
 from rerank.engines.opensearch.templates import PROCESSOR, other_processors
 from rerank.errors import EngineError, UsageError
-from rerank.hook.base import Hook, HookOptions, Request, differs
+from rerank.hook.base import Hook, differs
+from rerank.hook.options import HookOptions
+from rerank.hook.reports import Request
 
 PLUGIN = "rerank"
 """Name of the plugin on a node."""
 
-KEPT = (
+PRESERVED = (
     "stacks",
     "raw_values",
     "fetch",
@@ -31,7 +33,7 @@ ALLOWED = "plugins.rerank_stack.allowed_urls"
 
 
 def body(options: HookOptions) -> dict[str, Any]:
-    """The pipeline.
+    """Return the pipeline for these options.
 
     >>> body(HookOptions("http://127.0.0.1:8765", depth=50))["response_processors"]
     [{'rerank_stack': {}}]
@@ -55,17 +57,23 @@ def body(options: HookOptions) -> dict[str, Any]:
     return {"request_processors": [{PROCESSOR: config}], "response_processors": [{PROCESSOR: {}}]}
 
 
-def merged(written: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
-    """Combine pipelines. Our processors are next to the search: last before it, first after it.
+def merged(own: Mapping[str, Any], existing: Mapping[str, Any]) -> dict[str, Any]:
+    """Return our pipeline with the other processors of an existing one.
+
+    Our processors are next to the search: last before it, first after it.
 
     >>> merged({"request_processors": [{"rerank_stack": {}}]}, {"request_processors": [{"filter_query": {}}]})
     {'request_processors': [{'filter_query': {}}, {'rerank_stack': {}}]}
     """
-    kept = other_processors(others)
-    result = {part: processors for part, processors in kept.items() if processors and part not in written}
-    for part, ours in written.items():
-        before = kept.get(part, [])
-        result[part] = [*before, *ours] if part == "request_processors" else [*ours, *before]
+    processors_by_phase = other_processors(existing)
+    result: dict[str, Any] = {}
+    for phase, processors in processors_by_phase.items():
+        if processors and phase not in own:
+            result[phase] = processors
+    for phase, own_processors in own.items():
+        processors = processors_by_phase.get(phase, [])
+        is_before_search = phase == "request_processors"
+        result[phase] = [*processors, *own_processors] if is_before_search else [*own_processors, *processors]
     return result
 
 
@@ -84,52 +92,53 @@ class PluginHook(Hook):
         )
 
     def _requests(self, options: HookOptions, pipeline: Mapping[str, Any] | None) -> list[Request]:
-        if barred := self._barred(options.url):
-            raise EngineError("; ".join(barred))
-        other = pipeline
-        if options.add_to is not None and (other := self.pipeline(options.add_to)) is None:
+        url_problems = self._url_problems(options.url)
+        if url_problems:
+            raise EngineError("; ".join(url_problems))
+        existing = pipeline if options.add_to is None else self.pipeline(options.add_to)
+        if options.add_to is not None and existing is None:
             raise UsageError(
                 f"--add-to {options.add_to}: this search pipeline does not exist; correct the name"
             )
-        written = self._written(options, other or {})
-        return [Request("PUT", self._path, written)] if differs(pipeline, written) else []
+        new = self._pipeline_body(options, existing or {})
+        return [Request("PUT", self._path, new)] if differs(pipeline, new) else []
 
-    def _barred(self, url: str) -> list[str]:
-        """Why nodes would not call the service."""
+    def _url_problems(self, url: str) -> list[str]:
+        """Return why nodes would not call the service."""
         answer = self._ask("GET", "/_nodes/settings?flat_settings=true")
         problems = []
-        for about in (answer or {}).get("nodes", {}).values():
-            setting = about.get("settings", {}).get(ALLOWED, [])
+        for node in (answer or {}).get("nodes", {}).values():
+            setting = node.get("settings", {}).get(ALLOWED, [])
             allowed = setting.split(",") if isinstance(setting, str) else setting
             if not is_allowed(url, allowed):
                 problems.append(
-                    f"node {about['name']} may not call {url}: write {ALLOWED}:"
+                    f"node {node['name']} may not call {url}: write {ALLOWED}:"
                     f" {json.dumps([*allowed, url])} into its opensearch.yml and restart it"
                 )
         return problems
 
     def _config(self, pipeline: Mapping[str, Any]) -> dict[str, Any] | None:
-        phases = (pipeline.get(part) or [] for part in ("request_processors", "response_processors"))
-        request, response = ([one[PROCESSOR] for one in phase if PROCESSOR in one] for phase in phases)
-        if len(request) != 1 or len(response) > 1 or "url" not in request[0]:
+        request_settings = _processor_settings(pipeline, "request_processors")
+        response_settings = _processor_settings(pipeline, "response_processors")
+        if len(request_settings) != 1 or len(response_settings) > 1 or "url" not in request_settings[0]:
             return None
-        config = dict(request[0])
+        config = dict(request_settings[0])
         if "timeout" in config:
             config["timeout"] = float(config["timeout"]) / 1000
         if "min_score" in config:
             config["min_score"] = float(config["min_score"])  # OpenSearch also accepts a text
         return config
 
-    def _wrong(self, pipeline: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
-        return self._barred(str(config["url"])) + super()._wrong(pipeline, config)
+    def _pipeline_problems(self, pipeline: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
+        return self._url_problems(str(config["url"])) + super()._pipeline_problems(pipeline, config)
 
-    def _written(self, options: HookOptions, pipeline: Mapping[str, Any]) -> dict[str, Any]:
-        written = body(options)
-        config = written["request_processors"][0][PROCESSOR]
+    def _pipeline_body(self, options: HookOptions, pipeline: Mapping[str, Any]) -> dict[str, Any]:
+        own = body(options)
+        config = own["request_processors"][0][PROCESSOR]
         for name, value in (self._config(pipeline) or {}).items():
-            if name in KEPT:
+            if name in PRESERVED:
                 config[name] = value
-        return merged(written, pipeline)
+        return merged(own, pipeline)
 
     def _search_options(self, text: str) -> dict[str, Any]:
         return {"ext": {PROCESSOR: {"query": text, "explain": True}}}
@@ -141,8 +150,14 @@ class PluginHook(Hook):
 
     def outcome(self, answer: Mapping[str, Any], text: str) -> tuple[str, str | None]:
         """The outcome of a search, and its reason."""
-        about = answer.get("ext", {}).get(PROCESSOR, {})
-        return str(about.get("outcome", "unknown")), about.get("reason")
+        explanation = answer.get("ext", {}).get(PROCESSOR, {})
+        return str(explanation.get("outcome", "unknown")), explanation.get("reason")
+
+
+def _processor_settings(pipeline: Mapping[str, Any], phase: str) -> list[Mapping[str, Any]]:
+    """Return the settings of rerank's processors in a phase of a pipeline."""
+    processors = pipeline.get(phase) or []
+    return [processor[PROCESSOR] for processor in processors if PROCESSOR in processor]
 
 
 def is_allowed(url: str, allowed: Sequence[str]) -> bool:
@@ -151,5 +166,9 @@ def is_allowed(url: str, allowed: Sequence[str]) -> bool:
     >>> is_allowed("http://a:8765", ["http://a:*/"]), is_allowed("http://ab:8765", ["http://a:*"])
     (True, False)
     """
-    patterns = (re.escape(one.strip().rstrip("/")) for one in allowed)
-    return any(re.fullmatch(re.sub(r":\\\*$", r":\\d+", pattern), url) for pattern in patterns)
+    for allowed_url in allowed:
+        pattern = re.escape(allowed_url.strip().rstrip("/"))
+        with_any_port = re.sub(r":\\\*$", r":\\d+", pattern)
+        if re.fullmatch(with_any_port, url):
+            return True
+    return False

@@ -19,7 +19,9 @@ from rerank.engines.opensearch.errors import root_cause
 from rerank.engines.opensearch.index import NO_PIPELINE
 from rerank.errors import EngineError, UsageError
 from rerank.files import parse_json
-from rerank.hook.base import Hook, HookOptions, Request
+from rerank.hook.base import Hook
+from rerank.hook.options import HookOptions
+from rerank.hook.reports import Request
 
 ENDPOINT = "/v1/rerank_ids"
 """The endpoint that scores documents of the engine by their ids."""
@@ -48,8 +50,14 @@ def settings(options: HookOptions) -> dict[str, Any]:
     """
     if options.shadow or options.add_to or options.min_score is not None:
         raise UsageError("--shadow, --add-to and --min-score are for the route plugin")
-    given = {name: getattr(options, name) for name in ("stack", "depth", "on_failure", "id_field")}
-    return {"url": options.url, **given, "timeout": math.ceil(options.timeout)}
+    return {
+        "url": options.url,
+        "stack": options.stack,
+        "depth": options.depth,
+        "on_failure": options.on_failure,
+        "id_field": options.id_field,
+        "timeout": math.ceil(options.timeout),
+    }
 
 
 def connector(name: str, options: HookOptions) -> dict[str, Any]:
@@ -112,10 +120,15 @@ class StockHook(Hook):
         return "OpenSearch's full distribution has them"
 
     def _requests(self, options: HookOptions, pipeline: Mapping[str, Any] | None) -> list[Request]:
-        about = {"name": self.name, "description": MADE, "function_name": "remote"}
+        model = {
+            "name": self.name,
+            "description": MADE,
+            "function_name": "remote",
+            "connector_id": "<connector>",
+        }
         return [
             Request("POST", f"{_ML}/connectors/_create", connector(self.name, options)),
-            Request("POST", f"{_ML}/models/_register?deploy=true", {**about, "connector_id": "<connector>"}),
+            Request("POST", f"{_ML}/models/_register?deploy=true", model),
             Request("PUT", self._path, body(options, "<model>")),
             *self._deletions("models", "connectors"),
         ]
@@ -135,10 +148,10 @@ class StockHook(Hook):
         if options.retrieve:
             raise UsageError("--retrieve is for the route plugin; the route stock only reranks hits")
         settings(options)
-        most = self.engine.index.shape(fresh=True).window
-        if options.depth > most:
+        window = self.engine.index.shape(fresh=True).window
+        if options.depth > window:
             raise UsageError(
-                f"--depth {options.depth}: index.max_result_window is {most}; choose a smaller depth"
+                f"--depth {options.depth}: index.max_result_window is {window}; choose a smaller depth"
             )
         self._token = options.token or self._token
         return replace(options, id_field=options.id_field or self._id_field)
@@ -148,20 +161,20 @@ class StockHook(Hook):
         return "_id" if self.engine.layout.attached else "id"
 
     def _send(self, requests: Sequence[Request]) -> None:
-        known = {"<token>": self._token}
+        values = {"<token>": self._token}
         for request in requests:
             if request.method == "DELETE":
                 self._delete(request.path)
                 continue
             try:
-                answer = self._ask(request.method, request.path, _filled(request.body, known)) or {}
+                answer = self._ask(request.method, request.path, _filled(request.body, values)) or {}
             except EngineError as error:
                 raise EngineError(f"{error}; {_SETTINGS}") from error
             if "connector_id" in answer:
-                known["<connector>"] = str(answer["connector_id"])
+                values["<connector>"] = str(answer["connector_id"])
             if "model_id" in answer:
-                known["<model>"] = str(answer["model_id"])
-                self._wait(known["<model>"])
+                values["<model>"] = str(answer["model_id"])
+                self._wait(values["<model>"])
 
     def _delete(self, path: str) -> None:
         """Delete a resource; retry while in use."""
@@ -178,7 +191,8 @@ class StockHook(Hook):
                 time.sleep(_PAUSE)
 
     def _wait(self, model: str) -> None:
-        give_up, state = time.monotonic() + _PATIENCE, ""
+        give_up = time.monotonic() + _PATIENCE
+        state = ""
         while state not in ("DEPLOYED", "DEPLOY_FAILED") and time.monotonic() < give_up:
             time.sleep(_PAUSE)
             state = str((self._ask("GET", f"{_ML}/models/{model}") or {}).get("model_state"))
@@ -187,37 +201,41 @@ class StockHook(Hook):
 
     def _deletions(self, *kinds: str) -> list[Request]:
         """Delete all resources of this hook, also of interrupted installations."""
-        if self._lacking(self.nodes()):
+        if self._missing_plugins(self.nodes()):
             return []
-        made: dict[str, list[str]] = {"connectors": []}
+        ids: dict[str, list[str]] = {"connectors": []}
         for kind in ("connectors", "models", "model_groups"):
             answer = self._ask("POST", f"{_ML}/{kind}/_search", {"query": {"match_all": {}}, "size": 1000})
-            made[kind] = [
-                hit["_id"]
-                for hit in (answer or {}).get("hits", {}).get("hits", ())
-                if (about := hit["_source"]).get("connector_id") in made["connectors"]
-                or (about.get("description"), about.get("name")) == (MADE, self.name)
-            ]
-        return [Request("DELETE", f"{_ML}/{kind}/{id}") for kind in kinds for id in sorted(made[kind])]
+            hits = (answer or {}).get("hits", {}).get("hits", ())
+            ids[kind] = sorted(hit["_id"] for hit in hits if self._is_own(hit["_source"], ids["connectors"]))
+        requests: list[Request] = []
+        for kind in kinds:
+            requests += [Request("DELETE", f"{_ML}/{kind}/{id}") for id in ids[kind]]
+        return requests
+
+    def _is_own(self, resource: Mapping[str, Any], connectors: Sequence[str]) -> bool:
+        """Whether this hook made a resource of ML Commons. connectors: the ids of its connectors."""
+        has_own_name = (resource.get("description"), resource.get("name")) == (MADE, self.name)
+        return has_own_name or resource.get("connector_id") in connectors
 
     def _config(self, pipeline: Mapping[str, Any]) -> dict[str, Any] | None:
-        made, _, given = str(pipeline.get("description")).partition(": ")
-        if made != MADE:
+        maker, _, settings_json = str(pipeline.get("description")).partition(": ")
+        if maker != MADE:
             return None
         try:
-            config: dict[str, Any] = parse_json(given)
-            about = self._ask("GET", f"{_ML}/models/{_model(pipeline)}") or {}
-            return {"url": config.pop("url"), **config, "state": str(about.get("model_state", "missing"))}
+            config: dict[str, Any] = parse_json(settings_json)
+            model = self._ask("GET", f"{_ML}/models/{_model(pipeline)}") or {}
+            return {"url": config.pop("url"), **config, "state": str(model.get("model_state", "missing"))}
         except (KeyError, IndexError, TypeError, ValueError, AttributeError):  # changed by another user
             return None
 
-    def _written(self, options: HookOptions, pipeline: Mapping[str, Any]) -> dict[str, Any]:
+    def _pipeline_body(self, options: HookOptions, pipeline: Mapping[str, Any]) -> dict[str, Any]:
         return body(options, _model(pipeline))
 
-    def _wrong(self, pipeline: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
+    def _pipeline_problems(self, pipeline: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
         if config["state"] != "DEPLOYED":
             return [f"the model of pipeline {self.name!r} is {config['state'].lower()}; install it again"]
-        problems = super()._wrong(pipeline, config) + self._call_problems()
+        problems = super()._pipeline_problems(pipeline, config) + self._call_problems()
         if self.name in self.default_of().values():
             problems.append(
                 f"pipeline {self.name!r} is a default pipeline: searches without words for reranking keep"
@@ -228,13 +246,13 @@ class StockHook(Hook):
     def _predict(self, model: str, text: str = "words", ids: Sequence[str] = ()) -> str | None:
         """Test the model; return the problem or None."""
         if not ids:
-            found = self.search({"query": {"match_all": {}}, "search_pipeline": NO_PIPELINE}, 1)
-            ids = [hit["_id"] for hit in found["hits"]["hits"]]
+            answer = self.search({"query": {"match_all": {}}, "search_pipeline": NO_PIPELINE}, 1)
+            ids = [hit["_id"] for hit in answer["hits"]["hits"]]
         if not ids:
             return None
-        sent = {"parameters": {"query": text, "documents": list(ids)}}
+        call = {"parameters": {"query": text, "documents": list(ids)}}
         try:
-            self._client.transport.perform_request("POST", f"{_ML}/models/{model}/_predict", body=sent)
+            self._client.transport.perform_request("POST", f"{_ML}/models/{model}/_predict", body=call)
         except client_errors.NotFoundError:
             return "the model is missing"
         except client_errors.TransportError as error:

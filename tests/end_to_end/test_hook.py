@@ -330,7 +330,7 @@ def test_a_service_that_does_not_fit_is_not_made_the_default(cluster, service, r
 
 def test_status_reports_the_configuration_and_changes_by_hand(installed, cluster, service, run, plugged):
     status = hook_status(run, cluster)
-    assert (status["there"], status["problems"]) == (True, [])
+    assert (status["exists"], status["problems"]) == (True, [])
     assert status["default_of"] == status["indices"] == [installed]
     assert list(status["nodes"].values()) == ["0.1.0"]
     assert status["service"]["ready"] is True

@@ -175,7 +175,7 @@ def test_install_repeat_status_test_and_remove(cluster, service, token, run, ml_
 
     status = hook_status(run, cluster, "--route", "stock")
     assert status["problems"] == []
-    assert (status["there"], status["default_of"]) == (True, [])
+    assert (status["exists"], status["default_of"]) == (True, [])
     config = status["config"]
     assert (config["url"], config["stack"], config["depth"]) == (service.url, STACK, 50)
     assert (config["timeout"], config["id_field"], config["state"]) == (20.0, "id", "DEPLOYED")
@@ -191,7 +191,7 @@ def test_install_repeat_status_test_and_remove(cluster, service, token, run, ml_
     assert_no_parts_remain(ml_node)
     assert run("hook", "remove", "--route", "stock", "-w", cluster).out == "nothing to change\n"
     status = hook_status(run, cluster, "--route", "stock")
-    assert (status["there"], len(status["problems"])) == (False, 1)
+    assert (status["exists"], len(status["problems"])) == (False, 1)
     run("hook", "test", text, "--route", "stock", "-w", cluster).fails(1, "--route stock")
 
 
