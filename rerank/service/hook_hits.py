@@ -31,22 +31,26 @@ class HookHits:
     """
 
     def __init__(self, engine: Engine, call: HookCall) -> None:
-        self._engine, self._locations = engine, call.places
-        self._uuids, n = call.body.places.uuids, len(call.ids)
+        self._engine = engine
+        self._locations = call.places
+        self._uuids = call.body.places.uuids
+        count = len(call.ids)
         index = np.array(call.body.places.index, np.int64)
-        if len(index) not in (0, n) or (len(index) and index.max() >= len(self._uuids)):
-            raise UsageError(f"{n} ids came with {len(index)} positions in uuids; send one for each")
-        self._index = index if len(index) else np.zeros(n, np.int64)
+        if len(index) not in (0, count) or (len(index) and index.max() >= len(self._uuids)):
+            raise UsageError(f"{count} ids came with {len(index)} positions in uuids; send one for each")
+        self._index = index if len(index) else np.zeros(count, np.int64)
         source = self._source = engine.hook_source()
-        own = source.owned(self._uuids) if self._uuids and source is not None else [True]
-        self.ours = np.ones(n, np.bool_) if all(own) else np.array(own, np.bool_)[self._index]
+        self.ours = np.ones(count, np.bool_)
+        if self._uuids and source is not None:
+            self.ours = np.array(source.owned(self._uuids), np.bool_)[self._index]
         self._files: Any = source.files if source is not None else None
         self.sidecar = self._files is not None
         self.locatable = source is not None
         self.attached = self.sidecar and call.places is not None
-        placeholders = (f"\0{i:06}" for i in range(n))  # other indices can have the same ids
-        self.ids = [id if ours else other for id, ours, other in zip(call.ids, self.ours, placeholders)]
-        self.repeated = len(set(self.ids)) < n
+        self.ids = list(call.ids)
+        for position in np.flatnonzero(~self.ours).tolist():  # other indices can have the same ids
+            self.ids[position] = f"\0{position:06}"
+        self.repeated = len(set(self.ids)) < count
         self._unnamed = set() if call.body.ids else set(np.flatnonzero(self.ours).tolist())
         self._categories: dict[str, Sequence[str]] = {}
         self._stored_ids: dict[int, str] = {}  # position -> id
@@ -75,19 +79,25 @@ class HookHits:
         """(n,) row of each hit in the feature files; -1: none."""
         assert self._locations is not None
         rows = np.full(len(self.ids), -1, np.int64)
-        for i, uuid in enumerate(self._uuids):
-            where = np.flatnonzero(self._index == i)
-            rows[where], ids = self._files.find(uuid, *(part[where] for part in self._locations))
-            self._stored_ids.update({place: id for place, id in zip(where.tolist(), ids) if id})
+        for index, uuid in enumerate(self._uuids):
+            positions = np.flatnonzero(self._index == index)
+            locations = (values[positions] for values in self._locations)
+            rows[positions], ids = self._files.find(uuid, *locations)
+            self._stored_ids.update((position, id) for position, id in zip(positions.tolist(), ids) if id)
         moved = np.flatnonzero((rows < 0) & self.ours)  # written since the encoding; the text may be the same
-        if len(moved):
-            documents = zip(moved.tolist(), self.documents(moved.tolist()))
-            found = {i: document for i, document in documents if document is not None}
-            if found:
-                rows[[*found]] = self._files.of_texts([*found.values()])
-                self._stored_ids.update({i: document.id for i, document in found.items()})
+        documents = self._documents_by_position(moved.tolist())
+        if documents:
+            rows[[*documents]] = self._files.of_texts([*documents.values()])
+            self._stored_ids.update((position, document.id) for position, document in documents.items())
         self.repeated |= len(set(self._stored_ids.values())) < len(self._stored_ids)
         return rows
+
+    def _documents_by_position(self, positions: Sequence[int]) -> dict[int, Document]:
+        """Read the documents of these hits, without deleted ones."""
+        if not positions:
+            return {}
+        documents = zip(positions, self.documents(positions))
+        return {position: document for position, document in documents if document is not None}
 
     def features(self, name: str, version: str) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """Stored features, and (n,) bool: missing."""
@@ -100,34 +110,35 @@ class HookHits:
             return self._categories
         depth = min(FEEDBACK_DEPTH, len(scores))
         last = np.partition(scores, -depth)[-depth]
-        where = np.flatnonzero((scores >= last) & (self.rows >= 0))
-        found = self._files.categories(self.rows[where])
-        return {self.ids[i]: categories for i, categories in zip(where.tolist(), found)}
+        positions = np.flatnonzero((scores >= last) & (self.rows >= 0))
+        categories_of_hits = self._files.categories(self.rows[positions])
+        ids = [self.ids[position] for position in positions.tolist()]
+        return dict(zip(ids, categories_of_hits))
 
     def documents(self, positions: Sequence[int]) -> list[Document | None]:
         """The stored documents of these hits; None if deleted."""
-        which = list(positions)
         if self._source is None or self._locations is None:
-            return list(self._engine.get([self.ids[i] for i in which]))
+            return list(self._engine.get([self.ids[position] for position in positions]))
         shards, seq_nos, _ = self._locations
-        locations = zip(*(part[which].tolist() for part in (self._index, shards, seq_nos)))
-        return self._source.documents_at(
-            [(self._uuids[index], shard, seq_no) for index, shard, seq_no in locations]
-        )
+        locations: list[tuple[str, int, int]] = []
+        for position in positions:
+            uuid = self._uuids[int(self._index[position])]
+            locations.append((uuid, int(shards[position]), int(seq_nos[position])))
+        return self._source.documents_at(locations)
 
     def find_ids(self) -> None:
         """Find the ids of hits without an id; a hit without a document keeps its placeholder."""
-        where = sorted(self._unnamed)
-        if where and self.attached:
+        unnamed = sorted(self._unnamed)
+        if unnamed and self.attached:
             _ = self.rows  # stores the ids
-        elif where:
-            documents = zip(where, self.documents(where))
-            self._stored_ids.update({i: document.id for i, document in documents if document is not None})
-        known = set(self.ids)
-        for i in where:
-            id = self._stored_ids.get(i)
-            if id in known:
+        else:
+            documents = self._documents_by_position(unnamed)
+            self._stored_ids.update((position, document.id) for position, document in documents.items())
+        used_ids = set(self.ids)
+        for position in unnamed:
+            id = self._stored_ids.get(position)
+            if id in used_ids:
                 self.repeated = True
             elif id is not None:
-                self.ids[i] = id
-                known.add(id)
+                self.ids[position] = id
+                used_ids.add(id)
