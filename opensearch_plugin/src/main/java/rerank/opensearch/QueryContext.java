@@ -9,11 +9,8 @@ import java.util.Map;
 import java.util.Properties;
 import org.opensearch.common.io.PathUtils;
 import org.opensearch.common.settings.Settings;
-import org.opensearch.common.xcontent.XContentHelper;
-import org.opensearch.common.xcontent.json.JsonXContent;
-import org.opensearch.core.common.bytes.BytesReference;
-import org.opensearch.core.common.io.stream.StreamOutput;
-import org.opensearch.core.xcontent.*;
+import org.opensearch.core.xcontent.XContentBuilder;
+import org.opensearch.core.xcontent.XContentParser;
 import org.opensearch.env.Environment;
 import org.opensearch.search.SearchExtBuilder;
 import org.opensearch.search.builder.SearchSourceBuilder;
@@ -22,14 +19,13 @@ import org.opensearch.search.builder.SearchSourceBuilder;
  * {@code ext.rerank.query_context.query_text}: the words of a search, as the processor {@code rerank} of neural-search reads
  * them. Only one plugin of a node can read {@code ext.rerank}; this class reads it on nodes without neural-search.
  */
-final class QueryContext extends SearchExtBuilder {
+final class QueryContext extends MapExt {
     static final String NAME = "rerank";
     private static final String NEURAL_SEARCH = "opensearch-neural-search";
     private static final String DESCRIPTOR = "plugin-descriptor.properties";
-    private final Map<String, Object> values;
 
     QueryContext(Map<String, Object> values) {
-        this.values = values;
+        super(values);
     }
 
     static QueryContext parse(XContentParser parser) throws IOException {
@@ -64,7 +60,7 @@ final class QueryContext extends SearchExtBuilder {
     /** The words, or null. */
     static String text(SearchSourceBuilder source) {
         for (SearchExtBuilder ext : source.ext()) {
-            if (ext.getWriteableName().equals(NAME) && map(ext).get("query_context") instanceof Map<?, ?> context
+            if (ext.getWriteableName().equals(NAME) && asMap(ext).get("query_context") instanceof Map<?, ?> context
                     && context.get("query_text") instanceof String text) {
                 return text;
             }
@@ -72,24 +68,9 @@ final class QueryContext extends SearchExtBuilder {
         return null;
     }
 
-    /** The JSON of an option: the classes of neural-search are not visible here. */
-    private static Map<String, Object> map(SearchExtBuilder ext) {
-        try (XContentBuilder json = JsonXContent.contentBuilder()) {
-            ext.toXContent(json.startObject(), ToXContent.EMPTY_PARAMS);
-            return XContentHelper.convertToMap(BytesReference.bytes(json.endObject()), false, MediaTypeRegistry.JSON).v2();
-        } catch (IOException e) {
-            throw new IllegalArgumentException("ext.rerank cannot be read", e);
-        }
-    }
-
     @Override
     public String getWriteableName() {
         return NAME;
-    }
-
-    @Override
-    public void writeTo(StreamOutput out) throws IOException {
-        out.writeMap(values);
     }
 
     /** As neural-search writes it, without the name. */
@@ -99,15 +80,5 @@ final class QueryContext extends SearchExtBuilder {
             builder.field(value.getKey(), value.getValue());
         }
         return builder;
-    }
-
-    @Override
-    public boolean equals(Object other) {
-        return other instanceof QueryContext context && context.values.equals(values);
-    }
-
-    @Override
-    public int hashCode() {
-        return values.hashCode();
     }
 }

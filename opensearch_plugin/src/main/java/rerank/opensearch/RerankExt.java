@@ -4,26 +4,19 @@ import java.io.IOException;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
-import org.opensearch.common.xcontent.XContentHelper;
-import org.opensearch.common.xcontent.json.JsonXContent;
-import org.opensearch.core.common.bytes.BytesReference;
-import org.opensearch.core.common.io.stream.StreamOutput;
-import org.opensearch.core.xcontent.MediaTypeRegistry;
-import org.opensearch.core.xcontent.ToXContent;
 import org.opensearch.core.xcontent.XContentBuilder;
 import org.opensearch.core.xcontent.XContentParser;
 import org.opensearch.search.SearchExtBuilder;
 import org.opensearch.search.builder.SearchSourceBuilder;
 
 /** {@code ext.rerank_stack}: options in a request, the outcome in a response. */
-final class RerankExt extends SearchExtBuilder {
+final class RerankExt extends MapExt {
     private static final String UBI = "ubi";
     private static final List<String> IDS = List.of("client_id", "query_id");
     static final int LONGEST_QUERY = 100_000; // characters
-    final Map<String, Object> values;
 
     RerankExt(Map<String, Object> values) {
-        this.values = values;
+        super(values);
     }
 
     static RerankExt parse(XContentParser parser) throws IOException {
@@ -66,7 +59,7 @@ final class RerankExt extends SearchExtBuilder {
         if (text != null) {
             values.put("query", text);
         }
-        source.ext().stream().filter(RerankExt::isUbi).map(RerankExt::asMap).forEach(ubi -> IDS.stream()
+        source.ext().stream().filter(RerankExt::isUbi).map(MapExt::asMap).forEach(ubi -> IDS.stream()
             .filter(name -> text(ubi.get(name), Protocol.LONGEST_CATEGORY)).forEach(name -> values.put(name, ubi.get(name))));
         source.ext().forEach(ext -> values.putAll(ext instanceof RerankExt ours ? ours.values : Map.of()));
         source.ext(source.ext().stream().filter(ext -> (ext instanceof RerankExt || ext instanceof QueryContext) == false).toList());
@@ -76,16 +69,6 @@ final class RerankExt extends SearchExtBuilder {
     /** Whether it is the ext of User Behavior Insights, whose plugin may have another version, or be missing. */
     static boolean isUbi(SearchExtBuilder ext) {
         return ext.getWriteableName().equals(UBI);
-    }
-
-    private static Map<?, ?> asMap(SearchExtBuilder ext) {
-        try (XContentBuilder json = JsonXContent.contentBuilder()) {
-            ext.toXContent(json.startObject(), ToXContent.EMPTY_PARAMS);
-            Map<String, Object> map = XContentHelper.convertToMap(BytesReference.bytes(json.endObject()), false, MediaTypeRegistry.JSON).v2();
-            return map.get(UBI) instanceof Map<?, ?> named ? named : map; // with or without its name
-        } catch (IOException | RuntimeException e) {
-            return Map.of();
-        }
     }
 
     String text(String name) {
@@ -102,22 +85,7 @@ final class RerankExt extends SearchExtBuilder {
     }
 
     @Override
-    public void writeTo(StreamOutput out) throws IOException {
-        out.writeMap(values);
-    }
-
-    @Override
     public XContentBuilder toXContent(XContentBuilder builder, Params params) throws IOException {
         return builder.field(Protocol.PROCESSOR, values);
-    }
-
-    @Override
-    public boolean equals(Object other) {
-        return other instanceof RerankExt ext && ext.values.equals(values);
-    }
-
-    @Override
-    public int hashCode() {
-        return values.hashCode();
     }
 }
