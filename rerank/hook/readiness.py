@@ -153,7 +153,7 @@ def retrieval_problems(engine: OpenSearchEngine, stack: Stack, config: Mapping[s
     if unsupported:
         problems.append(
             f"searches do not get the documents that {join_names(unsupported)} retrieves; tune the stack"
-            " without"
+            f" without {join_names(unsupported)}"
         )
     return problems
 

@@ -99,7 +99,8 @@ def _rerank(snapshot: Snapshot, call: HookCall, context: RequestContext) -> byte
 
 
 def _parse(snapshot: Snapshot, call: HookCall, context: RequestContext) -> _Search:
-    ids, options = call.ids, call.body.rerank or _NO_OPTIONS
+    ids = call.ids
+    options = call.body.rerank or _NO_OPTIONS
     context.timeout = call.body.timeout or context.timeout
     context.check_count(len(ids), "hits")
     text = options.query if options.query is not None else query_text(call.body.query, snapshot.words)
@@ -116,19 +117,32 @@ def _parse(snapshot: Snapshot, call: HookCall, context: RequestContext) -> _Sear
     query, unknown = scorer.with_known_categories(
         make_query(text, options.categories, lang=language_or_none(options.lang))
     )
-    others = set(lexical_names(stack.signals)) - {stack.first_stage}
-    by_id = bool(others) or any(is_field(name) for name in stack.signals)
+    other_lexical = set(lexical_names(stack.signals)) - {stack.first_stage}
+    by_id = bool(other_lexical) or any(is_field(name) for name in stack.signals)
     must_be_free = options.stack is not None and not call.body.stack_allowed
     if must_be_free and (by_id or not is_free(snapshot, options.stack or "", stack)):
         raise NotRerankedError("the pipeline does not allow this stack")
-    hits = HookHits(snapshot.pipeline.engine, call)
-    first = check_first(call.body.first, len(ids))
-    parts = (query, stack, scorer, by_id, unknown, first, experiment, coins)
-    return _Search(context, call, hits, options, *parts)
+    return _Search(
+        context=context,
+        call=call,
+        hits=HookHits(snapshot.pipeline.engine, call),
+        options=options,
+        query=query,
+        stack=stack,
+        scorer=scorer,
+        by_id=by_id,
+        unknown=unknown,
+        first=check_first(call.body.first, len(ids)),
+        experiment=experiment,
+        coins=coins,
+    )
 
 
 def _stored(snapshot: Snapshot, search: _Search) -> ScoringInput:
-    context, call, hits, scorer = search.context, search.call, search.hits, search.scorer
+    context = search.context
+    call = search.call
+    hits = search.hits
+    scorer = search.scorer
     with context.stage("decode"):
         stored = {}
         for name, version in scorer.features.items():
@@ -141,7 +155,8 @@ def _stored(snapshot: Snapshot, search: _Search) -> ScoringInput:
             hits.find_ids()
         if hits.repeated:  # of two indices behind an alias, or two shards: a score could belong to either
             raise NotRerankedError("two hits have the same id")
-        ids, categories = hits.ids, dict[str, Sequence[str]]()
+        ids = hits.ids
+        categories: dict[str, Sequence[str]] = {}
         if scorer.infers and not search.query.categories:
             categories = hits.categories(call.scores)
     context.missing = {name: len(ids) for name in scorer.features if name not in stored}
@@ -178,7 +193,8 @@ def _added(snapshot: Snapshot, search: _Search, inputs: ScoringInput) -> Added:
 
 
 def _select(search: _Search, inputs: ScoringInput, kept: NDArray[np.int64]) -> ScorableInput:
-    context, owned = search.context, search.hits.ours[kept]
+    context = search.context
+    owned = search.hits.ours[kept]
     selected = select_scorable(search.scorer, inputs, context, owned)
     foreign = np.count_nonzero(~owned)
     missing = np.count_nonzero(owned & ~selected.scorable)
@@ -199,7 +215,8 @@ def _score(search: _Search, inputs: ScoringInput) -> ScoringResult:
 
 
 def _answer(search: _Search, added: Added, selected: ScorableInput, scored: ScoringResult) -> bytes:
-    context, read = search.context, selected.inputs.documents
+    context = search.context
+    read = selected.inputs.documents
     assert read is not None
     stack = search.stack.for_case(scored.case)
     ids = [search.hits.ids[position] for position in added.kept.tolist()]
@@ -250,8 +267,7 @@ def _record(search: _Search, positions: NDArray[np.int64], experiment: dict[str,
         hits.find_ids()
     ids = [hits.ids[position] for position in positions[:MOST_HITS].tolist()]
     hit_ids = ["" if id.startswith("\0") else id for id in ids]
-    query_id, client_id = options.query_id, options.client_id
-    return SearchRecord(search.query.text, query_id, client_id, hit_ids, experiment)
+    return SearchRecord(search.query.text, options.query_id, options.client_id, hit_ids, experiment)
 
 
 def _above(ranking: Ranking, min_score: float) -> Ranking:

@@ -53,8 +53,8 @@ def retrieve(snapshot: Snapshot, body: RetrieveBody, context: RequestContext) ->
     with context.stage("engine"):
         nearest = source.nearest(queries, over_fetch=body.conditions)
     limit = max(context.max_candidates - body.first, 0)
-    found = [_json(retriever) for retriever in _limit(nearest.retrievers, limit)]
-    return {"find": found, "uuids": nearest.uuids, "size": min(nearest.size, limit), "text": text}
+    retrievers = [_json(retriever) for retriever in _limit(nearest.retrievers, limit)]
+    return {"find": retrievers, "uuids": nearest.uuids, "size": min(nearest.size, limit), "text": text}
 
 
 def _reason_to_pass(snapshot: Snapshot, body: RetrieveBody, stack: Stack, text: str | None) -> str | None:

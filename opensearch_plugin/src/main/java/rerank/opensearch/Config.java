@@ -56,15 +56,15 @@ record Config(URI url, String stack, List<String> stacks, boolean rawValues, int
 
     /** Whether a search may name this stack, whatever it reads. */
     boolean allowsStack(String named) {
-        String wanted = withoutSpaces(named);
-        return stacks.contains(wanted) || stack != null && wanted.equals(withoutSpaces(stack));
+        String stackWithoutSpaces = withoutSpaces(named);
+        return stacks.contains(stackWithoutSpaces) || stack != null && stackWithoutSpaces.equals(withoutSpaces(stack));
     }
 
     /** Whether a list of URLs without paths contains this one. A listed port may be a star. */
     static boolean allows(List<String> allowed, URI url) {
         String base = url.toString().substring(0, url.toString().length() - Protocol.PATH.length());
-        return allowed.stream().map(one -> one.replaceAll("/+$", "")).anyMatch(one -> one.equals(base)
-            || one.endsWith(":*") && base.matches("\\Q" + one.substring(0, one.length() - 1) + "\\E\\d+"));
+        return allowed.stream().map(pattern -> pattern.replaceAll("/+$", "")).anyMatch(pattern -> pattern.equals(base)
+            || pattern.endsWith(":*") && base.matches("\\Q" + pattern.substring(0, pattern.length() - 1) + "\\E\\d+"));
     }
 
     /** Whether the value is the default. */

@@ -64,14 +64,14 @@ record Groups(String field) {
     /** Whether the user requests the field in a form that can differ from its doc value. */
     boolean isShownOtherwise(SearchSourceBuilder user) {
         Stream<FieldAndFormat> docValues = Stream.ofNullable(user.docValueFields()).flatMap(List::stream)
-            .filter(asked -> asked.format != null || asked.field.equals(field) == false);
+            .filter(requested -> requested.format != null || requested.field.equals(field) == false);
         Stream<FieldAndFormat> values = Stream.ofNullable(user.fetchFields()).flatMap(List::stream);
-        return Stream.concat(docValues, values).anyMatch(asked -> Regex.simpleMatch(asked.field, field));
+        return Stream.concat(docValues, values).anyMatch(requested -> Regex.simpleMatch(requested.field, field));
     }
 
     /** Add the field to a search, as OpenSearch does for {@code collapse}. */
     SearchSourceBuilder with(SearchSourceBuilder source) {
-        boolean isRequested = Stream.ofNullable(source.docValueFields()).flatMap(List::stream).anyMatch(asked -> asked.field.equals(field));
+        boolean isRequested = Stream.ofNullable(source.docValueFields()).flatMap(List::stream).anyMatch(requested -> requested.field.equals(field));
         return isRequested ? source : source.docValueField(field);
     }
 
@@ -83,7 +83,7 @@ record Groups(String field) {
     /** The first hit of each group. Hits without a value are one group. */
     List<ScoringResponse.Hit> first(List<ScoringResponse.Hit> ranked, ScoringRequest hits) {
         Set<Object> seen = new HashSet<>();
-        return ranked.stream().filter(one -> seen.add(value(hits.at(one.position())))).toList();
+        return ranked.stream().filter(hit -> seen.add(value(hits.at(hit.position())))).toList();
     }
 
     private Object value(SearchHit hit) {

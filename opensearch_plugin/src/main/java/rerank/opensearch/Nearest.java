@@ -57,7 +57,7 @@ record Nearest(List<Retriever> retrievers, Set<String> uuids, int size, String r
                 return new Retriever(null, field, path, vector, k);
             }
         }
-        throw new Failure("bad_answer", "named documents or fields that cannot be");
+        throw new Failure("bad_answer", "named documents or fields that are not allowed");
     }
 
     private static List<?> list(Object value, int most) {

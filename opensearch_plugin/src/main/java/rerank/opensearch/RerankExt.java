@@ -26,7 +26,7 @@ final class RerankExt extends MapExt {
                 case "query" -> text(value, LONGEST_QUERY);
                 case "stack" -> text(value, Protocol.LONGEST_STACK);
                 case "categories" -> value instanceof List<?> list && list.size() <= Protocol.MOST_CATEGORIES
-                    && list.stream().allMatch(one -> text(one, Protocol.LONGEST_CATEGORY));
+                    && list.stream().allMatch(category -> text(category, Protocol.LONGEST_CATEGORY));
                 case "lang", "client_id", "query_id" -> text(value, Protocol.LONGEST_CATEGORY);
                 case "min_score" -> value instanceof Number number && Double.isFinite(number.doubleValue());
                 case "explain", "off", "retrieve" -> value instanceof Boolean;

@@ -191,9 +191,9 @@ final class RerankProcessor extends AbstractProcessor
         StepListener<Added> added = new StepListener<>();
         Scheduler.ScheduledCancellable timer = plan.asker.service.after(Math.max(plan.asker.config.timeout() / 2, 1),
             () -> added.onResponse(Added.none("timeout")));
-        ActionListener<Added> joined = wrapPreservingContext(ending(listener, one -> {
+        ActionListener<Added> joined = wrapPreservingContext(ending(listener, documents -> {
             timer.cancel();
-            rerank(plan, response, one, start, listener);
+            rerank(plan, response, documents, start, listener);
         }, listener::onFailure), plugin.threadContext);
         added.whenComplete(joined::onResponse, joined::onFailure);
         ActionListener<Added> searched = ActionListener.wrap(added::onResponse, e -> added.onResponse(Added.none("error")));
@@ -277,10 +277,10 @@ final class RerankProcessor extends AbstractProcessor
      * phase.
      */
     private void documents(SearchPlan plan, List<SearchHit> page, ActionListener<Map<Added.Place, SearchHit>> listener) {
-        String asked = Objects.requireNonNullElse(plan.request.preference(), "");
-        String preference = "|" + (asked.startsWith("_") ? asked : "_local"); // no word of the user can follow _shards
+        String requested = Objects.requireNonNullElse(plan.request.preference(), "");
+        String preference = "|" + (requested.startsWith("_") ? requested : "_local"); // no word of the user can follow _shards
         Map<Integer, List<SearchHit>> byShard = page.stream().collect(Collectors.groupingBy(hit -> hit.getShard().getShardId().id()));
-        ActionListener<SearchResponse> one = new GroupedActionListener<>(ActionListener.map(listener, answers -> answers.stream()
+        ActionListener<SearchResponse> shardListener = new GroupedActionListener<>(ActionListener.map(listener, answers -> answers.stream()
             .flatMap(answer -> Arrays.stream(answer.getHits().getHits())).collect(Collectors.toMap(Added.Place::of, hit -> hit))), byShard.size());
         byShard.forEach((shard, hits) -> {
             long[] numbers = hits.stream().mapToLong(SearchHit::getSeqNo).distinct().toArray();
@@ -288,7 +288,7 @@ final class RerankProcessor extends AbstractProcessor
                 .size(numbers.length * plan.indices); // documents of other indices can have the same numbers
             SearchRequest request = new SearchRequest(plan.request).source(source).searchType(SearchType.DEFAULT)
                 .preference("_shards:" + shard + preference);
-            search(plan, request, one);
+            search(plan, request, shardListener);
         });
     }
 
@@ -365,7 +365,7 @@ final class RerankProcessor extends AbstractProcessor
                 listener.onResponse(copy(response, new SearchHits(all, total, highest), plan, start));
             }, listener::onFailure));
         }, listener::onFailure);
-        List<SearchHit> chosen = page.stream().map(one -> hits.at(one.position())).toList();
+        List<SearchHit> chosen = page.stream().map(hit -> hits.at(hit.position())).toList();
         if (plan.idsOnly == false || chosen.isEmpty()) {
             done.onResponse(chosen);
             return;
@@ -387,27 +387,27 @@ final class RerankProcessor extends AbstractProcessor
         }));
     }
 
-    private static void show(SearchPlan plan, ScoringResponse.Hit one, ScoringRequest hits, SearchHit hit, boolean reranked) {
-        SearchHit candidate = hits.at(one.position());
-        boolean moved = reranked && one.position() < hits.hits().size();
+    private static void show(SearchPlan plan, ScoringResponse.Hit scored, ScoringRequest hits, SearchHit hit, boolean reranked) {
+        SearchHit candidate = hits.at(scored.position());
+        boolean moved = reranked && scored.position() < hits.hits().size();
         if (plan.breaksTies()) {
             Object[] values = candidate.getSortValues().clone();
             DocValueFormat[] formats = new DocValueFormat[values.length];
             Arrays.fill(formats, DocValueFormat.RAW);
-            values[0] = moved ? (Object) one.score() : values[0];
+            values[0] = moved ? (Object) scored.score() : values[0];
             hit.sortValues(values, formats);
         }
         if (moved && plan.ext.is("explain")) {
             Map<String, Object> explained = new TreeMap<>();
-            boolean isFirst = one.position() < hits.first(); // an added document has no rank
-            explained.put("first_stage", isFirst ? Map.of("rank", one.position() + 1, "score", candidate.getScore())
+            boolean isFirst = scored.position() < hits.first(); // an added document has no rank
+            explained.put("first_stage", isFirst ? Map.of("rank", scored.position() + 1, "score", candidate.getScore())
                 : Map.of("score", candidate.getScore()));
-            if (one.foundBy() != null) {
-                explained.put("found_by", one.foundBy());
+            if (scored.foundBy() != null) {
+                explained.put("found_by", scored.foundBy());
             }
-            explained.put("signals", one.signals());
-            if (one.relevance() != null) {
-                explained.put("relevance", one.relevance());
+            explained.put("signals", scored.signals());
+            if (scored.relevance() != null) {
+                explained.put("relevance", scored.relevance());
             }
             hit.setDocumentField("_rerank", new DocumentField("_rerank", List.of(explained)));
         }
@@ -415,7 +415,7 @@ final class RerankProcessor extends AbstractProcessor
             hit.setSeqNo(SequenceNumbers.UNASSIGNED_SEQ_NO);
             hit.setPrimaryTerm(SequenceNumbers.UNASSIGNED_PRIMARY_TERM);
         }
-        hit.score(one.score());
+        hit.score(scored.score());
     }
 
     void remember(UUID key, ScoringResponse.RequestedFields requested) {

@@ -35,12 +35,12 @@ record ScoringResponse(String outcome, String reason, List<Hit> hits, RequestedF
         /** Before the first call. */
         static final RequestedFields NONE = new RequestedFields(List.of(), true);
 
-        static RequestedFields read(Map<?, ?> said) {
-            if (said.get("features") instanceof List<?> list && list.size() <= 32 && list.stream().allMatch(RequestedFields::plain)) {
+        static RequestedFields read(Map<?, ?> fields) {
+            if (fields.get("features") instanceof List<?> list && list.size() <= 32 && list.stream().allMatch(RequestedFields::plain)) {
                 return new RequestedFields(list.stream().map(String.class::cast).distinct().toList(),
-                    Boolean.TRUE.equals(said.get("ids")));
+                    Boolean.TRUE.equals(fields.get("ids")));
             }
-            throw new Failure("bad_answer", "requested for what cannot be");
+            throw new Failure("bad_answer", "requested fields whose names are not allowed");
         }
 
         /** Another text could be a pattern, or name another field. */
@@ -67,7 +67,7 @@ record ScoringResponse(String outcome, String reason, List<Hit> hits, RequestedF
             throw new Failure("bad_answer", "answered " + bytes.length + " bytes, and announced " + length);
         }
         Map<String, Object> answer = map(bytes, length);
-        RequestedFields requested = answer.get("requested_fields") instanceof Map<?, ?> said ? RequestedFields.read(said) : null;
+        RequestedFields requested = answer.get("requested_fields") instanceof Map<?, ?> fields ? RequestedFields.read(fields) : null;
         if (answer.get("passed") instanceof String reason) {
             return new ScoringResponse("passed", reason.substring(0, Math.min(reason.length(), 64)), null, requested, Map.of());
         }

@@ -226,7 +226,7 @@ final class SearchPlan implements ToXContentObject {
         }
         // Fields that the user requests are neither fetched twice nor removed.
         added = requested.features().stream().filter(name -> Legs.isLeg(name) == false).map(Protocol.FEATURES::concat)
-            .filter(field -> own.stream().noneMatch(asked -> Regex.simpleMatch(asked.field, field))).toList();
+            .filter(field -> own.stream().noneMatch(requestedByUser -> Regex.simpleMatch(requestedByUser.field, field))).toList();
         added.forEach(source::docValueField);
         return groups == null ? source : groups.with(source.collapse(null));
     }
@@ -304,7 +304,7 @@ final class SearchPlan implements ToXContentObject {
         }
         each(user.indexBoosts(), boost -> source.indexBoost(boost.getIndex(), boost.getBoost()));
         List<FieldAndFormat> own = source.docValueFields() == null ? List.of() : source.docValueFields();
-        added.stream().filter(field -> own.stream().noneMatch(asked -> asked.field.equals(field))).toList()
+        added.stream().filter(field -> own.stream().noneMatch(requestedByUser -> requestedByUser.field.equals(field))).toList()
             .forEach(source::docValueField);
         return source;
     }

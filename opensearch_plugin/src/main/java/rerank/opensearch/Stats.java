@@ -43,8 +43,8 @@ final class Stats {
     /** outcome: reranked, passed or failed; the last two have a reason. */
     void count(String outcome, String reason) {
         Map<String, LongAdder> counters = outcome.equals("passed") ? passed : failed;
-        String kept = reason == null || counters.containsKey(reason) || counters.size() < REASONS ? reason : "other";
-        (kept == null ? reranked : counters.computeIfAbsent(kept, r -> new LongAdder())).increment();
+        String counted = reason == null || counters.containsKey(reason) || counters.size() < REASONS ? reason : "other";
+        (counted == null ? reranked : counters.computeIfAbsent(counted, r -> new LongAdder())).increment();
     }
 
     Map<String, Object> read(String node) {
