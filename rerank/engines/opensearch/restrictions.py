@@ -138,9 +138,7 @@ class _Reader:
             conditions += self._alternatives(should, minimum, required=is_required)
         return conditions
 
-    def _alternatives(
-        self, queries: Sequence[Any], minimum: Any, *, required: bool
-    ) -> list[dict[str, Any]]:
+    def _alternatives(self, queries: Sequence[Any], minimum: Any, *, required: bool) -> list[dict[str, Any]]:
         """Return the condition that ``minimum`` of the queries match (None: one), if they have conditions.
 
         A query without conditions counts as matched. required: every hit matches ``minimum`` of them.
