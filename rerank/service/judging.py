@@ -71,14 +71,18 @@ class Judging:
         fields = parse_qs(query_string.decode("latin-1"), errors="replace")
         judge = _check_name(fields.get("by", [""])[-1])
         after = fields.get("after", [None])[-1]
-        wanted_id = fields.get("query", [None])[-1]
+        requested_id = fields.get("query", [None])[-1]
         with self._lock:
             self._file.refresh()
             progress = self._progress(judge)
             judgments = self._latest.get(judge, {})
-        if wanted_id is not None and wanted_id not in self._queries:
-            raise UsageError(f"the pool has no query {wanted_id!r}; load the page again")
-        query = self._queries[wanted_id] if wanted_id is not None else self._open_query(judgments, after)
+        query: PoolQuery | None
+        if requested_id is None:
+            query = self._open_query(judgments, after)
+        elif requested_id in self._queries:
+            query = self._queries[requested_id]
+        else:
+            raise UsageError(f"the pool has no query {requested_id!r}; load the page again")
         if query is None:
             return msgspec.json.encode({"query": None, "hits": [], **progress})
         hits = []
