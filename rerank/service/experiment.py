@@ -71,18 +71,18 @@ class CandidatePool:
 
     def of_retrievers(self, names: Collection[str]) -> CandidatePool:
         """Return the candidates that one of these retrievers found, with their rows in this pool."""
-        found_by = {name: found for name, found in self.found_by.items() if name in names}
-        own = np.zeros(len(self.ids), np.bool_)
-        for found in found_by.values():
-            own |= found
-        rows = np.flatnonzero(own)
-        if len(rows) == len(own):
+        found_by = {name: is_found for name, is_found in self.found_by.items() if name in names}
+        is_selected = np.zeros(len(self.ids), np.bool_)
+        for is_found in found_by.values():
+            is_selected |= is_found
+        rows = np.flatnonzero(is_selected)
+        if len(rows) == len(self.ids):
             return replace(self, rows=rows, found_by=found_by)
         ids = [self.ids[row] for row in rows.tolist()]
         scorable = self.scorable[rows]
         scored_ids = [id for id, is_scored in zip(ids, scorable.tolist()) if is_scored]
-        scored = replace(self.scored, ids=scored_ids, raw=self.scored.raw[own[self.scorable]])
-        found_by = {name: found[rows] for name, found in found_by.items()}
+        scored = replace(self.scored, ids=scored_ids, raw=self.scored.raw[is_selected[self.scorable]])
+        found_by = {name: is_found[rows] for name, is_found in found_by.items()}
         return CandidatePool(ids, scorable, found_by, scored, rows)
 
 
@@ -106,14 +106,17 @@ class Experiment:
 
         find_stack: returns the stack that a text names.
         """
-        texts = (settings.a, settings.b)
         if settings.a == settings.b:
             raise UsageError(f"[experiment]: a and b are both {settings.a!r}; name two stacks")
-        arms = [None if text == FIRST_STAGE else find_stack(text) for text in texts]
-        known = next(stack for stack in arms if stack is not None)
-        plain = Stack(Linear((known.first_stage,), (1.0,), "none"), known.first_stage, known.depth)
-        plain = replace(plain, search=known.search)
-        a, b = (plain if stack is None else stack for stack in arms)
+        if settings.a == FIRST_STAGE:
+            b = find_stack(settings.b)
+            a = _first_stage_of(b)
+        elif settings.b == FIRST_STAGE:
+            a = find_stack(settings.a)
+            b = _first_stage_of(a)
+        else:
+            a = find_stack(settings.a)
+            b = find_stack(settings.b)
         if a.first_stage != b.first_stage:
             raise UsageError(
                 f"[experiment]: the first stage of a is {a.first_stage}, and of b {b.first_stage}; both need"
@@ -181,7 +184,14 @@ class Experiment:
         return [[columns[name] for name in stack.signals] for stack in self.arms]
 
 
+def _first_stage_of(stack: Stack) -> Stack:
+    """Return the stack that keeps the order of the first stage of another one."""
+    combiner = Linear((stack.first_stage,), (1.0,), "none")
+    return Stack(combiner, stack.first_stage, stack.depth, search=stack.search)
+
+
 def _joint(a: Stack, b: Stack) -> Stack:
+    """Return a stack with the signals, retrievers and versions of both."""
     signals = tuple(dict.fromkeys((*a.signals, *b.signals)))
     retrieve = tuple(dict.fromkeys((*a.retrievers, *b.retrievers)))
     return Stack(
@@ -207,18 +217,18 @@ def interleave(
     rows_by_rank = (rows[0][a.order], rows[1][b.order])
     order = [int(rows_by_rank[source][position]) for source, position in zip(sources, positions)]
     ids = [rankings[source].ids[position] for source, position in zip(sources, positions)]
-    is_placed = np.zeros(1 + max((int(part.max(initial=-1)) for part in rows), default=-1), np.bool_)
+    pool_size = 1 + max(int(rows_of_ranking.max(initial=-1)) for rows_of_ranking in rows)
+    is_placed = np.zeros(pool_size, np.bool_)
     is_placed[order] = True
     for source, ranking in enumerate(rankings):
         remaining = np.flatnonzero(~is_placed[rows_by_rank[source]])
         remaining_rows = rows_by_rank[source][remaining]
         is_placed[remaining_rows] = True
-        own_ids = ranking.ids
-        tail = remaining.tolist()
-        ids += [own_ids[position] for position in tail]
+        remaining_positions = remaining.tolist()
+        ids += [ranking.ids[position] for position in remaining_positions]
         order += remaining_rows.tolist()
-        sources += [source] * len(tail)
-        positions += tail
+        sources += [source] * len(remaining_positions)
+        positions += remaining_positions
     return Interleaving(
         ids=ids,
         scores=descending(a.scores, len(order)),

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import partial
 
 import msgspec
 
@@ -32,7 +33,8 @@ _LAST_SECONDS = 0.8
 class SearchRecord:
     """A search. ``hit_ids`` has an empty text for a hit whose id is not known.
 
-    experiment: name and teams, if the results are interleaved.
+    experiment:  name and teams, if the results are interleaved.
+    searched_at: the time of the search. The record can wait for the disk.
     """
 
     query: str
@@ -40,6 +42,7 @@ class SearchRecord:
     client_id: str | None
     hit_ids: Sequence[str]
     experiment: Mapping[str, str] = field(default_factory=dict)
+    searched_at: datetime = field(default_factory=partial(datetime.now, timezone.utc), compare=False)
 
     def to_json(self) -> dict[str, object]:
         """Return the record of the UBI schema 1.3. The attributes hold the experiment and the teams."""
@@ -47,9 +50,9 @@ class SearchRecord:
         if self.experiment:
             teams = self.experiment["teams"][: len(self.hit_ids)]
             attributes = {"experiment": self.experiment["name"], "teams": teams}
-        now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+        timestamp = self.searched_at.isoformat(timespec="milliseconds")
         return {
-            "timestamp": now.replace("+00:00", "Z"),
+            "timestamp": timestamp.replace("+00:00", "Z"),
             "query_id": self.query_id,
             "client_id": self.client_id,
             "user_query": self.query,
