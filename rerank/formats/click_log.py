@@ -35,6 +35,8 @@ _SECONDS = 10**11
 """Larger numbers are milliseconds since 1970, smaller ones are seconds."""
 _LATEST = 10**15
 """Larger numbers are not times."""
+_MOST_DIGITS = 20
+"""Longer texts are not times, and Python refuses numbers of more than 4,300 digits."""
 
 
 class Search(Struct):
@@ -217,7 +219,7 @@ def records_of_line(location: str, text: bytes) -> Iterator[LogRecord]:
             yield _record(location, line)
     except msgspec.ValidationError:
         yield Malformed(location)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         shown = describe_line(decode(location, text))
         problem = f"not JSON, it looks like {shown}" if shown else f"invalid JSON ({error})"
         raise InputError(f"{location}: {problem}; keep UBI records and tables in separate files") from error
@@ -264,7 +266,7 @@ def _ordinal(value: _Ordinal) -> int | None:
         value = value.get("index")
     try:
         number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     return int(number) if number.is_integer() else None
 
@@ -274,14 +276,13 @@ def milliseconds(value: _Id) -> int | None:
 
     >>> milliseconds("1970-01-01T00:00:01.500Z"), milliseconds("1970-01-01T01:00:02+0100")
     (1500, 2000)
-    >>> milliseconds(1717527762025), milliseconds("soon")
-    (1717527762025, None)
+    >>> milliseconds(1717527762025), milliseconds("soon"), milliseconds("\u00b2")
+    (1717527762025, None, None)
     """
     if isinstance(value, str):
-        if value.isdigit():
-            value = int(value)
-        else:
+        if not value.isdecimal() or len(value) > _MOST_DIGITS:
             return _milliseconds_of_text(value)
+        value = int(value)
     if value is None or not abs(value) < _LATEST:
         return None
     return int(value if abs(value) >= _SECONDS else value * 1000)

@@ -107,7 +107,7 @@ class Pool(msgspec.Struct, frozen=True):
             raise InputError(f"{name}: not a pool; `rerank judge pool` makes one")
         try:
             pool = msgspec.json.decode(data, type=cls)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InputError(
                 f"{name}: damaged pool ({error}); make it again by `rerank judge pool`"
             ) from error

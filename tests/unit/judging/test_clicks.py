@@ -425,6 +425,22 @@ def test_bad_logs_are_reported_in_one_line(name, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_text_that_is_not_utf8_names_its_line(tmp_path):
+    (tmp_path / "log").write_bytes(b'{"query_id": "1"}\n{"action_name": "click", "query_id": "caf\xe9"}\n')
+    with pytest.raises(InputError, match="log:2: .*UTF-8"):
+        judge_clicks([tmp_path / "log"], tmp_path / "out")
+
+
+def test_numbers_that_are_too_large_are_missing(tmp_path):
+    line = {
+        "action_name": "click",
+        "timestamp": "9" * 5000,
+        "event_attributes": {"position": {"ordinal": {"index": 10**400}}},
+    }
+    (click,) = read_click_log(write(tmp_path / "log", [line]))
+    assert (click.time, click.ordinal) == (None, None)
+
+
 def test_a_truncated_file_writes_nothing(tmp_path):
     whole = gzip.compress("\n".join(map(json.dumps, FOUR_PAGES * 200)).encode())
     (tmp_path / "log.gz").write_bytes(whole[: len(whole) // 2])

@@ -175,6 +175,16 @@ def test_other_files_are_not_pools(workspace, tmp_path, change, problem):
         Pool.load(tmp_path / "none.json")
 
 
+@pytest.mark.parametrize(
+    "field", [b'"title": "caf\xe9"', b'"note": ' + b"[" * 100_000], ids=["not UTF-8", "deep"]
+)
+def test_a_pool_that_cannot_be_decoded_is_damaged(field, tmp_path):
+    begin = b'{"rerank_pool": 1, "queries": [{"id": "q", "text": "x", "hits": [{"id": "a", '
+    (tmp_path / "pool.json").write_bytes(begin + field)
+    with pytest.raises(InputError, match="damaged pool"):
+        Pool.load(tmp_path / "pool.json")
+
+
 def test_the_command_writes_a_pool(workspace, run, write_lines, tmp_path):
     queries = write_lines(tmp_path / "queries.jsonl", [{"_id": "q5", "text": "topic5", "count": 3}])
     options = (
