@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 _SHOWN_RANKS = 10
 
 
-def _split_actions(context: click.Context, parameter: click.Parameter, text: str) -> tuple[str, ...]:
-    """Return the names of --impressions or --clicks."""
+def split_actions(context: click.Context, parameter: click.Parameter, text: str) -> tuple[str, ...]:
+    """Return the names of an option with actions. For ``callback``."""
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     if not names:
         raise click.BadParameter("name one action or more.")
@@ -64,7 +64,7 @@ def _parse_date(context: click.Context, parameter: click.Parameter, text: str | 
     "--impressions",
     metavar="NAME,...",
     default="impression,view",
-    callback=_split_actions,
+    callback=split_actions,
     group="Events",
     help="Actions that show a hit.",
 )
@@ -72,7 +72,7 @@ def _parse_date(context: click.Context, parameter: click.Parameter, text: str | 
     "--clicks",
     metavar="NAME,...",
     default="click,click_through",
-    callback=_split_actions,
+    callback=split_actions,
     group="Events",
     help="Actions that are clicks.",
 )

@@ -10,7 +10,8 @@ from rerank.text import count_of
 
 from .. import output
 from ..cluster import ubi_settings
-from ..options import Command, json_option, option, split_at_commas
+from ..options import Command, json_option, option
+from .clicks import split_actions
 
 if TYPE_CHECKING:
     from rerank.judging.interleaving import InterleavingReport
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     "actions",
     metavar="NAME,...",
     default="click,click_through",
-    callback=split_at_commas,
+    callback=split_actions,
     group="Input",
     help="Actions that are clicks.",
 )

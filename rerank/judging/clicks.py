@@ -19,7 +19,7 @@ from rerank.formats.beir import write_queries
 from rerank.formats.click_log import Event, LogRecord, read_click_log
 from rerank.formats.opening import Source
 from rerank.formats.qrels import write_judgments
-from rerank.judging.drops import Dropped, Drops
+from rerank.judging.drops import Dropped, Drops, count_rows
 from rerank.judging.grades import (
     ClickCounts,
     click_rates,
@@ -37,13 +37,14 @@ from rerank.results import Report, to_json_value
 from rerank.text import count_of, join_names
 from rerank.workspace import Workspace, WorkspaceOrPath
 
-DEV_SHARE = 5
+DEV_EVERY = 5
 """One of so many queries is for tuning."""
 FEW_PAGE_VIEWS = 5000
 """With fewer page views, more clicks improve the training much."""
 TRUST = 0.6
 """A click rate of the first rank above this shows that users trust the first hit."""
 MANY_BOTS = 0.5
+"""A larger share of page views of bots is a warning."""
 QUERIES, TRAIN, DEV, REPORT = "queries.jsonl", "train.tsv", "dev.tsv", "report.json"
 _STEP = 10_000  # events between two signs of progress
 
@@ -95,7 +96,7 @@ class ClickReport(Report):
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the counts of used and of dropped records."""
-        counts = {
+        used = {
             "events": self.events,
             "queries": self.searches,
             "page views": self.page_views,
@@ -103,10 +104,7 @@ class ClickReport(Report):
             "clicks": self.clicks,
             "documents of a query at several ranks": self.several_ranks,
         }
-        rows = [{"part": name, "count": f"{count:,}", "first": ""} for name, count in counts.items()]
-        for part in self.dropped:
-            rows.append({"part": part.reason, "count": f"{part.count:,}", "first": part.example})
-        return rows
+        return count_rows(used, self.dropped)
 
 
 def judge_clicks(
@@ -215,9 +213,10 @@ def _write(folder: Path, log: ClickLog, documents: Documents, views: PageViews) 
     """Write the files. After an interruption, each file is the old or the new one."""
     counts = count_clicks(views.shown)
     texts = log.texts.values()
-    ids = query_ids([texts[number] for number in np.unique(counts.text).tolist()])
+    shown_texts = np.unique(counts.text).tolist()
+    ids = query_ids([texts[number] for number in shown_texts])
+    names = {number: ids[texts[number]] for number in shown_texts}
     is_dev = np.array([is_for_tuning(text) for text in texts], bool)[counts.text]
-    names = {number: ids[texts[number]] for number in np.unique(counts.text).tolist()}
 
     def rows(grades: Ints, mask: Any) -> list[tuple[str, str, int]]:
         columns = (counts.text[mask].tolist(), counts.document[mask].tolist(), grades[mask].tolist())
@@ -233,10 +232,9 @@ def _write(folder: Path, log: ClickLog, documents: Documents, views: PageViews) 
         train = rows(training_grades(counts), ~is_dev)
         dev = rows(tuning_grades(counts), is_dev)
     judged = {query for query, _, _ in (*train, *(dev or ()))}
-    shown = Counter(views.shown.text[_first_rows(views.shown.view)].tolist())
-    write_queries(
-        folder / QUERIES, _queries(ids, judged, {texts[text]: count for text, count in shown.items()})
-    )
+    text_of_view = views.shown.text[_first_rows(views.shown.view)]
+    page_views_by_text = Counter(texts[number] for number in text_of_view.tolist())
+    write_queries(folder / QUERIES, _queries(ids, judged, page_views_by_text))
     write_judgments(folder / TRAIN, train)
     if dev is None:
         (folder / DEV).unlink(missing_ok=True)
@@ -284,7 +282,7 @@ def _digest(text: str) -> str:
 
 def is_for_tuning(text: str) -> bool:
     """Return whether a query is for tuning. It depends on other digits than the id."""
-    return int(_digest(text)[-8:], 16) % DEV_SHARE == 0
+    return int(_digest(text)[-8:], 16) % DEV_EVERY == 0
 
 
 def _part(judgments: Sequence[tuple[str, str, int]]) -> JudgedPart:

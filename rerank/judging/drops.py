@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass
@@ -48,3 +50,15 @@ class Drops:
     def table(self) -> list[Dropped]:
         """Return all reasons, the most frequent first."""
         return sorted(self._by_reason.values(), key=lambda dropped: (-dropped.count, dropped.reason))
+
+
+def count_rows(used: Mapping[str, int], dropped: Iterable[Dropped]) -> list[dict[str, Any]]:
+    """Return the table of a report: the counts of used records, then those of dropped ones.
+
+    >>> count_rows({"events": 1200}, [Dropped("no text", 2, "log.ndjson:3")])[1]
+    {'part': 'no text', 'count': '2', 'first': 'log.ndjson:3'}
+    """
+    rows = [{"part": name, "count": f"{count:,}", "first": ""} for name, count in used.items()]
+    for drop in dropped:
+        rows.append({"part": drop.reason, "count": f"{drop.count:,}", "first": drop.example})
+    return rows

@@ -12,15 +12,13 @@ from rerank.evaluation.interleaving import TEAMS, anytime_p, sessions_needed, wi
 from rerank.formats.click_log import Event, LogRecord, Search, read_click_log, records_of_line
 from rerank.formats.lines import read_lines
 from rerank.formats.opening import Source
-from rerank.judging.drops import Dropped, Drops
+from rerank.judging.drops import Dropped, Drops, count_rows
+from rerank.judging.log import CLICKS, ID_FIELDS, id_text
 from rerank.results import Report
 from rerank.text import join_names, query_key
 
 if TYPE_CHECKING:
     from rerank.engines.opensearch import Settings
-
-CLICKS = ("click", "click_through")
-"""Actions that are clicks, as in ``rerank judge clicks``."""
 
 SIGNIFICANT = 0.05
 
@@ -32,8 +30,6 @@ UNKNOWN_SEARCH = "clicks of other searches"
 OTHER_TEXT = "clicks whose query has other words"
 OTHER_DOCUMENT = "clicks on documents that are not among the logged hits"
 NO_TEAM = "clicks on documents without a team"
-
-_ID_FIELDS = ("object_id", "internal_id")
 
 
 @dataclass
@@ -72,17 +68,14 @@ class InterleavingReport(Report):
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the counts of page views, and of records that do not count."""
-        counts = {
+        used = {
             "page views": self.searches,
             "B wins": self.wins,
             "A wins": self.losses,
             "ties": self.ties,
             "without clicks": self.unclicked,
         }
-        rows = [{"part": name, "count": f"{count:,}", "first": ""} for name, count in counts.items()]
-        for part in self.dropped:
-            rows.append({"part": part.reason, "count": f"{part.count:,}", "first": part.example})
-        return rows
+        return count_rows(used, self.dropped)
 
 
 @dataclass(slots=True)
@@ -138,7 +131,8 @@ def judge_interleaving(
     drops = Drops()
     searches = [search for search in _searches(logs, drops) if _is_interleaved(search, drops)]
     name = _name_of_experiment(searches, experiment)
-    page_views = _page_views([one for one in searches if one.attributes["experiment"] == name], drops)
+    of_experiment = [search for search in searches if search.attributes["experiment"] == name]
+    page_views = _page_views(of_experiment, drops)
     actions = {action.lower() for action in clicks}
     for record in _events(events, ubi):
         if isinstance(record, Event) and record.action.lower() in actions:
@@ -186,7 +180,7 @@ def _events(events: Sequence[Source], ubi: Settings | None) -> Iterator[LogRecor
     if ubi is not None:
         from rerank.engines.opensearch.ubi import read_ubi
 
-        yield from read_ubi(ubi, _ID_FIELDS)
+        yield from read_ubi(ubi, ID_FIELDS)
 
 
 def _is_interleaved(search: Search, drops: Drops) -> bool:
@@ -241,12 +235,12 @@ def _add_click(page_views: Mapping[str, _PageView], event: Event, drops: Drops) 
     if event.user_query and query_key(event.user_query) != view.text:
         drops.add(OTHER_TEXT, event.location)
         return
-    ids = [str(event.object.get(name, "")) for name in _ID_FIELDS]
+    ids = [id_text(event.object.get(name)) for name in ID_FIELDS]
     document = next((id for id in ids if id and id in view.team_of), None)
     if document is None:
         drops.add(OTHER_DOCUMENT, event.location)
         return
     team = view.team_of[document]
-    if team not in TEAMS:
+    if team not in TEAMS:  # the click counts for no team, but the page view has a click
         drops.add(NO_TEAM, event.location)
     view.clicked[document] = team

@@ -22,7 +22,10 @@ NO_DOCUMENT = "events without a document"
 FUTURE = "events in the future"
 MALFORMED = "records that are not of UBI"
 
-_ID_FIELDS = ("object_id", "internal_id")
+CLICKS = ("click", "click_through")
+"""Actions that are clicks."""
+ID_FIELDS = ("object_id", "internal_id")
+"""Fields of the object of an event that may contain the id of the document."""
 _TOLERANCE = 86_400_000
 """Largest error of the clock of a client in milliseconds: one day."""
 _MISSING = -(2**31)
@@ -50,7 +53,7 @@ class ClickOptions:
     ubi: Settings | None = None
     first_rank: int | None = None
     impressions: Sequence[str] = ("impression", "view")
-    clicks: Sequence[str] = ("click", "click_through")
+    clicks: Sequence[str] = CLICKS
     application: str | None = None
     start: int | None = None
     end: int | None = None
@@ -70,7 +73,7 @@ class ClickOptions:
     @property
     def id_fields(self) -> tuple[str, ...]:
         """The fields that may contain the id of a document."""
-        return _ID_FIELDS if self.id_field is None else (self.id_field,)
+        return ID_FIELDS if self.id_field is None else (self.id_field,)
 
 
 class Names:
@@ -186,7 +189,7 @@ class ClickLog:
 
     def _document(self, fields: Mapping[str, Any]) -> Hashable:
         """Return the id of a document, several possible ids, or None."""
-        ids = [_id_text(fields.get(field)) for field in self.options.id_fields]
+        ids = [id_text(fields.get(field)) for field in self.options.id_fields]
         if len(ids) == 1 or not ids[1] or ids[0] == ids[1]:
             return ids[0] or None
         return tuple(ids)
@@ -219,7 +222,8 @@ def is_missing(ordinals: Any) -> Any:
     return ordinals == _MISSING
 
 
-def _id_text(value: object) -> str:
+def id_text(value: object) -> str:
+    """Return an id of a document as text; "" if it is neither a text nor an integer."""
     if isinstance(value, str):
         return value.strip()
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else ""

@@ -427,7 +427,7 @@ def test_bad_logs_are_reported_in_one_line(name, tmp_path):
 
 def test_a_text_that_is_not_utf8_names_its_line(tmp_path):
     (tmp_path / "log").write_bytes(b'{"query_id": "1"}\n{"action_name": "click", "query_id": "caf\xe9"}\n')
-    with pytest.raises(InputError, match="log:2: .*UTF-8"):
+    with pytest.raises(InputError, match=r"log:2: .*UTF-8"):
         judge_clicks([tmp_path / "log"], tmp_path / "out")
 
 

@@ -80,6 +80,10 @@ def test_winners_by_hand(log, tmp_path):
     }
 
 
+def test_actions_need_a_name(log, run):
+    run("judge", "interleaving", log, "--ubi", log, "--clicks", ",").fails(2, "name one action or more")
+
+
 def test_the_order_of_files_and_events_has_no_effect(log, tmp_path):
     lines = log.read_text("utf-8").splitlines(keepends=True)
     (tmp_path / "a").write_text("".join(lines[3:][::-1]), "utf-8")
