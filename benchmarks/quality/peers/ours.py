@@ -22,6 +22,7 @@ from rerank import auto, ingest, train, tune
 from rerank.progress import Progress
 from rerank.records import Query
 from rerank.stack.stack import Stack
+from rerank.workflows.auto import context as auto_context
 from rerank.workflows.auto import run as auto_run
 from rerank.workflows.auto import training as auto_training
 from rerank.workspace import Workspace
@@ -164,7 +165,7 @@ def main() -> None:
         by_hand(Workspace.open(folder), args.stack, args.retrieve, collection)
         return
     folder, costs = collection.folder / AUTO, Costs()
-    for module in (auto_run, auto_training):
+    for module in (auto_run, auto_context, auto_training):
         vars(module)["time"] = ProcessorClock
     begin, rankers = time.monotonic(), RankerTimes()
     with costs.time("training"):

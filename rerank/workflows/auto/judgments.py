@@ -16,7 +16,7 @@ from rerank.judging.pool import Pool, judged_file
 from rerank.records import Qrels, Query
 from rerank.text import count_of, query_key
 from rerank.workflows.auto.files import WHOLE, Folder
-from rerank.workflows.auto.splits import LEAST, Splits, split
+from rerank.workflows.auto.splits import LEAST_QUERIES, Splits, split
 
 CLICKS = "clicks"
 """Folder of the judgments from clicks, in the workspace."""
@@ -59,7 +59,7 @@ class JudgedPool:
         return cls(queries, summary.qrels)
 
 
-def by_hand(files: Folder, documents: Collection[str], seed: int) -> Judgments:
+def read_by_hand(files: Folder, documents: Collection[str], seed: int) -> Judgments:
     """Read the judgments of a folder without clicks, and draw missing splits. Raises InputError."""
     assert files.queries is not None
     judged = {name: read_qrels(path) for name, path in files.qrels.items()}
@@ -68,7 +68,7 @@ def by_hand(files: Folder, documents: Collection[str], seed: int) -> Judgments:
     return Judgments(queries, splits, splits.dev)
 
 
-def with_clicks(
+def read_with_clicks(
     files: Folder, report: ClickReport, pool: JudgedPool, documents: Collection[str], seed: int
 ) -> Judgments:
     """Join the judgments from clicks with judgments by people.
@@ -98,10 +98,9 @@ def with_clicks(
     def without_judged(qrels: Qrels) -> Qrels:
         return _select(qrels, (query for query in qrels if query_key(by_id[query].text) not in keys))
 
-    train = _merge([hand.get("train", Qrels()), train])
-    removed = len(train)
-    train = without_judged(train)
-    removed -= len(train)
+    all_train = _merge([hand.get("train", Qrels()), train])
+    train = without_judged(all_train)
+    removed = len(all_train) - len(train)
     judged = count_of(len(dev) + len(test), "query")
     notes = [f"clicks train; {judged} judged by people: for tuning and the test"]
     if removed:
@@ -118,10 +117,10 @@ def _read(path: Path, part: JudgedPart | None) -> Qrels:
 def _only_clicks(train: Qrels, dev: Qrels) -> Splits:
     """Return splits without test queries. Raises InputError for too few dev queries."""
     judged = sum(1 for query in dev if dev.relevant(query))
-    if judged < LEAST:
+    if judged < LEAST_QUERIES:
         raise InputError(
-            f"the clicks judge {count_of(judged, 'query')} to tune, {LEAST} at least are needed; give a"
-            " longer log, or qrels.tsv with queries judged by hand"
+            f"the clicks judge {count_of(judged, 'query')} to tune, {LEAST_QUERIES} at least are needed; give"
+            " a longer log, or qrels.tsv with queries judged by hand"
         )
     return Splits(train, dev, Qrels(), ("clicks train and tune; no query tests",))
 
@@ -130,9 +129,10 @@ def _divide(
     hand: Mapping[str, Qrels], queries: Mapping[str, Query], documents: Collection[str], seed: int
 ) -> tuple[Qrels, Qrels]:
     """Return dev and test queries. Both are drawn unless both are given."""
-    both = hand.get("dev"), hand.get("test")
-    if both[0] and both[1] and WHOLE not in hand:
-        return both[0], both[1]
+    dev_qrels = hand.get("dev")
+    test_qrels = hand.get("test")
+    if dev_qrels and test_qrels and WHOLE not in hand:
+        return dev_qrels, test_qrels
     judged = _merge([hand[name] for name in (WHOLE, "dev", "test") if name in hand])
     usable: dict[str, list[str]] = {}
     for query in sorted(judged):
@@ -140,14 +140,14 @@ def _divide(
             usable.setdefault(query_key(queries[query].text), []).append(query)
     groups = list(usable.values())
     order = np.random.default_rng(seed).permutation(len(groups)).tolist()
-    cut = min(round(TUNING_SHARE * len(groups)), len(groups) - LEAST)
-    cut = max(cut, 0)
-    dev = [query for number in order[:cut] for query in groups[number]]
-    test = [query for number in order[cut:] for query in groups[number]]
-    if min(len(dev), len(test)) < LEAST:
+    dev_groups = min(round(TUNING_SHARE * len(groups)), len(groups) - LEAST_QUERIES)
+    dev_groups = max(dev_groups, 0)
+    dev = [query for number in order[:dev_groups] for query in groups[number]]
+    test = [query for number in order[dev_groups:] for query in groups[number]]
+    if min(len(dev), len(test)) < LEAST_QUERIES:
         raise InputError(
             f"people judged {count_of(len(dev) + len(test), 'query')} with a relevant document: too few"
-            f" for {LEAST} dev and {LEAST} test queries; judge more queries"
+            f" for {LEAST_QUERIES} dev and {LEAST_QUERIES} test queries; judge more queries"
         )
     return _select(judged, sorted(dev)), _select(judged, sorted(test))
 

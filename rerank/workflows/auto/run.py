@@ -29,11 +29,13 @@ from rerank.reports.page import evaluation_page
 from rerank.results import Report
 from rerank.stack.stack import Stack
 from rerank.text import count_of, guess_language, join_names
-from rerank.workflows.auto.files import read_folder
+from rerank.workflows.auto.context import AutoContext
+from rerank.workflows.auto.files import Folder, read_folder
 from rerank.workflows.auto.halves import Halves, tune_on_halves
-from rerank.workflows.auto.judgments import CLICKS, JudgedPool, by_hand, with_clicks
+from rerank.workflows.auto.judgments import CLICKS, JudgedPool, Judgments, read_by_hand, read_with_clicks
 from rerank.workflows.auto.plan import RankerChoice
-from rerank.workflows.auto.training import Record, Run, Trainings
+from rerank.workflows.auto.state import AutoState
+from rerank.workflows.auto.training import Trainings
 from rerank.workflows.encode import encode
 from rerank.workflows.evaluate import evaluate
 from rerank.workflows.ingest import ingest
@@ -45,29 +47,29 @@ if TYPE_CHECKING:
 
 MINUTES = 10.0
 """Default time in minutes."""
-FOUND = 200
-"""Documents that a vector ranker retrieves."""
-SOME = 500
-"""Documents that are read to guess their language."""
-KEPT = 10
-"""Hits per ranking on the page."""
+RETRIEVER_DEPTH = 200
+"""Number of documents that a vector ranker retrieves."""
+LANGUAGE_SAMPLE = 500
+"""Number of documents that are read to guess their language."""
+HITS_ON_PAGE = 10
+"""Number of hits per ranking on the page."""
 PAGE = "report.html"
-MOST_QUERIES = 500
+COMPARED_QUERIES = 500
 """Largest number of queries to compare first stages."""
 FEW_JUDGED = 100
 """With fewer judged queries, one split misleads, so random halves are also measured."""
-SLOWER = 3
-"""Time to score a query with all rankers, in times with two first stages."""
+SCORING_FACTOR = 3
+"""Time to score a query with all rankers, divided by the time to score it with two first stages."""
 LEAST_RESERVE, MOST_RESERVE = 0.1, 0.4
 """Shares of the time that are kept to tune and evaluate."""
 POOL = "pool.json"
 """File of the queries to judge by hand, in the workspace."""
 POOL_QUERIES = 50
 """Queries to judge by hand: 30 to tune, 20 to test."""
-CAREFUL = 0.3
-"""Smallest share of the weight for the first stage, if only clicks are known."""
-RETRIEVAL = 2.5
-"""Time to tune with more retrievers and to evaluate, in times of the first tuning."""
+FIRST_STAGE_SHARE = 0.3
+"""Smallest share of the weight for the first stage, if only clicks tune."""
+RETRIEVAL_FACTOR = 2.5
+"""Time to tune with more retrievers and to evaluate, divided by the time of the first tuning."""
 
 
 @dataclass
@@ -170,261 +172,304 @@ def auto(
         check_encoder(model)
     end = time.monotonic() + 60 * minutes
     files = read_folder(Path(folder), has_clicks=ubi is not None)
-    run = _Auto(files, measure, minutes, seed, model, progress or Progress(), end, ubi)
+    context = AutoContext(files, measure, minutes, seed, model, progress or Progress(), end, ubi)
     try:
-        return run.all_steps(Path(workspace), opensearch, lang)
+        return _run_steps(context, Path(workspace), opensearch, lang)
     except KeyboardInterrupt as stop:
         raise KeyboardInterrupt(f"{str(stop) or 'interrupted'}; run it again to continue") from None
 
 
-class _Auto(Run):
-    """The steps, one after the other."""
+def _run_steps(
+    context: AutoContext, folder: Path, opensearch: Settings | None, lang: str | None
+) -> AutoReport:
+    """Run the steps, one after the other. Ingesting and reading judgments complete the context."""
+    context.say("files", str(context.files))
+    state = AutoState(folder, context)
+    context.workspace = _ingest(context, folder, state, opensearch, lang or _guess_language(context))
+    context.judgments, clicks = _read_judgments(context)
+    splits = context.splits
+    split_files = splits.save(context.workspace.folder / "splits")
+    sizes = f"train {len(splits.train):,}, dev {len(splits.dev):,}, test {len(splits.test):,}"
+    context.say("queries", sizes, *splits.notes)
+    begin = time.monotonic()
+    first_stage, other_first_stages = _choose_first_stage(context)
+    choices = Trainings(context, state, first_stage, _training_end(context, begin)).run_all()
+    rankers = _different_rankers(context.workspace, choices)
+    signals = [first_stage, *other_first_stages, *rankers]
+    tested = context.judgments.tested
+    tuned = _tune(context, signals) if tested else _tune_on_clicks(context, signals)
+    report = AutoReport(
+        workspace=context.workspace,
+        documents=len(context.workspace.engine),
+        choices=choices,
+        stack=tuned.stack,
+        tuned=tuned,
+        splits=split_files,
+        queries=_save_queries(context),
+        messages=context.messages,
+        clicks=clicks,
+    )
+    if tested:
+        _measure(context, report)
+    else:
+        report.pool = _write_pool(context, signals)
+    return report
 
-    def all_steps(self, folder: Path, opensearch: Settings | None, lang: str | None) -> AutoReport:
-        self.say("files", str(self.files))
-        record = Record(folder, self)
-        self.workspace = self._ingest(folder, record, opensearch, lang or self._language())
-        clicks = self._read_judgments()
-        splits = self.splits
-        paths = splits.save(self.workspace.folder / "splits")
-        parts = f"train {len(splits.train):,}, dev {len(splits.dev):,}, test {len(splits.test):,}"
-        self.say("queries", parts, *splits.notes)
-        begin = time.monotonic()
-        first, others = self._first_stage()
-        choices = Trainings(self, record, first, self._training_end(begin)).run_all()
-        # Without a gain on dev, the encoder trained on links equals the untrained one.
-        trained = [one.ranker for one in reversed(choices) if one.trained]
-        different = {self.workspace.ranker(name).version: name for name in trained}
-        signals = [first, *others, *reversed(different.values())]
-        tested = self.judgments.tested
-        tuned = self._tune(signals) if tested else self._tune_on_clicks(signals)
-        report = AutoReport(
-            workspace=self.workspace,
-            documents=len(self.workspace.engine),
-            choices=choices,
-            stack=tuned.stack,
-            tuned=tuned,
-            splits=paths,
-            queries=self._queries_file(),
-            messages=self.messages,
-            clicks=clicks,
+
+def _different_rankers(workspace: Workspace, choices: Sequence[RankerChoice]) -> list[str]:
+    """Return the trained rankers. Equal ones have the name of the first, at the position of the last.
+
+    Without a gain on dev, the encoder that was trained on links equals the untrained one.
+    """
+    name_by_version: dict[str, str] = {}
+    for choice in reversed(choices):
+        if choice.trained:
+            name_by_version[workspace.ranker(choice.ranker).version] = choice.ranker
+    return list(reversed(name_by_version.values()))
+
+
+def _read_judgments(context: AutoContext) -> tuple[Judgments, ClickReport | None]:
+    """Return the judgments of people and of clicks, and the report of the clicks."""
+    documents = {*context.workspace.engine.ids()}
+    if not context.files.clicks and context.ubi is None:
+        return read_by_hand(context.files, documents, context.seed), None
+    out = context.workspace.folder / CLICKS
+    report = judge_clicks(
+        context.files.clicks, out, ClickOptions(ubi=context.ubi), context.workspace, context.progress
+    )
+    queries = count_of(report.train.queries + (report.dev.queries if report.dev else 0), "query")
+    views = count_of(report.page_views, "page view")
+    context.say("clicks", f"{views}, {report.clicks:,} clicks, {queries}; {out / REPORT}", *report.warnings)
+    pool = JudgedPool.read(context.workspace.folder / POOL, partial(context.say, "pool"))
+    return read_with_clicks(context.files, report, pool, documents, context.seed), report
+
+
+def _write_pool(context: AutoContext, signals: Sequence[str]) -> Path:
+    """Write queries for people to judge. They did not train.
+
+    Their hits are the best of the first stage, and of equal weights of all signals.
+    """
+    path = context.workspace.folder / POOL
+    equal = "+".join(f"{name}*1" for name in signals)
+    queries = [query for query in context.queries if query.id in context.splits.dev]
+    report = make_pool(
+        context.workspace,
+        [signals[0], equal],
+        queries,
+        PoolOptions(count=POOL_QUERIES, seed=context.seed),
+        context.progress,
+    )
+    report.pool.save(path)
+    size = f"{count_of(len(report.pool.queries), 'query')}, {count_of(report.pool.hits, 'hit')}"
+    context.say("pool", f"{size} to judge by hand: {path}")
+    return path
+
+
+def _save_queries(context: AutoContext) -> Path:
+    """Return a file with all queries, and write it if no input file has all of them."""
+    if not context.judgments.from_clicks and context.files.queries is not None:
+        return context.files.queries
+    path = context.workspace.folder / "splits" / "queries.jsonl"
+    write_queries(path, context.queries)
+    return path
+
+
+def _measure(context: AutoContext, report: AutoReport) -> None:
+    """Measure the stack on the test queries."""
+    common = {"qrels": context.splits.test, "baseline": report.stack.first_stage, **context.common_options()}
+    common["measures"] = list(dict.fromkeys([context.measure, *MEASURES]))
+    stacks = [",".join(report.stack.tuned_for)]
+    report.evaluated = evaluate(context.workspace, stacks, keep=HITS_ON_PAGE, **common)
+    if any(query.categories for query in context.queries if query.id in context.splits.test):
+        report.without_categories = evaluate(context.workspace, stacks, ignore_categories=True, **common)
+    report.page = context.workspace.folder / PAGE
+    write_text(report.page, evaluation_page(context.workspace, report.evaluated, context.queries))
+    context.say("report", str(report.page))
+    report.halves = _tune_on_halves(context, report.tuned)
+
+
+def _training_end(context: AutoContext, begin: float) -> float:
+    """Return the moment that leaves time to tune and evaluate. begin: of comparing first stages."""
+    now = time.monotonic()
+    seconds_per_query = (now - begin) / max(len(_queries_to_compare(context)), 1)
+    scorings = 2 * 3 * len(context.splits.dev) + 2 * len(context.splits.test)  # with and without retrieval
+    remaining = context.end - now
+    reserve = max(SCORING_FACTOR * seconds_per_query * scorings, LEAST_RESERVE * remaining)
+    return context.end - min(reserve, MOST_RESERVE * remaining)
+
+
+def _tune_on_halves(context: AutoContext, tuned: TuneReport) -> Halves | None:
+    """Tune on random halves of dev and test, if few queries are judged."""
+    splits = context.splits
+    judged_train = 0 if context.judgments.from_clicks else len(splits.train)
+    if len(splits.dev) + len(splits.test) + judged_train >= FEW_JUDGED or context.is_late(1.0):
+        return None
+    judged = Qrels({**splits.dev, **splits.test})
+    halves = tune_on_halves(
+        context.workspace, tuned.stack, context.measure, judged, **context.common_options()
+    )
+    context.say("halves", str(halves))
+    return halves
+
+
+def _guess_language(context: AutoContext) -> str | None:
+    """Return the language of documents without ``lang``, by their words."""
+    sample = list(islice(read_corpus(context.files.corpus), LANGUAGE_SAMPLE))
+    if any(document.lang for document in sample):
+        return None
+    lang = guess_language(document.content for document in sample)
+    if lang is not None:
+        context.say("ingest", f"the documents have no `lang`; by their words it is {lang} (else --lang)")
+    return lang
+
+
+def _ingest(
+    context: AutoContext, folder: Path, state: AutoState, opensearch: Settings | None, lang: str | None
+) -> Workspace:
+    """Make or update the workspace. Raises WorkspaceError for a workspace of other documents."""
+    files = context.files
+    existing = Workspace.open(folder) if Workspace.exists(folder) else None
+    if existing is not None and not state.has_trained:
+        _check_workspace(existing, files, state)
+    report = ingest(
+        existing or folder,
+        [str(files.corpus)],
+        categories=str(files.categories) if files.categories else None,
+        lang=lang,
+        opensearch=opensearch,
+        encode_features=False,
+        progress=context.progress,
+    )
+    if state.inputs_changed:  # interrupted trainings are of other files
+        shutil.rmtree(report.workspace.folder / "training", ignore_errors=True)
+    state.save()
+    context.say(
+        "ingest",
+        f"{count_of(report.documents, 'document')} ({report.lang or 'mixed languages'}):"
+        f" {report.added:,} added, {report.updated:,} updated, {report.unchanged:,} unchanged",
+    )
+    if not report.workspace.lang and not {*report.languages} - {""}:
+        context.say("ingest", "no document has a language, so words are not stemmed; --lang en sets it")
+    return report.workspace
+
+
+def _check_workspace(workspace: Workspace, files: Folder, state: AutoState) -> None:
+    """Raise WorkspaceError for rankers of another training, or documents that the files do not have."""
+    content = ""
+    trained = [] if state.exists else workspace.trained()
+    if trained:
+        content = f"rankers of another training ({', '.join(trained)})"
+    else:
+        missing = {*workspace.engine.ids()} - {document.id for document in read_corpus(files.corpus)}
+        if missing:
+            content = f"{count_of(len(missing), 'document')} not in {files.path} ({min(missing)!r} first)"
+    if content:
+        raise WorkspaceError(f"{workspace.folder}: has {content}; choose another folder with -w")
+
+
+def _choose_first_stage(context: AutoContext) -> tuple[str, list[str]]:
+    """Return the best first stage, and the others."""
+    names = context.workspace.engine.first_stages
+    measure = context.measure
+    if len(names) < 2:
+        return names[0], []
+    if not context.judgments.tested:
+        context.say(
+            "first stage", f"{names[0]}; clicks follow the search that was shown, so they cannot compare"
         )
-        if tested:
-            self._measure(report)
-        else:
-            report.pool = self._write_pool(signals)
+        return names[0], list(names[1:])
+    report = evaluate(
+        context.workspace,
+        names[1:],
+        baseline=names[0],
+        qrels=_queries_to_compare(context),
+        measures=[measure],
+        **context.common_options(),
+    )
+    values = {row.stack: row.measures[measure] for row in report.results}
+    best = max(names, key=lambda name: values[name])
+    comparison = ", ".join(f"{name} {values[name]:.4f}" for name in names)
+    queries = count_of(report.queries, "query")
+    splits = "dev" if context.judgments.from_clicks else "train and dev"
+    context.say("first stage", f"{best}; {measure} on {queries} of {splits}: {comparison}")
+    return best, [name for name in names if name != best]
+
+
+def _queries_to_compare(context: AutoContext) -> Qrels:
+    """Return the queries to compare first stages. Clicks follow the search that was shown, so they cannot."""
+    judged = {**context.splits.dev}
+    if not context.judgments.from_clicks:
+        judged |= context.splits.train
+    return Qrels({query: judged[query] for query in sorted(judged)[:COMPARED_QUERIES]})
+
+
+def _tune(context: AutoContext, signals: Sequence[str]) -> TuneReport:
+    """Tune, and activate the stack."""
+    tune_options: dict[str, Any] = {
+        **context.common_options(),
+        "qrels": context.splits.dev,
+        "first_stage": signals[0],
+        "measure": context.measure,
+        "out": context.workspace.stack_path(signals),
+    }
+    begin = time.monotonic()
+    report = tune(context.workspace, ",".join(signals), **tune_options)
+    if context.is_late(RETRIEVAL_FACTOR * (time.monotonic() - begin)):
+        context.say("retrieval", "no time is left to measure if vector rankers should also retrieve")
+    else:
+        report = _try_vector_retrieval(context, ",".join(signals), tune_options, report)
+    stack = context.workspace.use_stack(report.stack)
+    result = report.tuned
+    context.say(
+        "tune",
+        f"{stack} ({stack.combiner.normalization}): {result.measure} {result.value:.4f} on"
+        f" {count_of(result.queries, 'query')}, {result.first_stage_value:.4f} {signals[0]} alone",
+    )
+    if report.dropped:
+        context.say("tune", f"{', '.join(report.dropped)} got no weight and left the stack")
+    return report
+
+
+def _tune_on_clicks(context: AutoContext, signals: Sequence[str]) -> TuneReport:
+    """Tune a careful stack on clicks. It is not activated, because clicks cannot test it."""
+    report = tune(
+        context.workspace,
+        ",".join(signals),
+        **context.common_options(),
+        qrels=context.splits.dev,
+        first_stage=signals[0],
+        measure=context.measure,
+        protocol="judged",
+        least=FIRST_STAGE_SHARE,
+        out=context.workspace.stack_path(signals),
+    )
+    stack = report.stack
+    context.say("tune", f"{stack} ({stack.combiner.normalization}), tuned on clicks and not tested")
+    return report
+
+
+def _try_vector_retrieval(
+    context: AutoContext, signals: str, tune_options: dict[str, Any], report: TuneReport
+) -> TuneReport:
+    """Let vector rankers also retrieve, if dev gains. report: the tuning without them."""
+    workspace = context.workspace
+    rankers = [name for name in report.stack.rankers if workspace.ranker(name).retrieves]
+    if not rankers:
         return report
-
-    def _read_judgments(self) -> ClickReport | None:
-        """Read the judgments of people and of clicks, and return the report of the clicks."""
-        documents = {*self.workspace.engine.ids()}
-        if not self.files.clicks and self.ubi is None:
-            self.judgments = by_hand(self.files, documents, self.seed)
-            return None
-        out = self.workspace.folder / CLICKS
-        report = judge_clicks(
-            self.files.clicks, out, ClickOptions(ubi=self.ubi), self.workspace, self.progress
-        )
-        part = count_of(report.train.queries + (report.dev.queries if report.dev else 0), "query")
-        views = count_of(report.page_views, "page view")
-        self.say("clicks", f"{views}, {report.clicks:,} clicks, {part}; {out / REPORT}", *report.warnings)
-        pool = JudgedPool.read(self.workspace.folder / POOL, partial(self.say, "pool"))
-        self.judgments = with_clicks(self.files, report, pool, documents, self.seed)
+    try:
+        encode(workspace, rankers, retrieve=rankers, progress=context.progress)
+    except EngineError as error:  # no k-NN plugin
+        context.say("retrieval", str(error))
         return report
-
-    def _write_pool(self, signals: Sequence[str]) -> Path:
-        """Write queries for people to judge. They did not train.
-
-        Their hits are the best of the first stage, and of equal weights of all signals.
-        """
-        path = self.workspace.folder / POOL
-        equal = "+".join(f"{name}*1" for name in signals)
-        queries = [query for query in self.queries if query.id in self.splits.dev]
-        report = make_pool(
-            self.workspace,
-            [signals[0], equal],
-            queries,
-            PoolOptions(count=POOL_QUERIES, seed=self.seed),
-            self.progress,
-        )
-        report.pool.save(path)
-        size = f"{count_of(len(report.pool.queries), 'query')}, {count_of(report.pool.hits, 'hit')}"
-        self.say("pool", f"{size} to judge by hand: {path}")
-        return path
-
-    def _queries_file(self) -> Path:
-        """Return a file with all queries."""
-        if not self.judgments.from_clicks and self.files.queries is not None:
-            return self.files.queries
-        path = self.workspace.folder / "splits" / "queries.jsonl"
-        write_queries(path, self.queries)
-        return path
-
-    def _measure(self, report: AutoReport) -> None:
-        """Measure the stack on the test queries."""
-        common = {"qrels": self.splits.test, "baseline": report.stack.first_stage, **self._common()}
-        common["measures"] = list(dict.fromkeys([self.measure, *MEASURES]))
-        stacks = [",".join(report.stack.tuned_for)]
-        report.evaluated = evaluate(self.workspace, stacks, keep=KEPT, **common)
-        if any(query.categories for query in self.queries if query.id in self.splits.test):
-            report.without_categories = evaluate(self.workspace, stacks, ignore_categories=True, **common)
-        report.page = self.workspace.folder / PAGE
-        write_text(report.page, evaluation_page(self.workspace, report.evaluated, self.queries))
-        self.say("report", str(report.page))
-        report.halves = self._halves(report.tuned)
-
-    def _training_end(self, begin: float) -> float:
-        """Return the moment that leaves time to tune and evaluate. begin: of comparing first stages."""
-        queries = min(MOST_QUERIES, len(self.splits.dev) + len(self.splits.train))
-        scorings = 2 * 3 * len(self.splits.dev) + 2 * len(self.splits.test)  # with and without retrieval
-        seconds = SLOWER * (time.monotonic() - begin) / max(queries, 1) * scorings
-        left = self.end - time.monotonic()
-        return time.monotonic() + left - min(max(seconds, LEAST_RESERVE * left), MOST_RESERVE * left)
-
-    def _halves(self, tuned: TuneReport) -> Halves | None:
-        """Tune on random halves of dev and test, if few queries are judged."""
-        splits = self.splits
-        judged_train = 0 if self.judgments.from_clicks else len(splits.train)
-        if len(splits.dev) + len(splits.test) + judged_train >= FEW_JUDGED or self._is_late(1.0):
-            return None
-        judged = Qrels({**splits.dev, **splits.test})
-        halves = tune_on_halves(self.workspace, tuned.stack, self.measure, judged, **self._common())
-        self.say("halves", str(halves))
-        return halves
-
-    def _is_late(self, seconds: float) -> bool:
-        """Whether work of so many seconds would not end in time."""
-        return time.monotonic() + seconds > self.end
-
-    def _common(self) -> dict[str, Any]:
-        return {"queries": self.queries, "seed": self.seed, "progress": self.progress}
-
-    def _language(self) -> str | None:
-        """Return the language of documents without ``lang``, by their words."""
-        some = list(islice(read_corpus(self.files.corpus), SOME))
-        lang = None if any(one.lang for one in some) else guess_language(one.content for one in some)
-        if lang is not None:
-            self.say("ingest", f"the documents have no `lang`; by their words it is {lang} (else --lang)")
-        return lang
-
-    def _ingest(
-        self, folder: Path, record: Record, opensearch: Settings | None, lang: str | None
-    ) -> Workspace:
-        files = self.files
-        existing = Workspace.open(folder) if Workspace.exists(folder) else None
-        if existing is not None and not record.trained:
-            what = ""
-            if not record.known and (trained := existing.trained()):
-                what = f"rankers of another training ({', '.join(trained)})"
-            elif others := {*existing.engine.ids()} - {document.id for document in read_corpus(files.corpus)}:
-                what = f"{count_of(len(others), 'document')} not in {files.path} ({min(others)!r} first)"
-            if what:
-                raise WorkspaceError(f"{folder}: has {what}; choose another folder with -w")
-        done = ingest(
-            existing or folder,
-            [str(files.corpus)],
-            categories=str(files.categories) if files.categories else None,
-            lang=lang,
-            opensearch=opensearch,
-            encode_features=False,
-            progress=self.progress,
-        )
-        if record.other:  # interrupted trainings are of other files
-            shutil.rmtree(done.workspace.folder / "training", ignore_errors=True)
-        record.save()
-        self.say(
-            "ingest",
-            f"{count_of(done.documents, 'document')} ({done.lang or 'mixed languages'}):"
-            f" {done.added:,} added, {done.updated:,} updated, {done.unchanged:,} unchanged",
-        )
-        if not done.workspace.lang and not {*done.languages} - {""}:
-            self.say("ingest", "no document has a language, so words are not stemmed; --lang en sets it")
-        return done.workspace
-
-    def _first_stage(self) -> tuple[str, list[str]]:
-        names, measure = self.workspace.engine.first_stages, self.measure
-        if len(names) < 2:
-            return names[0], []
-        if not self.judgments.tested:
-            self.say(
-                "first stage", f"{names[0]}; clicks follow the search that was shown, so they cannot compare"
-            )
-            return names[0], list(names[1:])
-        pool = {**self.splits.dev}
-        if not self.judgments.from_clicks:
-            pool |= self.splits.train
-        some = Qrels({query: pool[query] for query in sorted(pool)[:MOST_QUERIES]})
-        compared = evaluate(
-            self.workspace, names[1:], baseline=names[0], qrels=some, measures=[measure], **self._common()
-        )
-        reached = {row.stack: row.measures[measure] for row in compared.results}
-        best = max(names, key=lambda name: reached[name])
-        each = ", ".join(f"{name} {reached[name]:.4f}" for name in names)
-        of = count_of(compared.queries, "query")
-        self.say("first stage", f"{best}; {measure} on {of} of train and dev: {each}")
-        return best, [name for name in names if name != best]
-
-    def _tune(self, signals: Sequence[str]) -> TuneReport:
-        """Tune, and activate the stack."""
-        asked: dict[str, Any] = {
-            **self._common(),
-            "qrels": self.splits.dev,
-            "first_stage": signals[0],
-            "measure": self.measure,
-            "out": self.workspace.stack_path(signals),
-        }
-        begin = time.monotonic()
-        plain = tune(self.workspace, ",".join(signals), **asked)
-        tuned = plain
-        if self._is_late(RETRIEVAL * (time.monotonic() - begin)):
-            self.say("retrieval", "no time is left to measure if vector rankers should also retrieve")
-        else:
-            tuned = self._retrieving(",".join(signals), asked, plain)
-        stack, of = self.workspace.use_stack(tuned.stack), tuned.tuned
-        self.say(
-            "tune",
-            f"{stack} ({stack.combiner.normalization}): {of.measure} {of.value:.4f} on"
-            f" {count_of(of.queries, 'query')}, {of.first_stage_value:.4f} {signals[0]} alone",
-        )
-        if tuned.dropped:
-            self.say("tune", f"{', '.join(tuned.dropped)} got no weight and left the stack")
-        return tuned
-
-    def _tune_on_clicks(self, signals: Sequence[str]) -> TuneReport:
-        """Tune a careful stack on clicks. It is not activated, because clicks cannot test it."""
-        tuned = tune(
-            self.workspace,
-            ",".join(signals),
-            **self._common(),
-            qrels=self.splits.dev,
-            first_stage=signals[0],
-            measure=self.measure,
-            protocol="judged",
-            least=CAREFUL,
-            out=self.workspace.stack_path(signals),
-        )
-        stack = tuned.stack
-        self.say("tune", f"{stack} ({stack.combiner.normalization}), tuned on clicks and not tested")
-        return tuned
-
-    def _retrieving(self, signals: str, asked: dict[str, Any], plain: TuneReport) -> TuneReport:
-        """Let vector rankers also retrieve, if dev gains."""
-        workspace, first = self.workspace, asked["first_stage"]
-        found = [name for name in plain.stack.rankers if workspace.ranker(name).retrieves]
-        if not found:
-            return plain
-        try:
-            encode(workspace, found, retrieve=found, progress=self.progress)
-        except EngineError as error:  # no k-NN plugin
-            self.say("retrieval", str(error))
-            return plain
-        union = tune(workspace, signals, retrieve=[first, *(f"{name}:{FOUND}" for name in found)], **asked)
-        self.say(
-            "retrieval",
-            f"dev {union.tuned.measure} {union.tuned.value:.4f} if {join_names(found)} also"
-            f" {'retrieve' if len(found) > 1 else 'retrieves'}, {plain.tuned.value:.4f} if not",
-        )
-        if union.tuned.value > plain.tuned.value:
-            return union
-        plain.stack.save(asked["out"])
-        return plain
+    retrieve = [tune_options["first_stage"], *(f"{name}:{RETRIEVER_DEPTH}" for name in rankers)]
+    with_retrieval = tune(workspace, signals, retrieve=retrieve, **tune_options)
+    result = with_retrieval.tuned
+    context.say(
+        "retrieval",
+        f"dev {result.measure} {result.value:.4f} if {join_names(rankers)} also"
+        f" {'retrieve' if len(rankers) > 1 else 'retrieves'}, {report.tuned.value:.4f} if not",
+    )
+    if result.value > report.tuned.value:
+        return with_retrieval
+    report.stack.save(tune_options["out"])
+    return report

@@ -16,15 +16,15 @@ from rerank.workflows.auto.files import SPLITS, WHOLE
 
 LEAST_TRAIN = 50
 """Smallest number of train queries for rankers; fewer become dev queries."""
-LEAST = 5
+LEAST_QUERIES = 5
 """Smallest number of dev queries, and of test queries."""
-DRAWN = 0.2
+DRAWN_SHARE = 0.2
 """Share of the queries that is drawn for a missing split."""
 
 
 @dataclass(frozen=True)
 class Splits:
-    """Judgments of disjoint queries. train: may be empty. notes: drawn and removed queries."""
+    """Judgments of disjoint queries. ``train`` may be empty. notes: which queries were drawn or removed."""
 
     train: Qrels
     dev: Qrels
@@ -43,88 +43,99 @@ class Splits:
 
 
 def split(
-    given: Mapping[str, Qrels], queries: Sequence[Query], documents: Collection[str], *, seed: int = 0
+    judged: Mapping[str, Qrels], queries: Sequence[Query], documents: Collection[str], *, seed: int = 0
 ) -> Splits:
     """Complete ``train``, ``dev`` and ``test``, or draw them from ``all``.
 
-    documents: existing ids. A given test set is unchanged. Queries with equal texts stay together.
+    An existing test set is unchanged. Queries with equal texts stay together.
+
+    judged: the name of a split, or ``all`` -> its judgments.
+    documents: existing ids.
 
     Raises InputError if too few queries have a text and a relevant document.
     """
     texts = {query.id: query_key(query.text) for query in queries}
     notes: list[str] = []
-    pools = _usable(given, texts, documents, notes)
-    measured = given.get("test") if len(given) > 1 else None
-    # Train and dev must not contain any given test query, also without a relevant document.
-    _part(pools, texts, {texts[q] for q in measured or () if texts.get(q)}, notes)
+    pools = _usable_queries(judged, texts, documents, notes)
+    existing_test = judged.get("test") if len(judged) > 1 else None
+    # Train and dev must not contain any query of this test set, also without a relevant document.
+    test_texts = {texts[query] for query in existing_test or () if texts.get(query)}
+    _make_disjoint(pools, texts, test_texts, notes)
     total = sum(map(len, pools.values()))
-    if total < 2 * LEAST:
+    if total < 2 * LEAST_QUERIES:
         raise InputError(
             f"{total} judged {'query has' if total == 1 else 'queries have'} a text and a relevant document:"
-            f" too few for {LEAST} dev and {LEAST} test queries; judge more queries"
+            f" too few for {LEAST_QUERIES} dev and {LEAST_QUERIES} test queries; judge more queries"
         )
     _complete(pools, texts, np.random.default_rng(seed), notes)
-    if min(len(pools["dev"]), len(pools["test"])) < LEAST:
+    if min(len(pools["dev"]), len(pools["test"])) < LEAST_QUERIES:
         raise InputError(
             f"{count_of(len(pools['dev']), 'query')} for dev and {len(pools['test'])} for test"
-            f" are too few ({LEAST} at least); judge more queries"
+            f" are too few ({LEAST_QUERIES} at least); judge more queries"
         )
-    source = {query: qrels[query] for qrels in given.values() for query in qrels}
-    if measured is not None:  # unchanged, so that results are comparable
-        source |= measured
-        pools["test"] = list(measured)
-    parts = {name: Qrels({q: source[q] for q in pools[name]}) for name in SPLITS}
-    return Splits(**parts, notes=tuple(notes))
+    grades: dict[str, Mapping[str, int]] = {}
+    for qrels in judged.values():
+        grades |= qrels
+    if existing_test is not None:  # unchanged, so that results are comparable
+        grades |= existing_test
+        pools["test"] = list(existing_test)
+    splits = {name: Qrels({query: grades[query] for query in pools[name]}) for name in SPLITS}
+    return Splits(**splits, notes=tuple(notes))
 
 
 Pools = dict[str, list[str]]
 """``train``, ``dev``, ``test`` or ``all`` -> ids of queries."""
 
 
-def _usable(
-    given: Mapping[str, Qrels], texts: Mapping[str, str], documents: Collection[str], notes: list[str]
+def _usable_queries(
+    judged: Mapping[str, Qrels], texts: Mapping[str, str], documents: Collection[str], notes: list[str]
 ) -> Pools:
-    pools = {
-        name: [q for q in sorted(qrels) if texts.get(q) and any(d in documents for d in qrels.relevant(q))]
-        for name, qrels in given.items()
-    }
-    total = sum(map(len, given.values()))
-    lost = total - sum(map(len, pools.values()))
-    if lost:
-        of = count_of(total, "judged query")
-        notes.append(f"{lost:,} of {of} {'has' if lost == 1 else 'have'} no text or no relevant document")
+    """Return the queries of each split that have a text and a relevant document."""
+    pools: Pools = {}
+    for name, qrels in judged.items():
+        with_text = [query for query in sorted(qrels) if texts.get(query)]
+        pools[name] = [query for query in with_text if any(id in documents for id in qrels.relevant(query))]
+    total = sum(map(len, judged.values()))
+    unusable = total - sum(map(len, pools.values()))
+    if unusable:
+        verb = "has" if unusable == 1 else "have"
+        queries = count_of(total, "judged query")
+        notes.append(f"{unusable:,} of {queries} {verb} no text or no relevant document")
     return pools
 
 
-def _part(pools: Pools, texts: Mapping[str, str], asked: set[str], notes: list[str]) -> None:
-    """Make the splits disjoint, by id and text."""
-    later: set[str] = set()
+def _make_disjoint(pools: Pools, texts: Mapping[str, str], test_texts: set[str], notes: list[str]) -> None:
+    """Make the splits disjoint, by id and text. A query that is in several stays in test, else in dev.
+
+    test_texts: texts of an existing test set, also of queries that are not usable.
+    """
+    used_texts: set[str] = set()
     for name in ("test", "dev", "train"):
         if name not in pools:
             continue
-        kept = [query for query in pools[name] if texts[query] not in later]
-        if len(kept) < len(pools[name]):
-            gone = count_of(len(pools[name]) - len(kept), f"{name} query")
-            others = "test or dev" if name == "train" else "test"
-            notes.append(f"{gone} also in {others}: not used for {name}")
-        later |= asked | {texts[query] for query in kept}
-        pools[name] = kept
+        queries = [query for query in pools[name] if texts[query] not in used_texts]
+        if len(queries) < len(pools[name]):
+            removed = count_of(len(pools[name]) - len(queries), f"{name} query")
+            earlier_splits = "test or dev" if name == "train" else "test"
+            notes.append(f"{removed} also in {earlier_splits}: not used for {name}")
+        used_texts |= test_texts | {texts[query] for query in queries}
+        pools[name] = queries
 
 
 def _complete(pools: Pools, texts: Mapping[str, str], rng: np.random.Generator, notes: list[str]) -> None:
     """Draw missing splits. Too few train queries become dev queries."""
-    share = DRAWN
+    share = DRAWN_SHARE
     if len(pools) == 1:  # the only file is divided, also one of test queries
         pools[WHOLE] = pools.popitem()[1]
-        share = DRAWN / (1 - DRAWN)
+        share = DRAWN_SHARE / (1 - DRAWN_SHARE)
     missing = [name for name in SPLITS if name not in pools]
     if missing:
         source = "one file of judgments" if WHOLE in pools else "the other judgments"
         notes.append(f"{', '.join(missing)} queries are drawn from {source}")
     if "test" in missing:
         largest = max(pools, key=lambda name: len(pools[name]))
-        few = largest == WHOLE and len(pools[WHOLE]) * (1 - 2 * DRAWN) < LEAST_TRAIN
-        pools["test"], pools[largest] = _draw(pools[largest], texts, 0.5 if few else DRAWN, rng)
+        few = largest == WHOLE and len(pools[WHOLE]) * (1 - 2 * DRAWN_SHARE) < LEAST_TRAIN
+        pools["test"], pools[largest] = _draw(pools[largest], texts, 0.5 if few else DRAWN_SHARE, rng)
     if "dev" in missing or "train" in missing:
         (rest,) = (pools.pop(name) for name in [*pools] if name != "test")
         pools["dev"], pools["train"] = rest, []
@@ -136,16 +147,17 @@ def _complete(pools: Pools, texts: Mapping[str, str], rng: np.random.Generator, 
 
 
 def _draw(
-    pool: Iterable[str], texts: Mapping[str, str], share: float, rng: np.random.Generator
+    queries: Iterable[str], texts: Mapping[str, str], share: float, rng: np.random.Generator
 ) -> tuple[list[str], list[str]]:
     """Draw a share of queries, and return it and the rest; equal texts stay together."""
     groups: dict[str, list[str]] = {}
-    for query in sorted(pool):
+    for query in sorted(queries):
         groups.setdefault(texts[query], []).append(query)
-    each = list(groups.values())
-    wanted = round(share * sum(map(len, each)))
-    taken: list[str] = []
+    equal_queries = list(groups.values())
+    count = round(share * sum(map(len, equal_queries)))
+    drawn: list[str] = []
     rest: list[str] = []
-    for i in rng.permutation(len(each)).tolist():
-        (taken if len(taken) < wanted else rest).extend(each[i])
-    return sorted(taken), sorted(rest)
+    for position in rng.permutation(len(equal_queries)).tolist():
+        pool_to_fill = drawn if len(drawn) < count else rest
+        pool_to_fill.extend(equal_queries[position])
+    return sorted(drawn), sorted(rest)

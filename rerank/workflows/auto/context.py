@@ -1,0 +1,65 @@
+"""The options of an auto run, and the results of its first steps."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from rerank.progress import Progress
+from rerank.records import Query
+from rerank.workflows.auto.files import Folder
+from rerank.workflows.auto.judgments import Judgments
+from rerank.workflows.auto.splits import Splits
+from rerank.workspace import Workspace
+
+if TYPE_CHECKING:
+    from rerank.engines.opensearch import Settings
+
+
+@dataclass
+class AutoContext:
+    """The options of :func:`rerank.auto`, and the results of its first steps.
+
+    end:       moment of ``time.monotonic`` at which the time is over.
+    ubi:       cluster with a click log, if any.
+    messages:  remarks of the steps.
+    workspace: exists after the documents are ingested.
+    judgments: exist after all judgments are read.
+    """
+
+    files: Folder
+    measure: str
+    minutes: float
+    seed: int
+    model: str | None
+    progress: Progress
+    end: float
+    ubi: Settings | None = None
+    messages: list[str] = field(default_factory=list)
+    workspace: Workspace = field(init=False)
+    judgments: Judgments = field(init=False)
+
+    @property
+    def queries(self) -> list[Query]:
+        """All queries."""
+        return self.judgments.queries
+
+    @property
+    def splits(self) -> Splits:
+        """Judgments of train, dev and test queries."""
+        return self.judgments.splits
+
+    def say(self, step: str, *lines: str) -> None:
+        """Print and keep remarks of a step."""
+        for line in lines:
+            self.messages.append(f"{step}: {line}")
+            self.progress.say(f"{step}: {line}")
+
+    def is_late(self, seconds: float) -> bool:
+        """Return whether work of so many seconds would not end in time."""
+        return time.monotonic() + seconds > self.end
+
+    def common_options(self) -> dict[str, Any]:
+        """Return the arguments that all steps with judged queries share."""
+        return {"queries": self.queries, "seed": self.seed, "progress": self.progress}
