@@ -98,11 +98,17 @@ def read_with_clicks(
     def without_judged(qrels: Qrels) -> Qrels:
         return _select(qrels, (query for query in qrels if query_key(by_id[query].text) not in keys))
 
-    all_train = _merge([hand.get("train", Qrels()), train])
+    hand_train = hand.get("train", Qrels())
+    with_text = _select(hand_train, (query for query in hand_train if query in by_id))
+    all_train = _merge([with_text, train])
     train = without_judged(all_train)
     removed = len(all_train) - len(train)
     judged = count_of(len(dev) + len(test), "query")
     notes = [f"clicks train; {judged} judged by people: for tuning and the test"]
+    without_text = len(hand_train) - len(with_text)
+    if without_text:
+        verb = "has" if without_text == 1 else "have"
+        notes.append(f"{count_of(without_text, 'train query')} {verb} no text")
     if removed:
         notes.append(f"{count_of(removed, 'judged query')} of the clicks left the training")
     splits = Splits(train, dev, test, tuple(notes))

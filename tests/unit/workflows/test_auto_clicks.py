@@ -142,6 +142,19 @@ def test_given_dev_and_test_queries_stay_as_they_are(folder, tmp_path):
     assert set(read_qrels(report.splits["test"])) == {f"q{number}" for number in range(6, 12)}
 
 
+def test_train_queries_without_a_text_do_not_train(folder, tmp_path):
+    hand = [{"_id": f"q{number}", "text": word} for number, word in enumerate(WORDS[:13])]
+    write(folder / "queries.jsonl", hand)
+    (folder / "qrels").mkdir()
+    for name, ids in (("dev", range(6)), ("test", range(6, 12)), ("train", (12, 99))):
+        (folder / "qrels" / f"{name}.tsv").write_text("\n".join(f"q{id}\td0\t1" for id in ids))
+    report = rerank.auto(folder, tmp_path / "workspace")
+    train = set(read_qrels(report.splits["train"]))
+    assert "q12" in train
+    assert "q99" not in train
+    assert any("1 train query has no text" in message for message in report.messages)
+
+
 def test_too_few_judgments_are_refused(folder, tmp_path):
     write(folder / "queries.jsonl", [{"_id": "q", "text": "one"}])
     (folder / "qrels.tsv").write_text("q\td1\t1\n")
