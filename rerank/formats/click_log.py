@@ -18,7 +18,7 @@ from rerank.formats.tables import read_header, skip_separator_hint, split_rows
 
 IMPRESSION = "impression"
 CLICK = "click"
-_WANTED = (
+_ADVICE = (
     "give records of ubi_queries and ubi_events as JSON, or a table with the columns session, query,"
     " document, rank and clicked"
 )
@@ -152,7 +152,7 @@ def read_click_log(source: Source) -> Iterator[LogRecord]:
     name = name_of(source)
     first, lines = first_line(skip_separator_hint(read_numbered_lines(source)))
     if not first:
-        raise InputError(f"{name}: empty; {_WANTED}")
+        raise InputError(f"{name}: empty; {_ADVICE}")
     if first.startswith(b"["):
         for location, item in array_items(name, lines):
             yield from records_of_line(location, item)
@@ -311,12 +311,12 @@ def _read_table(name: str, lines: Iterator[Line], first: bytes) -> Iterator[LogR
     location = f"{name}:{number}"
     table = read_header(decode(location, first), _COLUMNS)
     if table is None:
-        raise InputError(f"{location}: no column query, document; {_WANTED}")
+        raise InputError(f"{location}: no column query, document; {_ADVICE}")
     has_impressions = "clicked" in table.columns
     required = _COLUMNS if has_impressions else ("query", "document")
     missing = [field for field in required if field not in table.columns]
     if missing:
-        raise InputError(f"{location}: no column {', '.join(missing)}; {_WANTED}")
+        raise InputError(f"{location}: no column {', '.join(missing)}; {_ADVICE}")
     rows = split_rows(name, chain([(number, header)], lines), table.separator)
     next(rows)
     for location, cells in rows:

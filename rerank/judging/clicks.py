@@ -351,6 +351,6 @@ def _warnings(log: ClickLog, views: PageViews, rates: list[float], dev: JudgedPa
             f"{100 * rates[0]:.0f} % of the first hits are clicked, so users may trust the first hit:"
             " tune on queries judged by hand"
         )
-    bots = sum(part.count for part in log.drops.table() if part.reason.startswith("page views"))
+    bots = sum(drop.count for drop in log.drops.table() if drop.reason.startswith("page views"))
     if bots > MANY_BOTS * (bots + page_views):
         yield f"{bots:,} of {bots + page_views:,} page views are not used because they look like bots"

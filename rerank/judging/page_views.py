@@ -44,7 +44,7 @@ _STRAY_ZEROS = 0.1
 """With fewer events at rank 0 than this share of the events at rank 1, ranks start from 1."""
 
 
-class KnowsIds(Protocol):
+class HasIds(Protocol):
     """Documents by id, such as an engine."""
 
     def contains(self, ids: Iterable[str]) -> Collection[str]:
@@ -55,13 +55,14 @@ class KnowsIds(Protocol):
 class Documents:
     """The documents of a log.
 
-    ids: of different documents. numbers: document in the log -> position in ``ids``. known: (len(ids),),
-    whether the workspace has it.
+    ids:     ids of the different documents.
+    numbers: number of a document in the log -> its position in ``ids``.
+    exists:  (len(ids),), whether the workspace has the document.
     """
 
     ids: list[str]
     numbers: Ints
-    known: Bools
+    exists: Bools
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ class PageViews:
     reason: str = ""
 
 
-def resolve_documents(log: ClickLog, workspace: KnowsIds | None) -> Documents:
+def resolve_documents(log: ClickLog, workspace: HasIds | None) -> Documents:
     """Choose the field with the ids of the documents.
 
     Raises InputError if the workspace does not have more than half of the documents of the events.
@@ -135,18 +136,18 @@ def resolve_documents(log: ClickLog, workspace: KnowsIds | None) -> Documents:
     fields = log.options.id_fields
     by_field = [[_id_of(value, position) for value in values] for position in range(len(fields))]
     candidates = by_field if any(isinstance(value, tuple) for value in values) else by_field[:1]
-    known_ids: Collection[str] = ()
+    existing_ids: Collection[str] = ()
     best = 0
     if workspace is not None:
-        known_ids = workspace.contains(sorted({id for ids in candidates for id in ids}))
+        existing_ids = workspace.contains(sorted({id for ids in candidates for id in ids}))
         counts = []
         for ids in candidates:
-            counts.append(sum(used and id in known_ids for id, used in zip(ids, in_events.tolist())))
+            counts.append(sum(used and id in existing_ids for id, used in zip(ids, in_events.tolist())))
         best = counts.index(max(counts))
         total = int(in_events.sum())
         if 2 * counts[best] < total:
             example = next(
-                id for id, used in zip(candidates[best], in_events) if used and id not in known_ids
+                id for id, used in zip(candidates[best], in_events) if used and id not in existing_ids
             )
             names = " and ".join(fields[: len(candidates)])
             documents = count_of(total, "document")
@@ -157,9 +158,9 @@ def resolve_documents(log: ClickLog, workspace: KnowsIds | None) -> Documents:
             )
     ids = sorted(set(candidates[best]))
     positions = {id: position for position, id in enumerate(ids)}
-    known = np.array([workspace is None or id in known_ids for id in ids], bool)
+    exists = np.array([workspace is None or id in existing_ids for id in ids], bool)
     numbers = np.array([positions[id] for id in candidates[best]], np.int64)
-    return Documents(ids, numbers, known)
+    return Documents(ids, numbers, exists)
 
 
 def _id_of(value: str | tuple[str, ...], position: int) -> str:
@@ -198,7 +199,7 @@ def page_views(log: ClickLog, documents: Documents, drops: Drops) -> PageViews:
         _count_events(drops, NO_IMPRESSIONS, log, rows, without)
         rows = rows.select(~without)
     shown = _join(log, rows, drops, source)
-    return PageViews(_known(shown, documents, log, drops), first_ranks, source, reason)
+    return PageViews(_existing(shown, documents, drops), first_ranks, source, reason)
 
 
 def _rows(log: ClickLog, documents: Documents) -> Rows:
@@ -226,8 +227,8 @@ def _first_ranks(log: ClickLog, rows: Rows) -> dict[str, int | None]:
     missing = is_missing(ordinals)
     first_ranks: dict[str, int | None] = {}
     for number, application in enumerate(log.applications.values()):
-        mine = rows.application == number
-        ranked = ordinals[mine & ~rows.is_click & ~missing & (ordinals >= 0)]
+        is_own = rows.application == number
+        ranked = ordinals[is_own & ~rows.is_click & ~missing & (ordinals >= 0)]
         if not len(ranked):
             first_ranks[application] = None
             continue
@@ -235,10 +236,10 @@ def _first_ranks(log: ClickLog, rows: Rows) -> dict[str, int | None]:
         if first is None:
             first = _first_rank(application, ranked)
         first_ranks[application] = first
-        ranks = ordinals[mine] - first + 1
-        valid = ~missing[mine] & (ranks >= 1) & (ranks <= log.options.max_rank)
+        ranks = ordinals[is_own] - first + 1
+        valid = ~missing[is_own] & (ranks >= 1) & (ranks <= log.options.max_rank)
         # Ranks outside the limits are negative, missing ones 0.
-        rows.rank[mine] = np.where(valid, ranks, np.where(missing[mine], 0, -1))
+        rows.rank[is_own] = np.where(valid, ranks, np.where(missing[is_own], 0, -1))
     return first_ranks
 
 
@@ -296,13 +297,13 @@ def _problem_of_hits(clicks: Rows, hits: Rows, documents: Documents, log: ClickL
     if not len(hits.id):
         return "the log has neither impressions nor hits of the queries"
     example = documents.ids[hits.document[0]]
-    if 2 * np.count_nonzero(documents.known[hits.document]) < len(hits.document):
+    if 2 * np.count_nonzero(documents.exists[hits.document]) < len(hits.document):
         return (
             "the log has no impressions, and most hits of the queries are not ids of the workspace, for"
             f" example {example!r}: UBI stores Lucene numbers unless object_id_field is set"
         )
     searched = np.isin(clicks.id, hits.id)
-    in_hits = np.isin(_pairs(clicks, documents), _pairs(hits, documents))
+    in_hits = np.isin(_pairs(clicks), _pairs(hits))
     if 2 * np.count_nonzero(in_hits) < np.count_nonzero(searched) or not searched.any():
         return (
             "the log has no impressions, and most clicked documents are not among the hits of their queries,"
@@ -311,15 +312,14 @@ def _problem_of_hits(clicks: Rows, hits: Rows, documents: Documents, log: ClickL
     return ""
 
 
-def _pairs(rows: Rows, documents: Documents) -> Ints:
-    """Return a number for each query id and document."""
-    return rows.id * len(documents.ids) + rows.document
+def _pairs(rows: Rows) -> Ints:
+    """Return a number for each query id and document. Both are below 2^31."""
+    return rows.id << 32 | rows.document
 
 
 def _with_hits(clicks: Rows, hits: Rows) -> Rows:
     """Use hits as impressions, down to the lowest click or SHOWN_HITS, whichever is lower."""
-    pair = np.stack([hits.id, hits.document], 1)
-    clicked = np.isin(pair[:, 0] << 32 | pair[:, 1], clicks.id << 32 | clicks.document)
+    clicked = np.isin(_pairs(hits), _pairs(clicks))
     deepest = np.full(int(max(hits.id.max(), clicks.id.max())) + 1, SHOWN_HITS)
     np.maximum.at(deepest, hits.id[clicked], hits.rank[clicked])
     shown = hits.select(hits.rank <= deepest[hits.id])
@@ -399,7 +399,8 @@ def _of_bots(log: ClickLog, rows: Rows, view: Ints, shown: Shown, drops: Drops) 
     def add(reason: str, mask: Bools) -> None:
         positions = np.flatnonzero(mask & ~is_bot)
         if len(positions):
-            clients = sorted({names[client[place] - offset] for place in positions if client[place] != _NONE})
+            clients_of_views = np.unique(client[positions])
+            clients = [names[number - offset] for number in clients_of_views if number != _NONE]
             drops.add(reason, f"client {join_names(clients, 1)}" if clients else "", len(positions))
         is_bot[positions] = True
 
@@ -420,10 +421,10 @@ def _of_bots(log: ClickLog, rows: Rows, view: Ints, shown: Shown, drops: Drops) 
     return is_bot
 
 
-def _known(shown: Shown, documents: Documents, log: ClickLog, drops: Drops) -> Shown:
+def _existing(shown: Shown, documents: Documents, drops: Drops) -> Shown:
     """Remove documents that the workspace does not have."""
-    known = documents.known[shown.document]
-    unknown = np.flatnonzero(~known)
+    exists = documents.exists[shown.document]
+    unknown = np.flatnonzero(~exists)
     if len(unknown):
         drops.add(UNKNOWN_DOCUMENT, documents.ids[shown.document[unknown].min()], len(unknown))
-    return shown.select(known)
+    return shown.select(exists)

@@ -236,8 +236,8 @@ class _Chooser:
         with self._progress.step("rank queries", unit="query") as advance:
             ranked = self._with_hits(frequent, advance)
             chosen = [(query, reason) for query in itertools.islice(ranked, (self._count + 1) // 2)]
-            others = [query for query in shuffled if query.id not in self.rankings]
-            sample = list(self._with_hits(others[:SAMPLE], advance))
+            unranked = [query for query in shuffled if query.id not in self.rankings]
+            sample = list(self._with_hits(unranked[:SAMPLE], advance))
         sample.sort(key=lambda query: -difference(self.rankings[query.id]))  # stable: ties stay random
         return chosen + [(query, DIFFERENCE) for query in sample[: self._count - len(chosen)]]
 

@@ -19,7 +19,7 @@ _RECORD_ENDINGS = (".jsonl", ".json", ".csv", ".tsv")
 _JUDGMENT_ENDINGS = (".tsv", ".csv", ".txt", ".qrels")
 _COMPRESSIONS = ("", ".gz", ".bz2", ".xz", ".zst", ".zip")
 _CLICK_LOGS = ("ubi_*.ndjson", "clicks.csv")
-_WANTED = (
+_ADVICE = (
     "give a folder with corpus.jsonl, queries.jsonl, and qrels.tsv or one or more of qrels/train.tsv,"
     " qrels/dev.tsv, qrels/test.tsv; or with corpus.jsonl and a click log, ubi_*.ndjson or clicks.csv"
 )
@@ -59,7 +59,7 @@ def read_folder(path: Path, *, has_clicks: bool = False) -> Folder:
     """
     if not path.is_dir():
         problem = "not a folder" if path.exists() else "no such folder"
-        raise InputError(f"{path}: {problem}; {_WANTED}")
+        raise InputError(f"{path}: {problem}; {_ADVICE}")
     corpus = _find_file(path, ("corpus",), _RECORD_ENDINGS)
     queries = _find_file(path, ("queries",), _RECORD_ENDINGS)
     categories = _find_file(path, ("categories",), (".tsv",))
@@ -78,8 +78,8 @@ def read_folder(path: Path, *, has_clicks: bool = False) -> Folder:
     if corpus is None or not all(files.values()):
         missing = [name for name, file in files.items() if not file]
         existing = sorted(file.name for file in path.iterdir())
-        others = f"; it has {join_names(existing)}" if existing else ""
-        raise InputError(f"{path}: no {' and no '.join(missing)}; {_WANTED}{others}")
+        content = f"; it has {join_names(existing)}" if existing else ""
+        raise InputError(f"{path}: no {' and no '.join(missing)}; {_ADVICE}{content}")
     return Folder(path, corpus, queries, qrels, categories, clicks)
 
 

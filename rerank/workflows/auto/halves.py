@@ -87,7 +87,7 @@ def tune_on_halves(workspace: Workspace, stack: Stack, measure: str, qrels: Qrel
     return Halves(
         measure=measure,
         queries=len(scored),
-        value=fmean(fmean(one.values()) for one in values),
+        value=fmean(fmean(draw_values.values()) for draw_values in values),
         first_stage_value=fmean(first.values()),
         spread=stdev(gains),
     )

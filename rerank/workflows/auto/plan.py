@@ -56,16 +56,19 @@ class CollectionFacts:
         **more: Any,
     ) -> CollectionFacts:
         """Count documents and judgments. lang: of documents without ``lang``. more: other fields."""
-        ids, langs, targets = set[str](), Counter[str | None](), Counter[str]()
-        words = categories = 0
+        ids = set[str]()
+        langs = Counter[str | None]()
+        targets = Counter[str]()
+        words = 0
+        with_categories = 0
         for document in documents:
             ids.add(document.id)
             words += len(document.content.split())
-            categories += bool(document.categories)
+            with_categories += bool(document.categories)
             targets.update({*document.links} - {document.id})
             langs[language_or_none(document.lang)] += 1
-        asked = Counter(language_or_none(query.lang) for query in queries)
-        languages = [max(filter(None, one), key=one.__getitem__, default=None) for one in (langs, asked)]
+        query_langs = Counter(language_or_none(query.lang) for query in queries)
+        query_lang = _most_frequent(query_langs) or guess_language(query.text for query in queries)
         return cls(
             documents=len(ids),
             words=words,
@@ -73,26 +76,30 @@ class CollectionFacts:
             train_pairs=sum(len(splits.train.relevant(query)) for query in splits.train),
             dev_queries=len(splits.dev),
             test_queries=len(splits.test),
-            with_categories=categories / max(len(ids), 1),
-            links=sum(n for id, n in targets.items() if id in ids) / max(len(ids), 1),
-            languages=(languages[0] or lang, languages[1] or guess_language(query.text for query in queries)),
+            with_categories=with_categories / max(len(ids), 1),
+            links=sum(count for id, count in targets.items() if id in ids) / max(len(ids), 1),
+            languages=(_most_frequent(langs) or lang, query_lang),
             **more,
         )
 
 
+def _most_frequent(languages: Counter[str | None]) -> str | None:
+    """Return the most frequent language; None if no text has one."""
+    return max(filter(None, languages), key=languages.__getitem__, default=None)
+
+
 def unmet(facts: CollectionFacts) -> dict[str, str]:
     """Return need -> why the collection does not meet it."""
-    few = facts.train_queries < LEAST_TRAIN
-    others = sorted({lang for lang in facts.languages if lang and facts.reads not in (lang, None)})
-    reads = f"its encoder reads {facts.reads!r}, but there are texts in {' and '.join(map(repr, others))}"
-    part = f"fewer than {LEAST_CATEGORIES:.0%} of the documents have categories"
+    unread = sorted({lang for lang in facts.languages if lang and facts.reads not in (lang, None)})
+    reads = f"its encoder reads {facts.reads!r}, but there are texts in {' and '.join(map(repr, unread))}"
+    categories = f"fewer than {LEAST_CATEGORIES:.0%} of the documents have categories"
     links = f"fewer than {LEAST_LINKS} links per document"
     needs = {
-        "queries": (not few, f"fewer than {LEAST_TRAIN} train queries"),
-        "categories": (facts.with_categories >= LEAST_CATEGORIES, part),
+        "queries": (facts.train_queries >= LEAST_TRAIN, f"fewer than {LEAST_TRAIN} train queries"),
+        "categories": (facts.with_categories >= LEAST_CATEGORIES, categories),
         "links": (facts.links >= LEAST_LINKS, links),
         "model": (facts.model, "its encoder is not on this machine; --model names another one"),
-        "language": (not others, f"{reads}; --model names another encoder"),
+        "language": (not unread, f"{reads}; --model names another encoder"),
     }
     return {need: reason for need, (met, reason) in needs.items() if not met}
 
