@@ -123,23 +123,21 @@ class Trainings:
             return replace(choice, reason=f"{rule.worth} (done before)", cut=not earlier.complete)
         allowed = share * (self.end - time.monotonic())
         training = RankerTraining(self.context.minutes, complete=True)
-        if rule.passes:  # the time to encode all documents
-            pass_seconds = rule.passes * self.part_seconds * self.facts.documents
-            parts = ranker_plan.all_parts(self.facts)
-            if not rule.only_encodes:
-                allowed -= pass_seconds * rule.config.get("passages", parts)
-            else:
-                # A stack has an encoder, also if reading the documents takes the time of other rankers.
-                left = LONGEST_PASS * (self.context.end - time.monotonic())
-                least = int(rule.passes == 1 and pass_seconds < left)
-                training.parts = min(parts, max(int(allowed / pass_seconds), least))
-                if earlier is not None and not longer:
-                    training.parts = earlier.parts
-                training.complete = training.parts == parts
-                if 0 < training.parts < parts:
-                    read = f"; time to read {training.parts} of {parts} parts of a document"
-                    choice = replace(choice, reason=rule.worth + read, cut=True)
-        if not training.parts if rule.only_encodes else allowed <= 0:
+        parts = ranker_plan.all_parts(self.facts)
+        if rule.only_encodes:
+            training.parts = self._affordable_parts(rule, allowed)
+            if earlier is not None and not longer:
+                training.parts = earlier.parts
+            training.complete = training.parts == parts
+            has_time = training.parts > 0
+            if 0 < training.parts < parts:
+                read = f"; time to read {training.parts} of {parts} parts of a document"
+                choice = replace(choice, reason=rule.worth + read, cut=True)
+        else:
+            if rule.passes:  # all documents are encoded after the training
+                allowed -= self._pass_seconds(rule) * rule.config.get("passages", parts)
+            has_time = allowed > 0
+        if not has_time:
             return RankerChoice(name, False, "no time is left for it", cut=True)
         self.state.rankers[name] = training
         self.state.save()
@@ -159,6 +157,20 @@ class Trainings:
             values = f"{result.measure} {result.dev:.4f}, {result.baseline_value:.4f} {result.baseline_name}"
             self.context.say("rankers", f"{name}: {values}")
         return choice
+
+    def _pass_seconds(self, rule: Rule) -> float:
+        """Return the time to encode one part of every document, as often as the rule does it."""
+        return rule.passes * self.part_seconds * self.facts.documents
+
+    def _affordable_parts(self, rule: Rule, allowed: float) -> int:
+        """Return how many parts of every document an encoder can read in the allowed seconds.
+
+        A stack has an encoder, also if reading one part takes the time of other rankers.
+        """
+        pass_seconds = self._pass_seconds(rule)
+        longest = LONGEST_PASS * (self.context.end - time.monotonic())
+        least = int(rule.passes == 1 and pass_seconds < longest)
+        return min(ranker_plan.all_parts(self.facts), max(int(allowed / pass_seconds), least))
 
     def _is_installed(self, name: str, version: str) -> bool:
         try:

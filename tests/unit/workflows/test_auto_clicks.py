@@ -125,6 +125,7 @@ def test_queries_judged_by_hand_leave_the_training(folder, tmp_path):
     trained = {texts[query] for query in splits["train"]}
     assert trained
     assert not trained & set(WORDS[:10])
+    assert any("on 5 queries of dev: " in message for message in report.messages), "clicks compare nothing"
     assert report.evaluated is not None
     assert report.evaluated.queries == len(splits["test"])
 
