@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank import Workspace
-from rerank.engines.approximate import ApproximateIndex, open_index
+from rerank.engines.approximate import ApproximateIndex, find_index, open_index
 from rerank.engines.file_features import FeatureFiles
 from rerank.engines.nearest import nearest
 
@@ -98,7 +98,9 @@ def measure(vectors: Vectors, queries: NDArray[np.float32]) -> None:
         built.write(Path(folder))
         size = sum(path.stat().st_size for path in Path(folder).iterdir()) / len(vectors)
         print(f"  FAISS: built in {seconds:.1f} s, {size:.0f} bytes per document")
-        index = open_index(Path(folder), 0)
+        file = find_index(Path(folder))
+        assert file is not None
+        index = open_index(file, 0)
         assert index is not None
         report("FAISS", lambda q, depth: index.search(vectors, q, depth, nothing, ids_of), queries, exact)
     if util.find_spec("usearch") and len(vectors) <= SLOW_BUILD:

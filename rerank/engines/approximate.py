@@ -5,46 +5,43 @@ clusters the vectors, and a query is compared with the vectors of the nearest cl
 documents found in this way are scored again with the stored features; so only their choice is approximate.
 
 The index is a file next to the features, with a copy of each vector in 8 bits per number. It is mapped into
-memory, and all processes of a machine share it. It is derived from the features: if it is missing, searches
-are exact, and the next encoding writes it. FAISS is the extra ``scale``.
+memory, and all processes of a machine share it. It is derived from the features: if it is missing or cannot
+be read, searches are exact, and the next encoding writes it. FAISS is the extra ``scale``.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module, util
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rerank.arrays import passage_counts, split_passages
-from rerank.engines.nearest import nearest
-from rerank.files import sync_folder
-
-Float32 = NDArray[np.float32]
-Rows = NDArray[np.int64]
-Ids = Callable[[Rows], list[str]]
+from rerank.engines.nearest import Float32, Ids, Rows, nearest
+from rerank.files import atomic_write
 
 MIN_ROWS = 100_000
-"""Documents from which an index is built. Below, an exact search takes about 5 ms on one core."""
+"""The smallest number of rows with an index. Below it, an exact search takes about 5 ms on one core."""
 MAX_NEW_SHARE = 0.05
-"""Share of documents that may be newer than the index. They are compared exactly."""
+"""The largest share of rows that may be newer than the index. They are compared exactly."""
 
 _NAME = "nearest.{}.faiss"  # with the number of rows
 _PATTERN = r"nearest\.(\d{1,12})\.faiss"
+_ALL_FILES = "*nearest.*"  # also the temporary file of an interrupted writer
 _SAMPLE_PER_CLUSTER = 40  # vectors that train the center of a cluster; FAISS warns below 39
 _BATCH = 65_536  # rows that are added together
-_OVERSAMPLING = 2  # times the requested documents are scored again, because 8 bits order them roughly
-_TEST_QUERIES = 50  # documents whose neighbors tell how many clusters a query has to read
+_OVERSAMPLING = 2  # candidates per requested document: 8 bits give only a rough order
+_TEST_QUERIES = 50  # documents that are used as queries to measure how many clusters a query has to read
 _TEST_DEPTH = 1000
 _TARGET_RECALL = 0.99  # share of the nearest documents that the test has to find
-_FEW_ROWS = 20_000  # documents that are compared exactly if a filter leaves no more of them
+_MAX_EXACT = 20_000  # if a filter leaves at most as many documents, all of them are compared
 
 _logger = logging.getLogger(__name__)
 
@@ -96,13 +93,16 @@ class ApproximateIndex:
         test_rows = rng.choice(len(matrix), min(_TEST_QUERIES, len(matrix)), replace=False)
         vectors, _ = _vectors(matrix[np.sort(test_rows)], self.passages)
         queries = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
-        nothing = np.empty(0, np.int64)
-        exact = list(nearest(matrix, queries, _TEST_DEPTH, self.passages, nothing, _no_ids))
+        none = np.empty(0, np.int64)
+        exact = list(nearest(matrix, queries, _TEST_DEPTH, self.passages, none, _numbers))
+        exact_count = sum(map(len, exact))
         self.ivf.nprobe = 1
         while self.ivf.nprobe < self.ivf.nlist:
-            returned = [self.search(matrix, query, _TEST_DEPTH, nothing, _no_ids) for query in queries]
-            hits = sum(len(np.intersect1d(rows, expected)) for rows, expected in zip(returned, exact))
-            if hits >= _TARGET_RECALL * sum(map(len, exact)):
+            hits = 0
+            for query, exact_rows in zip(queries, exact):
+                rows = self.search(matrix, query, _TEST_DEPTH, none, _numbers)
+                hits += len(np.intersect1d(rows, exact_rows))
+            if hits >= _TARGET_RECALL * exact_count:
                 break
             self.ivf.nprobe = min(self.ivf.nprobe * 5 // 4 + 1, self.ivf.nlist)
 
@@ -124,19 +124,22 @@ class ApproximateIndex:
         matrix:   (n, width) features, the covered rows first.
         query:    (E,) vector, of length 1 with passages.
         excluded: rows that are left out.
-        ids:      of rows, to order equal products.
+        ids:      returns the ids of rows. Of equal products, the smallest ids are taken.
         """
         is_allowed = np.ones(len(matrix), np.bool_)
         is_allowed[excluded] = False
-        compared = np.flatnonzero(is_allowed)
+        allowed_count = len(matrix) - len(excluded)
         candidate_count = _OVERSAMPLING * depth
-        if len(compared) > max(_FEW_ROWS, candidate_count):
-            covered = np.searchsorted(compared, self.rows)
-            new_rows = compared[covered:]
-            # The nearest of a third of the documents are as far away as three times as many of all.
-            probes = self._probes(depth * self.rows / max(int(covered), 1))
-            selector = is_allowed[: self.rows] if len(excluded) else None
-            candidates = self._candidates(query, candidate_count, probes, selector)
+        if allowed_count <= max(_MAX_EXACT, candidate_count):
+            compared = np.flatnonzero(is_allowed)
+        else:
+            new_rows = self.rows + np.flatnonzero(is_allowed[self.rows :])
+            covered_count = allowed_count - len(new_rows)
+            # If a filter leaves a third of the documents, the nearest of them are as far away as three times
+            # as many of all documents.
+            probes = self._probes(depth * self.rows / max(covered_count, 1))
+            allowed_rows = is_allowed[: self.rows] if len(excluded) else None
+            candidates = self._candidates(query, candidate_count, probes, allowed_rows)
             compared = np.concatenate([candidates, new_rows])
         (positions,) = nearest(
             matrix[compared],
@@ -149,26 +152,26 @@ class ApproximateIndex:
         return compared[positions]
 
     def _candidates(
-        self, query: Float32, least: int, probes: int, is_allowed: NDArray[np.bool_] | None
+        self, query: Float32, count: int, probes: int, is_allowed: NDArray[np.bool_] | None
     ) -> Rows:
-        """Return the ascending rows of the nearest vectors of at least ``least`` documents, if there are.
+        """Return the ascending rows of the nearest vectors: at least ``count`` rows if so many are allowed.
 
-        probes:     clusters to read; more if they have too few documents.
+        probes:     number of clusters to read. More are read if these have too few rows.
         is_allowed: (rows,) bool; None: all rows.
         """
         faiss = _faiss()
         selector = None
         if is_allowed is not None:
             bits = np.packbits(is_allowed, bitorder="little")
-            selector = faiss.IDSelectorBitmap(len(is_allowed), faiss.swig_ptr(bits))
-        vector_count = least
+            selector = faiss.IDSelectorBitmap(len(bits), faiss.swig_ptr(bits))
+        vector_count = count
         while True:
             parameters = faiss.SearchParametersIVF(nprobe=probes, sel=selector)
             _, (rows_of_vectors,) = self.ivf.search(query[None], vector_count, params=parameters)
             rows_of_vectors = rows_of_vectors[rows_of_vectors >= 0]
             rows = np.unique(rows_of_vectors)
             is_full = len(rows_of_vectors) == vector_count
-            if len(rows) >= least or (not is_full and probes == self.ivf.nlist):
+            if len(rows) >= count or (not is_full and probes == self.ivf.nlist):
                 return rows
             if is_full and vector_count == self.ivf.ntotal:
                 return rows
@@ -178,52 +181,72 @@ class ApproximateIndex:
                 probes = min(2 * probes, self.ivf.nlist)
 
     def write(self, folder: Path) -> None:
-        """Write the index into a folder, and remove older ones.
+        """Write the index into a folder, and remove older ones. The caller holds the lock.
 
-        After a crash, the old or the new one exists.
+        After a crash, the old or the new one exists. Raises RerankError for a full disk.
         """
+        faiss = _faiss()
         path = folder / _NAME.format(self.rows)
-        temporary = path.with_suffix(".tmp")
-        _faiss().write_index(self.ivf, str(temporary))
-        temporary.rename(path)
-        sync_folder(folder)
-        for old_path in folder.glob(_NAME.format("*")):
+        with atomic_write(path) as file:
+            faiss.write_index(self.ivf, faiss.PyCallbackIOWriter(file.write))
+        for old_path in folder.glob(_ALL_FILES):
             if old_path != path:
                 old_path.unlink()
 
 
-def open_index(folder: Path, passages: int) -> ApproximateIndex | None:
-    """Map the index of a folder into memory. None: there is none, or FAISS is missing or cannot read it.
+class IndexFile(NamedTuple):
+    """The file of an index.
+
+    rows:  number of rows that the index covers.
+    inode: changes if the file is replaced, also by an index of the same rows.
+    """
+
+    path: Path
+    rows: int
+    inode: int
+
+
+def find_index(folder: Path) -> IndexFile | None:
+    """Return the file of the index in a folder, or None."""
+    files: list[IndexFile] = []
+    for path in folder.glob(_NAME.format("*")):
+        match = re.fullmatch(_PATTERN, path.name)
+        if match is not None:
+            with suppress(FileNotFoundError):  # another process has just replaced it
+                files.append(IndexFile(path, int(match[1]), path.stat().st_ino))
+    return max(files, key=lambda file: file.rows, default=None)
+
+
+def open_index(file: IndexFile, passages: int) -> ApproximateIndex | None:
+    """Map an index into memory. Return None if FAISS is missing or cannot read it.
 
     passages: the largest number of vectors in a feature; 0 if a feature is one vector.
     """
-    rows = indexed_rows(folder)
-    if not rows or not is_available():
+    if not is_available():
         return None
     faiss = _faiss()
-    path = folder / _NAME.format(rows)
     try:
-        ivf = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
+        ivf = faiss.read_index(str(file.path), faiss.IO_FLAG_MMAP_IFC)
     except RuntimeError as error:
-        _logger.warning("%s cannot be read, so searches are exact until the next encoding: %s", path, error)
+        _logger.warning(
+            "%s cannot be read, so searches are exact until the next encoding: %s", file.path, error
+        )
         return None
-    return ApproximateIndex(ivf, rows, passages)
+    return ApproximateIndex(ivf, file.rows, passages)
 
 
 def needs_index(folder: Path, rows: int, *, rebuild: bool = False) -> bool:
-    """Return whether an index of so many rows is to be built: FAISS is installed, and it pays.
+    """Return whether to build an index: FAISS is installed, and the index is missing, outdated or unreadable.
 
-    rebuild: also if there is an index of the same rows.
+    rows:    number of rows with features. Below :data:`MIN_ROWS`, no index is built.
+    rebuild: replace an index in any case.
     """
     if rows < MIN_ROWS or not is_available():
         return False
-    return rebuild or rows - indexed_rows(folder) > MAX_NEW_SHARE * rows
-
-
-def indexed_rows(folder: Path) -> int:
-    """Return the number of rows that the index of a folder covers; 0 without an index."""
-    matches = (re.fullmatch(_PATTERN, path.name) for path in folder.glob(_NAME.format("*")))
-    return max((int(match[1]) for match in matches if match), default=0)
+    file = find_index(folder)
+    if rebuild or file is None or rows - file.rows > MAX_NEW_SHARE * rows:
+        return True
+    return open_index(file, 0) is None
 
 
 def is_available() -> bool:
@@ -236,7 +259,7 @@ def _faiss() -> ModuleType:
 
 
 def _vectors(features: NDArray[Any], passages: int) -> tuple[Float32, Rows]:
-    """Return the vectors of features, and the position of the feature of each.
+    """Return m vectors of n features, and (m,) the position of the feature of each vector.
 
     Vectors of passages get length 1, because they are compared by cosine.
     """
@@ -248,6 +271,6 @@ def _vectors(features: NDArray[Any], passages: int) -> tuple[Float32, Rows]:
     return vectors, np.nonzero(is_present)[0]
 
 
-def _no_ids(rows: Rows) -> list[str]:
-    """Order equal products by row."""
+def _numbers(rows: Rows) -> list[str]:
+    """Return ids that have the order of the rows."""
     return [f"{row:012}" for row in rows.tolist()]

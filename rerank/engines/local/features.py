@@ -69,8 +69,8 @@ class LocalFeatures(FeatureStore):
     def _index(features: FeatureFiles, encoder: Encoder, rows: int, *, rebuild: bool) -> None:
         """Build the index for approximate search, if the collection is large enough."""
         folder = features.folder(encoder.name, encoder.version)
-        if needs_index(folder, rows, rebuild=rebuild):
-            matrix = features.matrix(encoder.name, encoder.version, rows)[:rows]
+        matrix = features.matrix(encoder.name, encoder.version, rows)[:rows]
+        if needs_index(folder, len(matrix), rebuild=rebuild):
             ApproximateIndex.build(matrix, encoder.passages).write(folder)
 
     def missing(self, name: str, version: str) -> int:

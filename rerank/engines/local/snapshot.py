@@ -11,7 +11,7 @@ import tantivy
 from numpy.typing import NDArray
 
 from rerank.arrays import feature_width
-from rerank.engines.approximate import ApproximateIndex, indexed_rows, open_index
+from rerank.engines.approximate import ApproximateIndex, IndexFile, find_index, open_index
 from rerank.engines.base import VectorQuery, cannot_retrieve
 from rerank.engines.file_features import FeatureFiles
 from rerank.engines.local.documents import Documents, Version
@@ -59,7 +59,7 @@ class Snapshot:
     tfidf: TfIdf
     features: FeatureFiles
     _searches: int = 0
-    _indices: dict[tuple[str, str], tuple[int, ApproximateIndex | None]] = field(default_factory=dict)
+    _indices: dict[tuple[str, str], tuple[IndexFile, ApproximateIndex | None]] = field(default_factory=dict)
 
     @cached_property
     def _all_ids(self) -> list[str]:
@@ -98,6 +98,7 @@ class Snapshot:
         name, version, vector, _, passages = queries[0]
         if version not in self.features.versions().get(name, ()):
             raise cannot_retrieve(name)
+        index = self._index(name, version, passages)  # before the matrix, which then has all indexed rows
         matrix = self.features.matrix(name, version, self.version.rows)[: self.version.rows]
         width = feature_width(passages, len(vector))
         if len(matrix) and matrix.shape[1] != width:
@@ -106,7 +107,6 @@ class Snapshot:
             )
         excluded = self.dead if filtered is None else np.flatnonzero(~filtered.rows)
         excluded = excluded[excluded < len(matrix)]
-        index = self._index(name, version, passages)
         if index is not None:
             return (index.search(matrix, query.vector, depth, excluded, self.ids) for query in queries)
         vectors = np.array([query.vector for query in queries])
@@ -117,14 +117,13 @@ class Snapshot:
         return self._index(query.name, query.version, query.passages) is not None
 
     def _index(self, name: str, version: str, passages: int) -> ApproximateIndex | None:
-        """Return the newest index of this snapshot's rows; an index that another process wrote is opened."""
-        folder = self.features.folder(name, version)
-        rows = indexed_rows(folder)
-        if not rows or rows > self.version.rows:
+        """Return the index of this snapshot's rows, or None. An index of another process is opened."""
+        file = find_index(self.features.folder(name, version))
+        if file is None or file.rows > self.version.rows:
             return None
         opened = self._indices.get((name, version))
-        if opened is None or opened[0] != rows:
-            opened = self._indices[name, version] = rows, open_index(folder, passages)
+        if opened is None or opened[0] != file:
+            opened = self._indices[name, version] = file, open_index(file, passages)
         return opened[1]
 
     def rows_of(self, candidates: Candidates) -> Rows | None:

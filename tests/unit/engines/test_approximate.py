@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+
 import numpy as np
 import pytest
 
-from rerank import Document, Workspace, ingest, train, tune
+from rerank import Document, Workspace, encode, ingest, train, tune
 from rerank.engines import approximate
 from rerank.engines.nearest import nearest
+from rerank.errors import EngineError
 
 faiss = pytest.importorskip("faiss", reason="the extra `scale` is not installed")
 
@@ -37,6 +40,10 @@ def with_passages(vectors, passages):
     return np.hstack([codes, counts[:, None]])
 
 
+def open_index(folder, passages):
+    return approximate.open_index(approximate.find_index(folder), passages)
+
+
 def queries_near(vectors, count=20):
     rng = np.random.default_rng(2)
     rows = rng.choice(len(vectors), count, replace=False)
@@ -49,7 +56,7 @@ def single(tmp_path_factory):
     matrix = clustered(ROWS)
     folder = tmp_path_factory.mktemp("index")
     approximate.ApproximateIndex.build(matrix, 0).write(folder)
-    return matrix, approximate.open_index(folder, 0)
+    return matrix, open_index(folder, 0)
 
 
 def recall(index, matrix, queries, depth, excluded=NOTHING):
@@ -99,7 +106,7 @@ def test_passages_count_by_their_largest_cosine(tmp_path):
     vectors = clustered(30_000 * 3)
     matrix = with_passages(vectors, 3)
     approximate.ApproximateIndex.build(matrix, 3).write(tmp_path)
-    index = approximate.open_index(tmp_path, 3)
+    index = open_index(tmp_path, 3)
     assert recall(index, matrix, queries_near(vectors), 100) > 0.95
 
 
@@ -154,11 +161,53 @@ def test_new_and_removed_documents_are_seen_without_a_new_index(workspace):
     assert documents[5].id not in answer(folder, documents[5].text).ranking.ids
 
 
-def test_an_index_that_cannot_be_read_leaves_searches_exact(workspace, caplog):
+def index_path(folder):
+    (path,) = folder.glob("engine/*/features/*/*/*nearest.*")
+    return path
+
+
+def test_an_index_that_cannot_be_read_leaves_searches_exact_until_the_next_encoding(workspace, caplog):
     folder, documents = workspace
-    (path,) = folder.glob("engine/*/features/*/*/nearest.*")
+    path = index_path(folder)
     path.write_bytes(path.read_bytes()[:100])
-    result = answer(folder, documents[0].text)
+    opened = Workspace.open(folder)
+    result = answer(opened, documents[0].text)
     assert result.approximate == ()
     assert documents[0].id in result.ranking.ids
     assert path.name in caplog.text
+    encode(folder)
+    assert answer(opened, documents[0].text).approximate == ("s2net",)
+
+
+def test_an_interrupted_writer_leaves_no_file(workspace):
+    folder, _ = workspace
+    path = index_path(folder)
+    path.with_name(f".{path.name}.0123456789ab.tmp").write_bytes(b"part of an index")
+    encode(folder, force=True)
+    assert index_path(folder) == path
+
+
+def test_a_full_disk_is_reported_and_leaves_the_old_index(workspace, monkeypatch):
+    folder, _ = workspace
+    path = index_path(folder)
+    before = path.read_bytes()
+
+    def write(data):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    writer = faiss.PyCallbackIOWriter(write)
+    monkeypatch.setattr(faiss, "PyCallbackIOWriter", lambda write: writer)
+    with pytest.raises(EngineError, match="the disk is full"):
+        encode(folder, force=True)
+    assert index_path(folder) == path
+    assert path.read_bytes() == before
+
+
+def test_documents_that_were_removed_before_an_encoding_need_no_new_index(workspace):
+    folder, documents = workspace
+    inode = index_path(folder).stat().st_ino
+    new = [Document(f"new{i}", text=document.text) for i, document in enumerate(documents[:30])]
+    ingest(folder, new, encode_features=False)
+    ingest(folder, [], delete=[document.id for document in new], encode_features=False)
+    encode(folder)
+    assert index_path(folder).stat().st_ino == inode
