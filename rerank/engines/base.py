@@ -9,17 +9,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from itertools import compress, groupby
+from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rerank.errors import UsageError
 from rerank.filters import Filter, period
-from rerank.order import rank
 from rerank.records import Candidates, Document, Query, SearchTemplate
+
+if TYPE_CHECKING:
+    from rerank.engines.hook_source import HookSource
 
 FIRST_STAGES = ("bm25", "tfidf")
 """Lexical signals of an engine, by default."""
@@ -259,48 +261,6 @@ def batches(requests: Iterable[SearchRequest]) -> Iterator[list[SearchRequest]]:
         yield list(batch)
 
 
-def hits_of_run(request: SearchRequest) -> Candidates:
-    """Return the candidates of a run."""
-    assert request.template is not None
-    hits = request.template.template.hits.get(request.template.query.id, ())[: request.depth]
-    scores = np.array([score for _, score in hits], np.float64)
-    return Candidates([id for id, _ in hits], scores, np.arange(len(hits)))
-
-
-def union_with_search(
-    request: SearchRequest, hits: Candidates, retrieved: Candidates, rescored: Candidates | None = None
-) -> Candidates:
-    """Join the hits of a template or run with the results of other retrievers.
-
-    hits:      documents that the template or run finds, with its scores.
-    retrieved: documents that the other retrievers find.
-    rescored:  some of these documents with the scores of the template. The others get the score 0, or the
-        lowest score of a hit if that is negative.
-    """
-    scores = dict(zip(hits.ids, hits.scores.tolist()))
-    if rescored is not None:
-        scores.update(zip(rescored.ids, rescored.scores.tolist()))
-    lowest = float(hits.scores.min(initial=0.0))
-    ids = list(dict.fromkeys([*hits.ids, *retrieved.ids]))
-    values = np.array([scores.get(id, lowest) for id in ids], np.float64)
-    order = rank(ids, values)
-    ids = [ids[position] for position in order.tolist()]
-    retrieved_by = {request.first_stage: _are_among(ids, hits.ids)}
-    for name, is_hit in retrieved.retrieved_by.items():
-        retrieved_by[name] = _are_among(ids, compress(retrieved.ids, is_hit))
-    legs: dict[str, NDArray[np.float64]] = {}
-    for name, leg_scores in hits.legs.items():
-        by_id = dict(zip(hits.ids, leg_scores.tolist()))
-        legs[name] = np.array([by_id.get(id, 0.0) for id in ids], np.float64)
-    rows = np.arange(len(ids))
-    return Candidates(ids, values[order], rows, retrieved_by=retrieved_by, took=hits.took, legs=legs)
-
-
-def _are_among(ids: Sequence[str], members: Iterable[str]) -> NDArray[np.bool_]:
-    member_set = set(members)
-    return np.array([id in member_set for id in ids], np.bool_)
-
-
 def field_number(value: object) -> float:
     """Return the finite number in a field, of a date its first second; NaN for other values."""
     if isinstance(value, str):
@@ -340,65 +300,6 @@ def cannot_retrieve(name: str) -> UsageError:
     return UsageError(
         f"ranker {name} cannot retrieve on this index yet; run `rerank encode --retrieve {name}`"
     )
-
-
-class NearestOf(NamedTuple):
-    """How a search finds the documents nearest to the vector of a ranker.
-
-    name:   of the ranker.
-    ids:    of these documents, best first; or
-    field:  the k-NN field with the vectors, its nested field ``path`` or "", the vector, and the number k.
-    """
-
-    name: str
-    ids: Sequence[str] | None = None
-    field: str = ""
-    path: str = ""
-    vector: Sequence[float] = ()
-    k: int = 0
-
-
-class Nearest(NamedTuple):
-    """The nearest documents of several rankers.
-
-    uuids: of the indices that contain them. size: the largest number of documents that a search finds.
-    """
-
-    retrievers: Sequence[NearestOf]
-    uuids: Sequence[str]
-    size: int
-
-
-class HookSource(ABC):
-    """Reads the documents and features of hits that a cluster sends to the hook."""
-
-    @property
-    def files(self) -> Any:
-        """Rows and features in the files of the workspace (``TextRows``); None if the hits have them."""
-        return None
-
-    @abstractmethod
-    def owned(self, uuids: Sequence[str]) -> list[bool]:
-        """Return (n,) whether each index, given by its uuid, belongs to the workspace now."""
-
-    def nearest(self, queries: Sequence[VectorQuery], *, over_fetch: bool) -> Nearest:
-        """Return where the nearest documents of vectors are, for a search with the rights of a user.
-
-        queries: with depths. over_fetch: name more, because conditions will leave out some.
-
-        Raises UsageError for a ranker that cannot retrieve.
-        """
-        raise cannot_retrieve(queries[0].name)
-
-    def refresh(self) -> None:  # noqa: B027 (a source may keep nothing)
-        """Read documents again that :meth:`nearest` keeps in memory, if they changed."""
-
-    @abstractmethod
-    def documents_at(self, locations: Sequence[tuple[str, int, int]]) -> list[Document | None]:
-        """Return the documents at these locations; None if a document was changed or deleted.
-
-        locations: uuid of the index, number of the shard, and sequence number of the document.
-        """
 
 
 class Engine(ABC):

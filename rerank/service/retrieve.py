@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.engines.base import NearestOf, VectorQuery
+from rerank.engines.base import VectorQuery
+from rerank.engines.hook_source import NearestByRanker
 from rerank.engines.nearest import products
 from rerank.errors import UsageError
 from rerank.order import rank
@@ -87,7 +88,7 @@ def vector_queries(snapshot: Snapshot, stack: Stack, query: Query) -> list[Vecto
     return queries
 
 
-def _limit(retrievers: Sequence[NearestOf], limit: int) -> list[NearestOf]:
+def _limit(retrievers: Sequence[NearestByRanker], limit: int) -> list[NearestByRanker]:
     """Cut the ids of each retriever to a part of the limit."""
     share = max(limit // max(len(retrievers), 1), 1)
     return [
@@ -96,7 +97,7 @@ def _limit(retrievers: Sequence[NearestOf], limit: int) -> list[NearestOf]:
     ]
 
 
-def _json(retriever: NearestOf) -> dict[str, Any]:
+def _json(retriever: NearestByRanker) -> dict[str, Any]:
     if retriever.ids is not None:
         return {"name": retriever.name, "ids": list(retriever.ids)}
     return {

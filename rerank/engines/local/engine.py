@@ -24,14 +24,13 @@ from rerank.engines.base import (
     WriteResult,
     batches,
     check_signal,
-    hits_of_run,
-    union_with_search,
 )
 from rerank.engines.local.documents import Documents, Version
 from rerank.engines.local.features import LocalFeatures
 from rerank.engines.local.files import disk, unreadable, write_lock
 from rerank.engines.local.snapshot import Lexical, Snapshot
 from rerank.engines.local.storage import Storage, remove_unused
+from rerank.engines.template_hits import hits_of_run, union_with_search
 from rerank.errors import NoCollectionError, UsageError, WorkspaceError
 from rerank.files import as_system_error, write_bytes
 from rerank.records import Candidates, Document

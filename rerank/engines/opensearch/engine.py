@@ -22,8 +22,6 @@ from rerank.engines.base import (
     WriteOptions,
     WriteResult,
     batches,
-    hits_of_run,
-    union_with_search,
 )
 from rerank.engines.opensearch.attached_features import AttachedFeatures
 from rerank.engines.opensearch.auth import check_trust, trust
@@ -37,6 +35,7 @@ from rerank.engines.opensearch.search import Searcher
 from rerank.engines.opensearch.templates import Templates
 from rerank.engines.opensearch.term_statistics import term_statistics
 from rerank.engines.opensearch.writing import Writer
+from rerank.engines.template_hits import hits_of_run, union_with_search
 from rerank.errors import EngineError
 from rerank.records import Candidates, Document, Query, SearchTemplate
 

@@ -6,7 +6,8 @@ import math
 import time
 from collections.abc import Sequence
 
-from rerank.engines.base import HookSource, Nearest, NearestOf, VectorQuery, cannot_retrieve
+from rerank.engines.base import VectorQuery, cannot_retrieve
+from rerank.engines.hook_source import HookSource, NearestByRanker, NearestDocuments
 from rerank.engines.opensearch.attached_features import OVER_FETCH, AttachedFeatures
 from rerank.engines.opensearch.columns import Column, feature_key, vector_field
 from rerank.engines.opensearch.doc_value_features import DocValueFeatures
@@ -36,18 +37,18 @@ class ClusterHits(HookSource):
         """Rows and features of an attached index; None if the hits contain the features."""
         return None if self._attached is None else self._attached.rows
 
-    def nearest(self, queries: Sequence[VectorQuery], *, over_fetch: bool) -> Nearest:
+    def nearest(self, queries: Sequence[VectorQuery], *, over_fetch: bool) -> NearestDocuments:
         """Return the ids of the nearest documents in files, or the k-NN field of an index with vectors."""
         shape = self._reader.index.shape()
         self._retrieving = list(shape.uuids.values())
-        retrievers: list[NearestOf] = []
+        retrievers: list[NearestByRanker] = []
         size = 0
         for query in queries:
             depth = query.depth or 1
             column = self._column(query)
             if column is None and self._attached is not None:
                 ids = self._attached.nearest(query, OVER_FETCH * depth if over_fetch else depth, fresh=False)
-                retrievers.append(NearestOf(query.name, ids))
+                retrievers.append(NearestByRanker(query.name, ids))
                 size += len(ids) * len(shape.uuids)
                 continue
             if column is None or column.vectors == "exact":
@@ -56,9 +57,9 @@ class ClusterHits(HookSource):
             name, path = vector_field(key, column.passages)
             count = neighbors_per_shard(depth, shape)
             vector = query.vector.tolist()
-            retrievers.append(NearestOf(query.name, None, name, path, vector, count))
+            retrievers.append(NearestByRanker(query.name, None, name, path, vector, count))
             size += shape.shards * count
-        return Nearest(retrievers, list(shape.uuids.values()), min(size, shape.window))
+        return NearestDocuments(retrievers, list(shape.uuids.values()), min(size, shape.window))
 
     def refresh(self) -> None:
         """Read the documents of the feature files again if they changed."""
