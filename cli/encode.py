@@ -21,20 +21,22 @@ from .options import Command, json_option, option, split_at_commas, workspace_op
 @option("--force", is_flag=True, help="Encode all documents again.")
 @option(
     "--slice",
-    "part",
+    "index_slice",
     metavar="NUMBER/COUNT",
     help="Encode one of COUNT parts of an OpenSearch index, for example 3/8. Machines with copies of the"
     " workspace can encode different parts at the same time.",
 )
 @workspace_option
 @json_option
-def command(folder: str, retrieve: tuple[str, ...], force: bool, part: str | None, as_json: bool) -> None:
+def command(
+    folder: str, retrieve: tuple[str, ...], force: bool, index_slice: str | None, as_json: bool
+) -> None:
     """Compute the missing features of trained rankers.
 
     The command continues an interrupted encoding. It also encodes changed documents of an attached index.
     """
     progress = output.Bar(hidden=as_json)
-    report = rerank.encode(folder, retrieve=retrieve, force=force, slice=part, progress=progress)
+    report = rerank.encode(folder, retrieve=retrieve, force=force, slice=index_slice, progress=progress)
     if as_json:
         output.print_json(report)
         return

@@ -49,9 +49,9 @@ class WriteResult:
 class Encoder(NamedTuple):
     """Computes the features of one ranker.
 
-    encode:    turns n documents into an (n, width) array; dtype and width are always the same.
-    retrieves: whether searches look for the nearest features.
-    passages:  the largest number of vectors in a feature; 0 if a feature is one vector.
+    encode:       turns n documents into an (n, width) array; dtype and width are always the same.
+    retrieves:    whether to store what a search for the nearest features needs, such as a k-NN field.
+    passages:     the largest number of vectors in a feature; 0 if a feature is one vector.
     can_retrieve: whether a search for the nearest features makes sense for the ranker.
     """
 
@@ -63,18 +63,18 @@ class Encoder(NamedTuple):
     can_retrieve: bool = False
 
 
-class Slice(NamedTuple):
-    """One of ``total`` parts of an index that have no document in common. number: from 1.
+class IndexSlice(NamedTuple):
+    """One of ``total`` parts of an index that have no document in common. ``number`` counts from 1.
 
-    >>> Slice.parse("3/8")
-    Slice(number=3, total=8)
+    >>> IndexSlice.parse("3/8")
+    IndexSlice(number=3, total=8)
     """
 
     number: int
     total: int
 
     @classmethod
-    def parse(cls, text: str) -> Slice:
+    def parse(cls, text: str) -> IndexSlice:
         """Read ``NUMBER/COUNT``. Raises UsageError."""
         match = re.fullmatch(r"([1-9]\d{0,3})/([1-9]\d{0,3})", text)
         if match is None or int(match[1]) > int(match[2]):
@@ -86,17 +86,17 @@ class Slice(NamedTuple):
 class Encoding:
     """A request to encode documents.
 
-    force:    encode all documents again.
-    keep:     ranker -> versions whose features are not removed.
-    progress: called with the number of (document, ranker) pairs in each finished part.
-    slice:    the part of the documents to encode; None: all. Several machines encode one index by slices.
+    force:       encode all documents again.
+    keep:        ranker -> versions whose features are not removed.
+    progress:    called with the number of (document, ranker) pairs in each finished batch.
+    index_slice: the part of the documents to encode; None: all. Several machines encode one index by slices.
     """
 
     encoders: Sequence[Encoder]
     force: bool = False
     keep: Mapping[str, Collection[str]] = field(default_factory=dict)
     progress: Callable[[int], object] | None = None
-    slice: Slice | None = None
+    index_slice: IndexSlice | None = None
 
     def versions(self, name: str) -> set[str]:
         """Return the versions of a ranker whose features stay."""
@@ -458,7 +458,7 @@ class Engine(ABC):
         force: bool = False,
         keep: Mapping[str, Collection[str]] | None = None,
         progress: Callable[[int], object] | None = None,
-        slice: Slice | None = None,
+        index_slice: IndexSlice | None = None,
     ) -> dict[str, int]:
         """Encode documents that have no feature of an encoder's version; return ranker -> number of them.
 
@@ -467,11 +467,11 @@ class Engine(ABC):
 
         Raises UsageError for a slice of an engine whose features cannot be written from several machines.
         """
-        if slice is not None and (self.features is None or not self.features.has_slices):
+        if index_slice is not None and (self.features is None or not self.features.has_slices):
             raise UsageError("a slice is encoded only if the features are in an OpenSearch index of rerank")
         if self.features is None:
             return {encoder.name: 0 for encoder in encoders}
-        return self.features.write(Encoding(encoders, force, keep or {}, progress, slice))
+        return self.features.write(Encoding(encoders, force, keep or {}, progress, index_slice))
 
     def missing_features(self, name: str, version: str) -> int:
         """Count documents without a feature."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rerank.engines.base import Encoder, Slice
+from rerank.engines.base import Encoder, IndexSlice
 from rerank.errors import NotTrainedError, WorkspaceError
 from rerank.progress import Progress
 from rerank.rankers.base import Ranker
@@ -52,11 +52,13 @@ def encode(
         for encoder in encoders_of(workspace, names, progress)
     ]
     title = " ".join(("encode", *dict.fromkeys(encoder.name for encoder in encoders)))
-    part = None if slice is None else Slice.parse(slice)
-    total = len(workspace.engine) * len(encoders) // (1 if part is None else part.total)
+    index_slice = None if slice is None else IndexSlice.parse(slice)
+    total = len(workspace.engine) * len(encoders) // (1 if index_slice is None else index_slice.total)
     keep = workspace.versions_to_keep(include_previous=True)
     with (progress if encoders else Progress()).step(title, total, "doc") as step:
-        encoded = workspace.engine.write_features(encoders, force=force, keep=keep, progress=step, slice=part)
+        encoded = workspace.engine.write_features(
+            encoders, force=force, keep=keep, progress=step, index_slice=index_slice
+        )
     return EncodeReport(encoded)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from opensearchpy import exceptions as client_errors
 
-from rerank.engines.base import Encoder, Encoding, FeatureStore, Slice
+from rerank.engines.base import Encoder, Encoding, FeatureStore, IndexSlice
 from rerank.engines.opensearch.bulk import Action, action, send
 from rerank.engines.opensearch.columns import (
     FEATURES,
@@ -188,7 +188,7 @@ class DocValueFeatures(FeatureStore):
         for remaining in reversed(range(_ROUNDS)):
             before = sum(encoded.values())
             try:
-                if not self._pass(self._plan(encoding), count, encoding.slice):
+                if not self._pass(self._plan(encoding), count, encoding.index_slice):
                     break
                 encoding = replace(encoding, force=False)  # changed documents have lost their features
             except EngineError:
@@ -235,11 +235,11 @@ class DocValueFeatures(FeatureStore):
         keys.update(newest.values())
         return sorted(stored.keys() & keys)
 
-    def _pass(self, plan: _Plan, count: Callable[[str, int], None], slice: Slice | None) -> bool:
+    def _pass(self, plan: _Plan, count: Callable[[str, int], None], index_slice: IndexSlice | None) -> bool:
         """Encode documents; return whether other clients changed some."""
 
         def batches() -> Iterator[tuple[Encoded, list[Action]]]:
-            for hits in self.reader.pages(plan.body(self._layout.source), slice):
+            for hits in self.reader.pages(plan.body(self._layout.source), index_slice):
                 features, encoded = self._encode(plan, hits)
                 yield encoded, plan.actions(hits, features)
 

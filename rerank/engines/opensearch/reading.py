@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from rerank.engines.base import Slice
+from rerank.engines.base import IndexSlice
 from rerank.engines.opensearch.index import Index
 from rerank.records import Document
 
@@ -103,20 +103,22 @@ class Reader:
                 if ids_may_repeat:
                     yielded.add(hit["_id"])
 
-    def pages(self, body: Mapping[str, Any], slice: Slice | None = None) -> Iterator[list[dict[str, Any]]]:
+    def pages(
+        self, body: Mapping[str, Any], index_slice: IndexSlice | None = None
+    ) -> Iterator[list[dict[str, Any]]]:
         """Return all hits at one point in time, by page."""
-        yield from pages(self.index, body, slice)
+        yield from pages(self.index, body, index_slice)
 
 
 def pages(
-    index: Index, body: Mapping[str, Any], slice: Slice | None = None
+    index: Index, body: Mapping[str, Any], index_slice: IndexSlice | None = None
 ) -> Iterator[list[dict[str, Any]]]:
     """Yield all hits of an index at one point in time, by page.
 
-    body:  of the search, with ``size``, the number of hits on a page.
-    slice: yield only the hits of this part.
+    body:        body of the search, with ``size``, the number of hits on a page.
+    index_slice: yield only the hits of this part.
     """
-    number, total = slice or (1, 1)
+    number, total = index_slice or (1, 1)
     with index.asking("reading documents"):
         pit = index.client.create_pit(
             index=index.settings.index,
