@@ -105,23 +105,35 @@ def root_cause(info: object, otherwise: str = "") -> tuple[str, str]:
     if isinstance(error, str):
         return "", one_line(error)
     if not isinstance(error, Mapping):
-        return "", one_line(re.sub(r"<[^>]*>", " ", otherwise)) or "no reason given"
+        return "", one_line(_without_tags(otherwise)) or "no reason given"
     kind = str(error.get("type", ""))
-    reasons: list[str] = []
-    cause = _first_cause(error)
+    reasons = ": ".join(_reasons(_first_cause(error)))
+    return kind, one_line(reasons or otherwise or kind)
+
+
+def _without_tags(page: str) -> str:
+    """Return the text of an HTML page."""
+    return re.sub(r"<[^>]*>", " ", page)
+
+
+def _reasons(cause: Any) -> list[str]:
+    """Return the different reasons of a cause and its causes, from the outermost to the innermost one."""
+    reasons: dict[str, None] = {}
     while isinstance(cause, Mapping):
-        reason = str(cause.get("reason") or cause.get("type") or "")
-        if reason and reason not in reasons:
-            reasons.append(reason)
+        reason = cause.get("reason") or cause.get("type")
+        if reason:
+            reasons[str(reason)] = None
         cause = cause.get("caused_by")
-    return kind, one_line(": ".join(reasons) or otherwise or kind)
+    return list(reasons)
 
 
 def _first_cause(error: Mapping[str, Any]) -> Any:
     """Return the reason of the first failed shard, else the first root cause, else the error itself."""
-    failed = error.get("failed_shards")
-    if isinstance(failed, Sequence) and failed and isinstance(failed[0], Mapping) and "reason" in failed[0]:
-        return failed[0]["reason"]
+    failed_shards = error.get("failed_shards")
+    if isinstance(failed_shards, Sequence) and failed_shards:
+        first_shard = failed_shards[0]
+        if isinstance(first_shard, Mapping) and "reason" in first_shard:
+            return first_shard["reason"]
     return error["root_cause"][0] if error.get("root_cause") else error
 
 

@@ -42,7 +42,7 @@ CREATE TABLE encoded (
     PRIMARY KEY (ranker, version, place, shard)
 ) WITHOUT ROWID;
 """
-# place: hash of an index and the fields of its documents. last: sequence number.
+# place: hash of an index and the fields of its documents (_hash_of_index). last: sequence number.
 
 
 class LocatedDocuments(NamedTuple):
@@ -67,9 +67,13 @@ class LocatedDocuments(NamedTuple):
 
 
 class _Loaded(NamedTuple):
-    """Documents in memory. state: of the files when they were read."""
+    """Documents in memory.
 
-    places: list[int]
+    index_hashes: the indices of the documents.
+    state:        state of the files when they were read.
+    """
+
+    index_hashes: list[int]
     state: tuple[object, ...]
     documents: LocatedDocuments
 
@@ -134,18 +138,17 @@ class TextRows:
         shards, seq_nos, terms: (n,), the versions of the documents. shards None: compare ids.
         """
         with self._database() as db:
-            found = db.execute(
+            locations = db.execute(
                 "SELECT seq_no, term, shard, id, row FROM locations"
                 " WHERE place = ? AND seq_no IN (SELECT value FROM json_each(?))",
-                (self._place(uuid), json.dumps(seq_nos.tolist())),
+                (self._hash_of_index(uuid), json.dumps(seq_nos.tolist())),
             ).fetchall()
-        which = shards.tolist() if shards is not None else ids
-        known = {
-            (seq_no, term, id if shards is None else shard): (row, id)
-            for seq_no, term, shard, id, row in found
-        }
-        keys = zip(seq_nos.tolist(), terms.tolist(), which)
-        pairs = [known.get(key, (-1, "")) for key in keys]
+        by_version: dict[tuple[int, int, int | str], tuple[int, str]] = {}
+        for seq_no, term, shard, id, row in locations:
+            by_version[seq_no, term, id if shards is None else shard] = row, id
+        shards_or_ids = ids if shards is None else shards.tolist()
+        versions = zip(seq_nos.tolist(), terms.tolist(), shards_or_ids)
+        pairs = [by_version.get(version, (-1, "")) for version in versions]
         return np.array([row for row, _ in pairs], np.int64), [id for _, id in pairs]
 
     def located(self, uuids: Sequence[str], *, fresh: bool = True) -> LocatedDocuments:
@@ -154,21 +157,21 @@ class TextRows:
         They are kept in memory. ``fresh=False`` also accepts documents from before the last encoding, so that
         a search does not wait while they are read again.
         """
-        places = sorted(map(self._place, uuids))
+        index_hashes = sorted(map(self._hash_of_index, uuids))
         with self._database() as db:
             (version,) = db.execute("PRAGMA data_version").fetchone()
             state = (version, db.total_changes, self._path.stat().st_mtime_ns if self._immutable else 0)
         loaded = self._loaded
-        if loaded is not None and loaded.places == places and (loaded.state == state or not fresh):
+        if loaded and loaded.index_hashes == index_hashes and (loaded.state == state or not fresh):
             return loaded.documents
         with self._loading, self._errors():  # another connection, so that searches can use this one
             loaded = self._loaded
-            if loaded is None or loaded[:2] != (places, state):
-                loaded = self._loaded = _Loaded(places, state, self._read_located(places))
+            if loaded is None or loaded[:2] != (index_hashes, state):
+                loaded = self._loaded = _Loaded(index_hashes, state, self._read_located(index_hashes))
             return loaded.documents
 
-    def _read_located(self, places: Sequence[int]) -> LocatedDocuments:
-        """Read the documents of indices. places: hashes of the indices."""
+    def _read_located(self, index_hashes: Sequence[int]) -> LocatedDocuments:
+        """Read the documents of indices."""
         pairs: list[tuple[int, str]] = []
         if self._inode():
             db = self._connect_to_read()
@@ -176,7 +179,7 @@ class TextRows:
                 pairs = db.execute(
                     "SELECT row, id FROM locations WHERE place IN (SELECT value FROM json_each(?))"
                     " ORDER BY row, id",
-                    (json.dumps(list(places)),),
+                    (json.dumps(list(index_hashes)),),
                 ).fetchall()
             finally:
                 db.close()
@@ -193,24 +196,24 @@ class TextRows:
     def categories(self, rows: Numbers) -> list[tuple[str, ...]]:
         """Return the categories of existing rows."""
         with self._database() as db:
-            found = dict(
+            categories: dict[int, str] = dict(
                 db.execute(
                     "SELECT row, categories FROM texts WHERE row IN (SELECT value FROM json_each(?))",
                     (json.dumps(rows.tolist()),),
                 )
             )
-            return [tuple(json.loads(found[row])) for row in rows.tolist()]
+            return [tuple(json.loads(categories[row])) for row in rows.tolist()]
 
     def encoded(self, name: str, version: str, uuid: str, shard: int) -> int:
         """Return the last sequence number up to which all documents have a feature; -1: none."""
         if version not in self.features.versions().get(name, ()):
             return -1
         with self._database() as db:
-            found = db.execute(
+            last = db.execute(
                 "SELECT last FROM encoded WHERE ranker = ? AND version = ? AND place = ? AND shard = ?",
-                (name, version, self._place(uuid), shard),
+                (name, version, self._hash_of_index(uuid), shard),
             ).fetchone()
-        return int(found[0]) if found else -1
+        return int(last[0]) if last else -1
 
     def add(self, documents: Sequence[Document]) -> Numbers:
         """Return the rows of texts; new ones are added."""
@@ -218,7 +221,7 @@ class TextRows:
         with self._writing() as db:
             db.executemany(
                 "INSERT OR IGNORE INTO texts (hash, categories) VALUES (?, ?)",
-                [(one, json.dumps(document.categories)) for one, document in zip(hashes, documents)],
+                [(hash, json.dumps(document.categories)) for hash, document in zip(hashes, documents)],
             )
             return _rows(db, hashes)
 
@@ -229,13 +232,13 @@ class TextRows:
 
         See :meth:`find` for the arguments.
         """
-        place = self._place(uuid)
+        index_hash = self._hash_of_index(uuid)
         versions = (seq_nos.tolist(), shards.tolist(), terms.tolist())
-        locations = [(place, *location) for location in zip(*versions, ids, rows.tolist(), strict=True)]
+        locations = [(index_hash, *location) for location in zip(*versions, ids, rows.tolist(), strict=True)]
         with self._writing() as db:
             db.executemany(
                 "DELETE FROM locations WHERE place = ? AND seq_no < ? AND shard = ? AND id = ?",
-                [(place, seq_no, shard, id) for place, seq_no, shard, _, id, _ in locations],
+                [(index_hash, seq_no, shard, id) for index_hash, seq_no, shard, _, id, _ in locations],
             )
             db.executemany("INSERT OR REPLACE INTO locations VALUES (?, ?, ?, ?, ?, ?)", locations)
 
@@ -245,7 +248,7 @@ class TextRows:
             db.execute(
                 "INSERT INTO encoded VALUES (?, ?, ?, ?, ?)"
                 " ON CONFLICT DO UPDATE SET last = max(last, excluded.last)",
-                (name, version, self._place(uuid), shard, last),
+                (name, version, self._hash_of_index(uuid), shard, last),
             )
 
     def remove(self, name: str, version: str) -> None:
@@ -256,12 +259,13 @@ class TextRows:
 
     def keep_indices(self, uuids: Iterable[str]) -> None:
         """Remove the locations of all other indices."""
-        places = json.dumps([self._place(uuid) for uuid in uuids])
+        index_hashes = json.dumps([self._hash_of_index(uuid) for uuid in uuids])
         with self._writing() as db:
             db.execute("PRAGMA cache_spill = OFF")  # searches then wait only for the commit
             for table in ("locations", "encoded"):
                 db.execute(
-                    f"DELETE FROM {table} WHERE place NOT IN (SELECT value FROM json_each(?))", (places,)
+                    f"DELETE FROM {table} WHERE place NOT IN (SELECT value FROM json_each(?))",
+                    (index_hashes,),
                 )
 
     @contextmanager
@@ -333,7 +337,7 @@ class TextRows:
                 f"{self._path} is corrupt ({error}); remove the folder {self._folder} and run `rerank encode`"
             ) from error
 
-    def _place(self, uuid: str) -> int:
+    def _hash_of_index(self, uuid: str) -> int:
         hashed = hashlib.blake2b(f"{uuid} {self._layout}".encode("utf-8", "surrogatepass"), digest_size=6)
         return int.from_bytes(hashed.digest(), "big")
 
@@ -360,6 +364,6 @@ def digest(document: Document) -> bytes:
 
 def _rows(db: sqlite3.Connection, hashes: Sequence[bytes]) -> Numbers:
     rows: list[Any] = [
-        db.execute("SELECT row FROM texts WHERE hash = ?", (one,)).fetchone() for one in hashes
+        db.execute("SELECT row FROM texts WHERE hash = ?", (hash,)).fetchone() for hash in hashes
     ]
     return np.array([row[0] if row else -1 for row in rows], np.int64)
