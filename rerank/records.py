@@ -123,8 +123,8 @@ class Query:
         >>> Query("q1", "the cost of search").search_text("de").split()
         ['cost', 'search']
         """
-        own = lang if self.lexical_text else self.lang or query_language(self.text, lang)
-        return without_stop_words(self.lexical, own)
+        query_lang = lang if self.lexical_text else self.lang or query_language(self.text, lang)
+        return without_stop_words(self.lexical, query_lang)
 
 
 @dataclass(frozen=True, slots=True)

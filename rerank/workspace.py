@@ -223,8 +223,8 @@ class Workspace:
             return tuple(words)
         fields = self.config.get("opensearch", {}).get("fields", {})
         paths: list[str] = []
-        for part in ("title", "text"):
-            values = fields.get(part, ()) if isinstance(fields, dict) else ()
+        for name in ("title", "text"):
+            values = fields.get(name, ()) if isinstance(fields, dict) else ()
             paths += [values] if isinstance(values, str) else values
         return tuple(paths)
 

@@ -92,7 +92,8 @@ class FeatureFiles:
         replace: accept another dtype or width, instead of raising EngineError.
         """
         check_features(name, values, len(rows))
-        folder, stored = self._path(name, version), self._kind(name, version)
+        folder = self._path(name, version)
+        stored = self._kind(name, version)
         new = values.dtype.name, values.shape[1]
         if stored not in (None, new):
             if not replace:
@@ -162,14 +163,17 @@ class FeatureFiles:
     def _kind(self, name: str, version: str) -> tuple[str, int] | None:
         """The dtype and width of the rows."""
         for path in self._path(name, version).glob("*x*"):
-            if found := re.fullmatch(r"(u?int(?:8|16|32|64)|float(?:16|32|64))x([1-9]\d{0,8})", path.name):
-                return found[1], int(found[2])
+            match = re.fullmatch(r"(u?int(?:8|16|32|64)|float(?:16|32|64))x([1-9]\d{0,8})", path.name)
+            if match is not None:
+                return match[1], int(match[2])
         return None
 
     def _path(self, name: str, version: str) -> Path:
-        for part in (name, version):
-            if not re.fullmatch(r"\w[\w.-]{0,99}", part):
-                raise UsageError(f"{part!r} cannot name features: use letters, digits, '_', '-' and '.'")
+        for folder_name in (name, version):
+            if not re.fullmatch(r"\w[\w.-]{0,99}", folder_name):
+                raise UsageError(
+                    f"{folder_name!r} cannot name features: use letters, digits, '_', '-' and '.'"
+                )
         return self._folder / name / version
 
 

@@ -195,7 +195,7 @@ def _pools(engine: Engine, request: TableRequest) -> dict[str, list[str]]:
     protocol = request.protocol
     if request.retrieved or protocol.pool is None:
         return {query.id: list(request.qrels[query.id]) for query in request.queries}
-    every = engine.ids() if protocol.pool == "random" else []
+    all_ids = engine.ids() if protocol.pool == "random" else []
     pools: dict[str, list[str]] = {}
     for query in request.queries:
         relevant = request.qrels.relevant(query.id)
@@ -203,11 +203,12 @@ def _pools(engine: Engine, request: TableRequest) -> dict[str, list[str]]:
         if protocol.pool == "random":
             # Seeded by the query, so that other queries do not change its pool.
             seed = hashlib.sha256(query.id.encode()).digest()[:8]
-            drawn = np.random.default_rng([*seed]).choice(len(every), min(len(every), count), replace=False)
-            others: Sequence[str] = [every[position] for position in drawn.tolist()]
+            rng = np.random.default_rng([*seed])
+            positions = rng.choice(len(all_ids), min(len(all_ids), count), replace=False)
+            pool: Sequence[str] = [all_ids[position] for position in positions.tolist()]
         else:
-            others = engine.find(SearchRequest(query.search_text(engine.lang), "tfidf", count)).ids
-        irrelevant = [id for id in others if id not in relevant]
+            pool = engine.find(SearchRequest(query.search_text(engine.lang), "tfidf", count)).ids
+        irrelevant = [id for id in pool if id not in relevant]
         pools[query.id] = [*relevant, *irrelevant[: protocol.size]]
     return pools
 

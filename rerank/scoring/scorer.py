@@ -367,8 +367,8 @@ class Scorer:
         if not missing:
             return {}
         positions = np.flatnonzero(np.logical_or.reduce(missing)).tolist()
-        read = inputs.documents or self.engine.get
-        return dict(zip(positions, read([inputs.ids[i] for i in positions])))
+        read_documents = inputs.documents or self.engine.get
+        return dict(zip(positions, read_documents([inputs.ids[i] for i in positions])))
 
     def _inferred(self, inputs: ScoringInput, feedback_candidates: Candidates | None) -> tuple[str, ...]:
         def categories(ids: Sequence[str]) -> Sequence[Sequence[str]]:

@@ -17,10 +17,10 @@ Key = tuple[str, str, str, str | None, tuple[str, ...]]
 
 
 class VectorCache:
-    """Keeps the ``most`` recently used query vectors; thread-safe."""
+    """Keeps the ``size`` most recently used query vectors; thread-safe."""
 
-    def __init__(self, most: int = 4096) -> None:
-        self._most = most
+    def __init__(self, size: int = 4096) -> None:
+        self._size = size
         self._lock = threading.Lock()
         self._vectors: dict[Key, NDArray[np.float32]] = {}  # the most recently used last
 
@@ -39,7 +39,7 @@ class VectorCache:
         with self._lock:
             self._vectors.pop(key, None)  # it becomes the last one
             self._vectors[key] = vector
-            if len(self._vectors) > self._most:
+            if len(self._vectors) > self._size:
                 del self._vectors[next(iter(self._vectors))]
         return vector
 

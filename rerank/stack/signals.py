@@ -34,8 +34,10 @@ def lexical_names(names: Iterable[str]) -> tuple[str, ...]:
 
 def ranker_names(names: Iterable[str]) -> tuple[str, ...]:
     """Return the ranker names among the names."""
-    others = (*FIRST_STAGES, SEARCH)
-    return tuple(name for name in names if name not in others and not is_field(name) and not is_leg(name))
+    from_searches = (*FIRST_STAGES, SEARCH)
+    return tuple(
+        name for name in names if name not in from_searches and not is_field(name) and not is_leg(name)
+    )
 
 
 def is_field(name: str) -> bool:

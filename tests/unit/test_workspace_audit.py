@@ -252,7 +252,7 @@ MOMENTS = [  # after a function; number of rows that the compaction has removed 
     (storage.Storage, "create", 0),
     (store.Documents, "write", 0),
     (FeatureFiles, "copy", 0),
-    (engine, "_write_about", 20),
+    (engine, "_write_description", 20),
     (engine, "remove_unused", 20),
 ]
 

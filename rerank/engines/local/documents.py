@@ -297,28 +297,29 @@ _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_m
 def _values(document: Document) -> tuple[str, str, str, str | None]:
     if not document.id:
         raise InputError("a document has an empty id; give every document a non-empty _id")
-    rest = None
+    other_fields = None
     if document.categories or document.links or document.lang or document.extra:
         try:
-            rest = _encode([document.categories, document.links, document.lang, document.extra or None])
+            values = [document.categories, document.links, document.lang, document.extra or None]
+            other_fields = _encode(values)
         except (TypeError, ValueError) as error:
             raise InputError(
                 f"document {document.id!r} has a field that is not JSON ({error}); correct it"
             ) from None
     try:
-        for text in (document.id, document.title, document.text, rest or ""):
+        for text in (document.id, document.title, document.text, other_fields or ""):
             text.encode()
     except UnicodeEncodeError:
         raise InputError(
             f"document {document.id!r} contains a lone surrogate (half of a \\ud83d\\ude00 pair), which is"
             " not text; repair the input"
         ) from None
-    return document.id, document.title, document.text, rest
+    return document.id, document.title, document.text, other_fields
 
 
 def _document(values: Sequence[Any]) -> Document:
-    id, title, text, rest = values
-    if rest is None:
+    id, title, text, other_fields = values
+    if other_fields is None:
         return Document(id, title, text)
-    categories, links, lang, extra = json.loads(rest)
+    categories, links, lang, extra = json.loads(other_fields)
     return Document(id, title, text, tuple(categories), tuple(links), lang, extra or {})

@@ -39,7 +39,7 @@ from rerank.text import ANALYZER_VERSION, language
 FORMAT = 5
 """Version of the folder's layout; a folder of another version is not opened."""
 
-_ABOUT = "engine.json"
+_FILE = "engine.json"
 _WASTE = 100  # fewer dead rows are not compacted
 
 
@@ -74,10 +74,10 @@ class LocalEngine(Engine):
         with disk(f"creating {folder}"):
             folder.mkdir(parents=True, exist_ok=True)
             with write_lock(folder):
-                if (folder / _ABOUT).exists():
+                if (folder / _FILE).exists():
                     raise WorkspaceError(f"{folder} already holds a collection; open it or remove it")
                 Storage.create(folder, "data-0", lang).close()
-                _write_about(folder, lang, "data-0")
+                _write_description(folder, lang, "data-0")
         return cls.open(folder)
 
     @classmethod
@@ -113,29 +113,29 @@ class LocalEngine(Engine):
 
     def _open_storage(self) -> Storage:
         while True:
-            stamp = self._about_stamp()
-            about = _read_about(self.folder)
-            self.lang = about.lang
+            stamp = self._file_stamp()
+            description = _read_description(self.folder)
+            self.lang = description.lang
             try:
-                storage = Storage(self.folder, about.data, about.lang)
+                storage = Storage(self.folder, description.data, description.lang)
             except (OSError, ValueError, sqlite3.Error, WorkspaceError):
-                if self._about_stamp() == stamp:  # otherwise a compaction has replaced the folder
+                if self._file_stamp() == stamp:  # otherwise a compaction has replaced the folder
                     raise
                 continue
             self._stamp = stamp
             return storage
 
-    def _about_stamp(self) -> object:
+    def _file_stamp(self) -> object:
         try:
-            about = (self.folder / _ABOUT).stat()
+            stat = (self.folder / _FILE).stat()
         except FileNotFoundError:
             return None
-        return about.st_ino, about.st_mtime_ns
+        return stat.st_ino, stat.st_mtime_ns
 
     def storage(self) -> Storage:
         """Return the files in use; a compaction replaces them."""
         with self._mutex:
-            if self._about_stamp() != self._stamp:
+            if self._file_stamp() != self._stamp:
                 self._current = self._open_storage()
             return self._current
 
@@ -219,7 +219,7 @@ class LocalEngine(Engine):
                     new.features.copy(storage.features, np.flatnonzero(old.alive(version)))
             new.close()
             with disk(doing):
-                _write_about(self.folder, self.lang, name)
+                _write_description(self.folder, self.lang, name)
         except BaseException:
             if new is not None:
                 new.close()
@@ -364,26 +364,28 @@ def _has_documents(folder: Path) -> bool:
     return False
 
 
-class _About(msgspec.Struct):
+class _Description(msgspec.Struct):
+    """The content of ``engine.json``. data: name of the folder in use."""
+
     format: int
     analyzer: int
     lang: str | None
     data: Annotated[str, msgspec.Meta(pattern=r"^data-[0-9]{1,9}\Z")]
 
 
-def _write_about(folder: Path, lang: str | None, data: str) -> None:
-    about = _About(FORMAT, ANALYZER_VERSION, lang, data)
-    write_bytes(folder / _ABOUT, msgspec.json.encode(about) + b"\n")
+def _write_description(folder: Path, lang: str | None, data: str) -> None:
+    description = _Description(FORMAT, ANALYZER_VERSION, lang, data)
+    write_bytes(folder / _FILE, msgspec.json.encode(description) + b"\n")
 
 
-def _read_about(folder: Path) -> _About:
-    path = folder / _ABOUT
+def _read_description(folder: Path) -> _Description:
+    path = folder / _FILE
     try:
-        about = msgspec.json.decode(path.read_bytes(), type=_About)
+        description = msgspec.json.decode(path.read_bytes(), type=_Description)
     except FileNotFoundError:
         if _has_documents(folder):
             raise WorkspaceError(
-                f"{folder} holds documents, but no {_ABOUT}; restore that file, or remove the folder and"
+                f"{folder} holds documents, but no {_FILE}; restore that file, or remove the folder and"
                 " ingest the collection again"
             ) from None
         raise NoCollectionError(f"{folder} holds no collection; ingest one first") from None
@@ -391,9 +393,9 @@ def _read_about(folder: Path) -> _About:
         raise as_system_error(error, path) or WorkspaceError(
             f"{path} cannot be read: {error}; restore the file"
         ) from error
-    if (about.format, about.analyzer) != (FORMAT, ANALYZER_VERSION):
+    if (description.format, description.analyzer) != (FORMAT, ANALYZER_VERSION):
         raise WorkspaceError(
-            f"{folder} was written in format {about.format}.{about.analyzer}, this version of rerank reads "
-            f"{FORMAT}.{ANALYZER_VERSION}; remove the folder and ingest the collection again"
+            f"{folder} was written in format {description.format}.{description.analyzer}, this version of"
+            f" rerank reads {FORMAT}.{ANALYZER_VERSION}; remove the folder and ingest the collection again"
         )
-    return about
+    return description

@@ -165,12 +165,13 @@ class TextIndex:
     def filter(self, searcher: tantivy.Searcher, filters: Sequence[Filter]) -> tantivy.Query:
         """Return the query for all filters; it scores 0. Raises UsageError."""
         clauses = []
-        for one in filters:
+        for condition in filters:
             with _panics():
-                kinds = [k for k in KINDS if searcher.search(self._span(every(one.field, k)), limit=1).hits]
-            one.check("".join(kinds))
-            some = [(Occur.Should, self._term(term)) for term in one.terms()]
-            clauses.append((Occur.Must, tantivy.Query.boolean_query(some)))
+                spans = {kind: self._span(every(condition.field, kind)) for kind in KINDS}
+                kinds = [kind for kind, span in spans.items() if searcher.search(span, limit=1).hits]
+            condition.check("".join(kinds))
+            alternatives = [(Occur.Should, self._term(term)) for term in condition.terms()]
+            clauses.append((Occur.Must, tantivy.Query.boolean_query(alternatives)))
         return tantivy.Query.const_score_query(tantivy.Query.boolean_query(clauses), 0.0)
 
     def _term(self, term: str | Span) -> tantivy.Query:
@@ -202,7 +203,8 @@ class TextIndex:
 
         among: restricts the documents, and scores 0.
         """
-        query, documents = self._query(text), searcher.num_docs
+        query = self._query(text)
+        documents = searcher.num_docs
         if query is None or documents == 0:
             return np.empty(0, np.int64), np.empty(0, np.float64)
         if among is not None:
@@ -220,13 +222,13 @@ class TextIndex:
 
     def scores(self, searcher: tantivy.Searcher, text: str, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """(n,) scores, as in :meth:`top`; 0: no shared term."""
-        wanted = np.unique(rows)
-        selected = tantivy.Query.term_set_query(self._schema, "row", wanted.tolist())
+        distinct_rows = np.unique(rows)
+        selected = tantivy.Query.term_set_query(self._schema, "row", distinct_rows.tolist())
         among = tantivy.Query.const_score_query(selected, 0.0)
-        matches, scores = self.top(searcher, text, len(wanted), among)
-        by_row = np.zeros(len(wanted), np.float64)
-        by_row[np.searchsorted(wanted, matches)] = scores
-        return by_row[np.searchsorted(wanted, rows)]
+        matches, scores = self.top(searcher, text, len(distinct_rows), among)
+        by_row = np.zeros(len(distinct_rows), np.float64)
+        by_row[np.searchsorted(distinct_rows, matches)] = scores
+        return by_row[np.searchsorted(distinct_rows, rows)]
 
 
 def _rows(searcher: tantivy.Searcher, hits: Sequence[tuple[float, tantivy.DocAddress]]) -> NDArray[np.int64]:

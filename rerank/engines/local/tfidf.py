@@ -174,8 +174,8 @@ class TfIdfWriter:
             filled += counts
         idf = _idf(frequency, int(alive.sum()))
         squares = np.zeros(len(alive))
-        for term, part in _parts(starts):
-            np.add.at(squares, rows[part], (weights[part] * idf[term]) ** 2)
+        for term, postings in _parts(starts):
+            np.add.at(squares, rows[postings], (weights[postings] * idf[term]) ** 2)
         lengths = np.sqrt(squares).astype(np.float32)  # rounded: sums of equal squares differ slightly
         lengths[lengths == 0] = 1
         np.save(out / "lengths.npy", lengths)
@@ -186,10 +186,10 @@ class TfIdfWriter:
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32]]]:
         """Yield terms, rows and weights of living rows: old ones, then new ones."""
         if self._before is not None:
-            for term, part in _parts(self._before.starts):
-                row = self._before.rows[part]
+            for term, positions in _parts(self._before.starts):
+                row = self._before.rows[positions]
                 is_alive = alive[row]
-                yield numbers[term[is_alive]], row[is_alive], self._before.weights[part][is_alive]
+                yield numbers[term[is_alive]], row[is_alive], self._before.weights[positions][is_alive]
         self._new.seek(0)
         while len(postings := np.fromfile(self._new, _POSTING, _TOGETHER)):
             postings = postings[alive[postings["row"]]]
@@ -204,7 +204,7 @@ def remove_versions(folder: Path, current: int) -> None:
 
 
 def _parts(starts: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], slice]]:
-    """Yield the term of each posting in consecutive slices."""
+    """Yield consecutive slices of the postings, with the term of each posting."""
     for first in range(0, int(starts[-1]), _TOGETHER):
         sizes = np.diff(starts.clip(first, first + _TOGETHER))
         yield np.repeat(np.arange(len(sizes)), sizes), slice(first, first + _TOGETHER)

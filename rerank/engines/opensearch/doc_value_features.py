@@ -111,9 +111,9 @@ class DocValueFeatures(FeatureStore):
         self.columns = {}
         for index in mappings.values():
             for key, column in columns(index["mappings"]).items():
-                other = self.columns.get(key, column)
+                previous = self.columns.get(key, column)
                 # All indices must support a search: "" < "exact" < "hnsw".
-                self.columns[key] = replace(other, vectors=min(other.vectors, column.vectors))
+                self.columns[key] = replace(previous, vectors=min(previous.vectors, column.vectors))
         return self.columns
 
     def searchable(self, name: str, version: str) -> Column | None:

@@ -69,23 +69,23 @@ class Index:
     def check(self) -> None:
         """Raise EngineError or UsageError without a suitable index in the cluster."""
         check(self.client, self.settings)
-        found = self.indices()
-        if not found:
+        indices = self.indices()
+        if not indices:
             raise EngineError(f"{self.settings.where} has no index {self.settings.index!r}; {CREATE_AGAIN}")
-        for name, about in found.items():
+        for name, description in indices.items():
             if self.layout.attached:
-                check_fields(name, about["mappings"], self.layout.fields)
+                check_fields(name, description["mappings"], self.layout.fields)
                 continue
-            made = about["mappings"].get("_meta", {}).get("rerank", {}).get("format")
-            if made is None:
-                fields = field_types(about["mappings"].get("properties", {}))
+            format = description["mappings"].get("_meta", {}).get("rerank", {}).get("format")
+            if format is None:
+                fields = field_types(description["mappings"].get("properties", {}))
                 raise UsageError(
                     f"index {name!r} at {self.settings.where} was not made by rerank; choose another name,"
                     " or name the fields with title, text, categories, links and lang in `rerank attach`;"
                     f" it has {', '.join(f'{path} ({kind})' for path, kind in fields) or 'no fields'}"
                 )
-            if made != FORMAT:
-                raise EngineError(f"index {name!r} has another format, {made}; ingest again with --replace")
+            if format != FORMAT:
+                raise EngineError(f"index {name!r} has another format, {format}; ingest again with --replace")
 
     def check_values(self) -> None:
         """Raise UsageError for a field of an attached index that has values, but not in ``_source``.
@@ -106,15 +106,15 @@ class Index:
     def indices(self, name: str = "") -> dict[str, dict[str, Any]]:
         """Return the indices of a name (default: of the settings), with mappings, settings and aliases."""
         with self.asking("looking for the index"):
-            found: dict[str, dict[str, Any]] = self.client.indices.get(
+            indices: dict[str, dict[str, Any]] = self.client.indices.get(
                 index=name or self.settings.index, ignore_unavailable=True, allow_no_indices=True
             )
-        return found
+        return indices
 
     def uuid(self, name: str) -> str | None:
         """Return the uuid of an index, if it exists."""
-        about = self.indices(name).get(name)
-        return about["settings"]["index"]["uuid"] if about is not None else None
+        description = self.indices(name).get(name)
+        return description["settings"]["index"]["uuid"] if description is not None else None
 
     def shape(self, *, fresh: bool = False) -> Shape:
         """Return the state of the indices, cached for two seconds. fresh: without the cache."""
@@ -136,11 +136,12 @@ class Index:
     def make(self, name: str, *, alias: bool, like: Mapping[str, Any] | None = None) -> None:
         """Create an empty index, optionally with the alias.
 
-        like: settings of the index that it replaces; it has the same k1, b and window.
+        like: settings of the index that it replaces; the new index gets the same k1, b and window.
         """
         body = index_body(self.lang, shards=self.settings.shards, replicas=self.settings.replicas)
         body["mappings"]["_meta"]["rerank"]["lang"] = self.lang or ""
-        settings, like = body["settings"]["index"], like or {}
+        settings = body["settings"]["index"]
+        like = like or {}
         settings["similarity"]["rerank_bm25"] |= like.get("similarity", {}).get("rerank_bm25", {})
         settings["max_result_window"] = like.get("max_result_window", _WINDOW)
         if alias:
@@ -190,7 +191,8 @@ class Index:
         The searches of a dying node fail; copies of its shards answer the second request.
         """
         index = self.settings.index if index == "" else index
-        body, params = {**DEFAULTS, **body}, {"allow_partial_search_results": "false", **params}
+        body = {**DEFAULTS, **body}
+        params = {"allow_partial_search_results": "false", **params}
         with self.asking(doing):
             try:
                 return self.client.search(index=index, body=body, params=params)

@@ -235,10 +235,10 @@ class Templates:
         if name == NO_PIPELINE:
             return name
         pipeline = self._definitions(name)
-        others = other_processors(pipeline)
-        if all(processors == pipeline[phase] for phase, processors in others.items()):
+        remaining = other_processors(pipeline)
+        if all(processors == pipeline[phase] for phase, processors in remaining.items()):
             return name
-        return {phase: processors for phase, processors in others.items() if processors} or NO_PIPELINE
+        return {phase: processors for phase, processors in remaining.items() if processors} or NO_PIPELINE
 
     def _default_pipeline(self) -> str:
         names: set[str] = set()
@@ -295,12 +295,12 @@ def _put_back(value: Any, texts: Mapping[str, str]) -> Any:
     longest_first = sorted(texts, key=len, reverse=True)
     words = re.compile("|".join(map(re.escape, longest_first)))
 
-    def replaced(part: Any) -> Any:
-        if isinstance(part, dict):
-            return {replaced(name): replaced(inner) for name, inner in part.items()}
-        if isinstance(part, list):
-            return [replaced(inner) for inner in part]
-        return words.sub(lambda match: texts[match[0]], part) if isinstance(part, str) else part
+    def replaced(node: Any) -> Any:
+        if isinstance(node, dict):
+            return {replaced(name): replaced(inner) for name, inner in node.items()}
+        if isinstance(node, list):
+            return [replaced(inner) for inner in node]
+        return words.sub(lambda match: texts[match[0]], node) if isinstance(node, str) else node
 
     return replaced(value)
 

@@ -30,7 +30,7 @@ def term_statistics(index: Index, text: str) -> TermStatistics:
     # The analyzer of documents does not normalize.
     vectors = _term_vectors(index, {field: Terms(index.lang).searchable(text)})[field]
     totals = vectors["field_statistics"]
-    frequencies = {term: int(about.get("doc_freq", 0)) for term, about in vectors["terms"].items()}
+    frequencies = {term: int(counts.get("doc_freq", 0)) for term, counts in vectors["terms"].items()}
     return _statistics(totals["doc_count"], [totals], frequencies)
 
 
@@ -59,8 +59,8 @@ def _term_vectors(index: Index, fields: Mapping[str, str]) -> dict[str, Any]:
     for path, text in fields.items():
         *objects, name = path.split(".")
         parent = document
-        for part in objects:
-            parent = parent.setdefault(part, {})
+        for name_of_object in objects:
+            parent = parent.setdefault(name_of_object, {})
         parent[name] = text
     options = {"term_statistics": True, "field_statistics": True, "positions": False, "offsets": False}
     body = {"doc": document, "fields": list(fields), "payloads": False, **options}
@@ -74,5 +74,5 @@ def _term_vectors(index: Index, fields: Mapping[str, str]) -> dict[str, Any]:
 def _statistics(
     documents: int, totals: Sequence[Mapping[str, int]], frequencies: Mapping[str, int]
 ) -> TermStatistics:
-    mean_length = sum(max(each["sum_ttf"], 0) / max(each["doc_count"], 1) for each in totals)
+    mean_length = sum(max(field["sum_ttf"], 0) / max(field["doc_count"], 1) for field in totals)
     return TermStatistics(max(int(documents), 0), mean_length, frequencies, bm25_scale=1 / (_K1 + 1))

@@ -126,14 +126,14 @@ class Writer:
             yield
 
     def _current(self, replace: bool) -> tuple[str, bool]:
-        """The alias's index, and whether to replace it."""
+        """Return the index of the alias, and whether to replace it."""
         if replace and not self.index.indices():  # another client has deleted it
             self.index.make(f"{self._settings.index}-000001", alias=True)
         self.index.check()
-        (current, *others) = sorted(self.index.indices())
-        if others:
+        (current, *surplus) = sorted(self.index.indices())
+        if surplus:
             raise EngineError(
-                f"alias {self._settings.index!r} has {1 + len(others)} indices; remove it from all but one"
+                f"alias {self._settings.index!r} has {1 + len(surplus)} indices; remove it from all but one"
             )
         if not replace:  # an interrupted ingest may have written documents that no search finds yet
             self.index.refresh("reading documents", current)
@@ -153,21 +153,19 @@ class Writer:
         while batch := list(islice(stream, _BATCH)):
             texts = [self._check(document, positions) for document in batch]
             if compare:
-                before = self.reader.get([document.id for document in batch])
-                fresh = [
-                    new
-                    for new, text, old in zip(batch, texts, before)
-                    if old is None or text != self._text(old)
-                ]
-                ingest.unchanged += len(batch) - len(fresh)
-                batch = fresh
+                changed = self._changed(batch, texts)
+                ingest.unchanged += len(batch) - len(changed)
+                batch = changed
             if not batch:
                 continue
-            sources = [{**self._layout.to_source(one), FEATURES: self._layout.row(one)} for one in batch]
-            features = [source[FEATURES] for source in sources]
+            features = [self._layout.row(document) for document in batch]
             for encoder in encoders:
                 encode(encoder, batch, features, ingest.columns, retrieves=encoder.name in retrieving)
-            ingest.put([action("index", one.id, source) for one, source in zip(batch, sources)])
+            actions: list[Action] = []
+            for document, row in zip(batch, features):
+                source = {**self._layout.to_source(document), FEATURES: row}
+                actions.append(action("index", document.id, source))
+            ingest.put(actions)
         for id in delete:
             if id in positions:
                 raise InputError(f"id {id!r} is both ingested and deleted; do only one of the two")
@@ -175,16 +173,27 @@ class Writer:
         for i in range(0, len(ids), _BATCH):
             ingest.put([action("delete", id) for id in ids[i : i + _BATCH]])
 
+    def _changed(self, documents: Sequence[Document], texts: Sequence[bytes]) -> list[Document]:
+        """Return the documents that the index does not have as they are. texts: their JSON."""
+        stored_documents = self.reader.get([document.id for document in documents])
+        changed: list[Document] = []
+        for document, text, stored in zip(documents, texts, stored_documents):
+            if stored is None or text != self._text(stored):
+                changed.append(document)
+        return changed
+
     def _text(self, document: Document) -> bytes:
         return msgspec.json.encode(self._layout.to_source(document), order="deterministic")
 
     def _check(self, document: Document, positions: dict[str, int]) -> bytes:
         """Check a document, and add its position; return its JSON. Raises InputError."""
-        position, id = len(positions) + 1, document.id
+        position = len(positions) + 1
+        id = document.id
         if not id:
             raise InputError(f"document {position} has an empty id; give it one")
         try:
-            size, text = len(id.encode()), self._text(document)
+            size = len(id.encode())
+            text = self._text(document)
         except UnicodeEncodeError as error:
             raise InputError(
                 f"document {position} ({id!r}) is not valid text ({error.reason}); correct it"
@@ -204,8 +213,8 @@ class Writer:
             self.doc_values.map({key: replace(c, since=now) for key, c in ingest.columns.items()}, target)
         written = Written()
         try:
-            for count, done in send(self.index, target, ingest.batches()):
-                written.add(done)
+            for count, written_batch in send(self.index, target, ingest.batches()):
+                written.add(written_batch)
                 if ingest.options.progress is not None:
                     ingest.options.progress(count)
         except EngineError as error:
@@ -231,7 +240,8 @@ class Writer:
         try:
             written = self._send(target, ingest)
             # A repeated action, after a lost answer, is not an update.
-            written.created, written.updated = written.created + written.updated, 0
+            written.created += written.updated
+            written.updated = 0
             with self.index.asking("completing the ingest"):
                 self._check_complete(target, uuid, written.created)
                 before = self.index.indices(old)  # again: it can have changed
@@ -266,10 +276,12 @@ class Writer:
 
     def _next(self, current: str) -> str:
         """Return the next index name; remove remains of an interrupted ingest."""
-        found = re.fullmatch(r"(.*)-(\d{6})", current)
-        name = f"{self._settings.index}-{(int(found[2]) if found else 0) + 1:06}"
-        if (about := self.index.indices(name).get(name)) is not None:
-            if about["aliases"] or "rerank" not in about["mappings"].get("_meta", {}):
+        match = re.fullmatch(r".*-(\d{6})", current)
+        number = int(match[1]) if match else 0
+        name = f"{self._settings.index}-{number + 1:06}"
+        description = self.index.indices(name).get(name)
+        if description is not None:
+            if description["aliases"] or "rerank" not in description["mappings"].get("_meta", {}):
                 raise EngineError(
                     f"{self._settings.where} has an index {name!r} that is in use; remove or rename it"
                 )

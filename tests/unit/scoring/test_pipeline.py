@@ -240,7 +240,7 @@ def test_judged_documents_infer_the_same_categories_as_the_first_stage(engine):
 def test_a_repeated_query_is_not_encoded_again(engine):
     """The service keeps query vectors. They are reused only for the same version, words and categories."""
     ranker, newer = Counting(), Counting(version="v2")
-    pipeline = Pipeline(engine, {"count": ranker}, False, VectorCache(most=2))
+    pipeline = Pipeline(engine, {"count": ranker}, False, VectorCache(size=2))
 
     def encoded(query, pipeline=pipeline):
         before = len(ranker.queries) + len(newer.queries)
