@@ -8,8 +8,8 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from numbers import Integral
 from os import PathLike
@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 from rerank import config_file
 from rerank.engines.base import FIRST_STAGES, Engine
 from rerank.engines.registry import engine_class
-from rerank.errors import BusyError, InputError, NoCollectionError, RerankError, UsageError, WorkspaceError
+from rerank.errors import InputError, NoCollectionError, RerankError, UsageError, WorkspaceError
 from rerank.evaluation.leakage import TrainingRecord
-from rerank.files import LOCK, as_system_error, folder_lock, parse_json, sync_folder, write_text
+from rerank.files import as_system_error, write_text
 from rerank.filters import filters_of
 from rerank.rankers.base import Ranker
 from rerank.rankers.registry import families
@@ -33,7 +33,8 @@ from rerank.stack.parse import retriever_depths
 from rerank.stack.releases import KEPT, Releases, tuned_versions
 from rerank.stack.signals import SEARCH, check_retriever, ranker_names, resolve
 from rerank.stack.stack import Stack, find_stack, stack_key
-from rerank.text import language, language_or_none
+from rerank.text import language
+from rerank.workspace_folder import ELSEWHERE, SETTINGS, lost_settings, new_folder, write_durably
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -43,10 +44,6 @@ if TYPE_CHECKING:
 
 LONGEST_NAME = 200
 """Characters of the name of a stack in the name of its file."""
-
-_ELSEWHERE = "choose another folder with -w"
-_SETTINGS = "rerank.toml"
-_UNFINISHED = "rerank.toml.new"  # of a workspace in creation; it becomes rerank.toml
 
 
 class Workspace:
@@ -79,7 +76,7 @@ class Workspace:
     @staticmethod
     def exists(folder: str | PathLike[str]) -> bool:
         """Return whether the folder is a workspace."""
-        return (Path(folder) / _SETTINGS).exists()
+        return (Path(folder) / SETTINGS).exists()
 
     @classmethod
     def create(
@@ -103,16 +100,16 @@ class Workspace:
         try:
             os.fspath(path).encode()
         except UnicodeEncodeError:  # tantivy cannot open it
-            raise WorkspaceError(f"{str(path)!a}: the name is not UTF-8; {_ELSEWHERE}") from None
+            raise WorkspaceError(f"{str(path)!a}: the name is not UTF-8; {ELSEWHERE}") from None
         if path.exists() and not path.is_dir():
-            raise WorkspaceError(f"{path}: a file, and not a workspace; {_ELSEWHERE}")
+            raise WorkspaceError(f"{path}: a file, and not a workspace; {ELSEWHERE}")
         lang = language(lang)
         settings = settings or {}
-        settings_file = str(path / _SETTINGS)
+        settings_file = str(path / SETTINGS)
         kind = engine_class(engine, str(path))
         kind.trust_hosts(settings, settings_file)
         try:
-            with _new_folder(path) as unfinished, ExitStack() as undo:
+            with new_folder(path) as unfinished, ExitStack() as undo:
                 created = kind.in_workspace(
                     path / "engine", lang, settings, new=not attach, settings_file=settings_file
                 )
@@ -120,7 +117,7 @@ class Workspace:
                     undo.callback(_discard, created)
                 text = config_file.render_settings(lang, engine, settings, created.first_stages)
                 created.close()
-                _write_durably(unfinished, text)
+                write_durably(unfinished, text)
                 undo.pop_all()
         except OSError as error:
             problem = f"cannot make a workspace ({error.strerror or error}); check the folder and the disk"
@@ -135,7 +132,7 @@ class Workspace:
         if not isinstance(folder, (str, PathLike)):
             raise UsageError(f"workspace: {shorten(folder)} is neither a Workspace nor a folder")
         path = Path(folder)
-        file = path / _SETTINGS
+        file = path / SETTINGS
         try:
             config = config_file.load(file)
         except InputError as error:
@@ -144,7 +141,7 @@ class Workspace:
                 raise (as_system_error(cause, file) or WorkspaceError(str(error))) from error
             command = f"rerank ingest CORPUS -w {shlex.quote(str(path))}"
             no_workspace = f"{path}: no workspace here; make one with `{command}`"
-            raise WorkspaceError(_lost_settings(path) or no_workspace) from None
+            raise WorkspaceError(lost_settings(path) or no_workspace) from None
         if config.get("format") != config_file.FORMAT:
             raise WorkspaceError(
                 f"{path}: a workspace of format {config.get('format')!r}, but this version of rerank reads"
@@ -161,7 +158,7 @@ class Workspace:
                 if len(self.engine):
                     return
                 self.engine.discard()
-                (self.folder / _SETTINGS).unlink()
+                (self.folder / SETTINGS).unlink()
                 shutil.rmtree(self.folder / "engine", ignore_errors=True)
                 self.folder.rmdir()
 
@@ -189,7 +186,7 @@ class Workspace:
 
     @property
     def _settings_file(self) -> str:
-        return str(self.folder / _SETTINGS)
+        return str(self.folder / SETTINGS)
 
     def _engine_settings(self) -> tuple[type[Engine], dict[str, Any]]:
         name = self.config.get("engine", "local")
@@ -545,60 +542,7 @@ WorkspaceOrPath = Workspace | str | PathLike[str]
 """A workspace, or its folder."""
 
 
-@contextmanager
-def _new_folder(folder: Path) -> Iterator[Path]:
-    """Yield the file for the settings, and make the folder a workspace if the block succeeds.
-
-    The file marks an unfinished workspace from the beginning, and becomes ``rerank.toml`` at the end. Only a
-    folder ``engine`` next to this mark is removed, after an error or by the next creation.
-    """
-    existed = folder.exists()
-    folder.mkdir(parents=True, exist_ok=True)
-    unfinished = folder / _UNFINISHED
-    with folder_lock(folder, f"making a workspace in {folder}"):
-        if (folder / _SETTINGS).exists():
-            raise BusyError(f"another process has just made a workspace in {folder}; run again")
-        names = {path.name for path in folder.iterdir()} - {LOCK}
-        if names and not {_UNFINISHED} <= names <= {_UNFINISHED, "engine"}:
-            raise WorkspaceError(
-                _lost_settings(folder) or f"{folder}: not empty, and not a workspace; {_ELSEWHERE}"
-            )
-        _write_durably(unfinished, "")
-        shutil.rmtree(folder / "engine", ignore_errors=True)
-        try:
-            yield unfinished
-            unfinished.rename(folder / _SETTINGS)
-            sync_folder(folder)
-        except BaseException:
-            shutil.rmtree(folder / "engine", ignore_errors=True)
-            unfinished.unlink(missing_ok=True)
-            if not existed:
-                with suppress(OSError):
-                    folder.rmdir()
-            raise
-
-
 def _discard(engine: Engine) -> None:
     """Remove the empty index of a workspace that could not be created."""
     with suppress(RerankError):
         engine.discard()
-
-
-def _write_durably(path: Path, text: str) -> None:
-    path.write_text(text, "utf-8")
-    sync_folder(path)
-    sync_folder(path.parent)
-
-
-def _lost_settings(folder: Path) -> str | None:
-    """Return the error for a folder with documents, but without settings; None without documents."""
-    try:
-        lang = parse_json((folder / "engine" / "engine.json").read_bytes())["lang"]
-    except (OSError, ValueError, LookupError, TypeError):
-        return None
-    lines = f'format = {config_file.FORMAT}\\nlang = "{language_or_none(lang) or ""}"\\n'
-    file = shlex.quote(str(folder / _SETTINGS))
-    return (
-        f"{folder}: {_SETTINGS} is missing, but the folder `engine` holds a collection; write the file again"
-        f" with `printf '{lines}' > {file}`"
-    )

@@ -26,10 +26,10 @@ from rerank.records import Candidates
 Rows = NDArray[np.int64]
 Scores = NDArray[np.float64]
 
-_FILTERS = 16  # sets of filters whose rows are cached
-_OFTEN = 16  # requests for ids
-_HUGE = 1_000_000  # rows
-_NUMBER = 40  # bits for the row; higher bits: folder
+_CACHED_FILTERS = 16  # sets of filters whose rows are cached
+_FEW_REQUESTS = 16  # requests for ids before all ids are read into memory
+_MAX_IDS_IN_MEMORY = 1_000_000
+_ROW_BITS = 40  # lower bits of a handle: the row. Higher bits: the number of the folder
 
 
 @dataclass(eq=False)
@@ -49,7 +49,10 @@ class Filtered:
 
 @dataclass(eq=False)
 class Snapshot:
-    """One version, open for reading. number: of the folder."""
+    """One version of the documents and derived files, open for reading.
+
+    number: number of the folder, which a compaction increases.
+    """
 
     number: int
     version: Version
@@ -58,7 +61,7 @@ class Snapshot:
     searcher: tantivy.Searcher
     tfidf: TfIdf
     features: FeatureFiles
-    _searches: int = 0
+    _id_requests: int = 0
     _indices: dict[tuple[str, str], tuple[IndexFile, ApproximateIndex | None]] = field(default_factory=dict)
 
     @cached_property
@@ -66,9 +69,9 @@ class Snapshot:
         return self.documents.ids_by_row(self.version)
 
     def ids(self, rows: Rows) -> list[str]:
-        """Return the ids of rows; from memory after several calls."""
-        self._searches += 1
-        if self._searches <= _OFTEN or self.version.rows > _HUGE:
+        """Return the ids of rows. After several calls, they are read from memory."""
+        self._id_requests += 1
+        if self._id_requests <= _FEW_REQUESTS or self.version.rows > _MAX_IDS_IN_MEMORY:
             return self.documents.ids_of(rows.tolist())
         return [self._all_ids[row] for row in rows.tolist()]
 
@@ -82,18 +85,18 @@ class Snapshot:
         def filtered(filters: tuple[Filter, ...]) -> Filtered:
             return Filtered(self, self.index.filter(self.searcher, filters))
 
-        return lru_cache(_FILTERS)(filtered)
+        return lru_cache(_CACHED_FILTERS)(filtered)
 
     def filtered(self, filters: Sequence[Filter]) -> Filtered | None:
-        """Return documents that meet filters; None: all. Raises UsageError."""
+        """Return the documents that meet all filters; None without filters. Raises UsageError."""
         return self._filter(tuple(filters)) if filters else None
 
     def nearest(
         self, queries: Sequence[VectorQuery], depth: int, filtered: Filtered | None
     ) -> Iterator[Rows]:
-        """Yield the nearest rows of each query; all are of one ranker.
+        """Yield the nearest rows of each query. All queries are vectors of one ranker.
 
-        Raises UsageError without features, WorkspaceError for another width.
+        Raises UsageError without features, WorkspaceError for features of another width.
         """
         name, version, vector, _, passages = queries[0]
         if version not in self.features.versions().get(name, ()):
@@ -128,9 +131,9 @@ class Snapshot:
 
     def rows_of(self, candidates: Candidates) -> Rows | None:
         """Return the rows of candidates; None: a compaction has changed the rows since."""
-        if (candidates.rows >> _NUMBER != self.number).any():
+        if (candidates.rows >> _ROW_BITS != self.number).any():
             return None
-        return candidates.rows & ((1 << _NUMBER) - 1)
+        return candidates.rows & ((1 << _ROW_BITS) - 1)
 
     def candidates(
         self,
@@ -154,7 +157,7 @@ class Snapshot:
         for name, version in features.items():
             values[name], missing[name] = self.features.read(name, version, rows)
         ordered_hits = {name: is_hit[order] for name, is_hit in (retrieved_by or {}).items()}
-        handles = rows + (self.number << _NUMBER)
+        handles = rows + (self.number << _ROW_BITS)
         return Candidates(
             ids, scores[order], handles, values, missing, ordered_hits, approximate=tuple(approximate)
         )

@@ -1,0 +1,76 @@
+"""Create the folder of a workspace, so that an interruption leaves no half of one."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from rerank import config_file
+from rerank.errors import BusyError, WorkspaceError
+from rerank.files import LOCK, folder_lock, parse_json, sync_folder
+from rerank.text import language_or_none
+
+SETTINGS = "rerank.toml"
+"""The file that makes a folder a workspace."""
+
+ELSEWHERE = "choose another folder with -w"
+"""The hint for a folder that cannot become a workspace."""
+
+_UNFINISHED = "rerank.toml.new"  # of a workspace in creation; it becomes rerank.toml
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """Yield the file for the settings, and make the folder a workspace if the block succeeds.
+
+    The file marks an unfinished workspace from the beginning, and becomes ``rerank.toml`` at the end. Only a
+    folder ``engine`` next to this mark is removed, after an error or by the next creation.
+    """
+    existed = folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    unfinished = folder / _UNFINISHED
+    with folder_lock(folder, f"making a workspace in {folder}"):
+        if (folder / SETTINGS).exists():
+            raise BusyError(f"another process has just made a workspace in {folder}; run again")
+        names = {path.name for path in folder.iterdir()} - {LOCK}
+        if names and not {_UNFINISHED} <= names <= {_UNFINISHED, "engine"}:
+            raise WorkspaceError(
+                lost_settings(folder) or f"{folder}: not empty, and not a workspace; {ELSEWHERE}"
+            )
+        write_durably(unfinished, "")
+        shutil.rmtree(folder / "engine", ignore_errors=True)
+        try:
+            yield unfinished
+            unfinished.rename(folder / SETTINGS)
+            sync_folder(folder)
+        except BaseException:
+            shutil.rmtree(folder / "engine", ignore_errors=True)
+            unfinished.unlink(missing_ok=True)
+            if not existed:
+                with suppress(OSError):
+                    folder.rmdir()
+            raise
+
+
+def write_durably(path: Path, text: str) -> None:
+    """Write a file that is on the disk before the function returns."""
+    path.write_text(text, "utf-8")
+    sync_folder(path)
+    sync_folder(path.parent)
+
+
+def lost_settings(folder: Path) -> str | None:
+    """Return the error for a folder with documents, but without settings; None without documents."""
+    try:
+        lang = parse_json((folder / "engine" / "engine.json").read_bytes())["lang"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    lines = f'format = {config_file.FORMAT}\\nlang = "{language_or_none(lang) or ""}"\\n'
+    file = shlex.quote(str(folder / SETTINGS))
+    return (
+        f"{folder}: {SETTINGS} is missing, but the folder `engine` holds a collection; write the file again"
+        f" with `printf '{lines}' > {file}`"
+    )
