@@ -211,3 +211,13 @@ def test_documents_that_were_removed_before_an_encoding_need_no_new_index(worksp
     ingest(folder, [], delete=[document.id for document in new], encode_features=False)
     encode(folder)
     assert index_path(folder).stat().st_ino == inode
+
+
+def test_the_encoding_after_a_compaction_writes_an_index(workspace):
+    folder, documents = workspace
+    ingest(folder, [], delete=[document.id for document in documents[:150]])
+    names = {path.name for path in folder.glob("engine/*/features/*/*/nearest.*")}
+    assert "nearest.250.faiss" in names
+    result = answer(folder, documents[200].text)
+    assert result.approximate == ("s2net",)
+    assert documents[200].id in result.ranking.ids[:3]
