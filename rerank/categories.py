@@ -8,7 +8,7 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
-from itertools import combinations, pairwise
+from itertools import chain, combinations, pairwise
 from typing import TYPE_CHECKING
 
 from rerank.text import count_of, normalize
@@ -44,30 +44,33 @@ def path_names(categories: Iterable[str]) -> tuple[list[str], list[str]]:
     (['C.2.4', 'C.1'], ([], ["2 categories with '/': no paths, because few share a prefix"]))
     """
     names = list(dict.fromkeys(categories))
-    roots = Counter((parents_of_path(name) or [name])[-1] for name in names)
+    # The shortest prefix is the first part of a name. A name without a prefix is its own first part.
+    first_parts = {name: [name, *parents_of_path(name)][-1] for name in names}
+    names_with_first_part = Counter(first_parts.values())
     names_by_separator: dict[str, list[str]] = defaultdict(list)
     for name in names:
-        if parents_of_path(name):
-            for separator in {match[0] for match in _SEPARATOR.finditer(name)}:
+        if first_parts[name] != name:
+            for separator in set(_SEPARATOR.findall(name)):
                 names_by_separator[separator].append(name)
-    separators = set()
+    paths: set[str] = set()
     remarks = []
     for separator, members in sorted(names_by_separator.items()):
-        shared = [
-            name for name in members if roots[parents_of_path(name)[-1]] > 1 or _levels(name, separator) > 1
+        in_levels = [
+            name
+            for name in members
+            if names_with_first_part[first_parts[name]] > 1 or _levels(name, separator) > 1
         ]
-        if len(shared) >= SHARED_PREFIXES * len(members):
-            separators.add(separator)
+        if len(in_levels) >= SHARED_PREFIXES * len(members):
+            paths.update(members)
         else:
             count = count_of(len(members), "category")
             remarks.append(f"{count} with {separator!r}: no paths, because few share a prefix")
-    paths = [name for separator in separators for name in names_by_separator[separator]]
-    return [name for name in names if name in set(paths)], remarks
+    return [name for name in names if name in paths], remarks
 
 
 def _levels(name: str, separator: str) -> int:
     """Return how often a separator divides a name."""
-    return sum(match[0] == separator for match in _SEPARATOR.finditer(name))
+    return _SEPARATOR.findall(name).count(separator)
 
 
 def path_edges(categories: Iterable[str]) -> list[tuple[str, str]]:
@@ -86,8 +89,11 @@ def co_occurrence_edges(sets: Iterable[Sequence[str]]) -> list[tuple[str, str]]:
     >>> co_occurrence_edges([("b", "a"), ("a", "c")])
     [('a', 'b'), ('a', 'c')]
     """
-    names = (sorted(set(categories[:MAX_CO_OCCURRING])) for categories in sets)
-    return list(dict.fromkeys(edge for some in names for edge in combinations(some, 2)))
+    edges: dict[tuple[str, str], None] = {}
+    for categories in sets:
+        names = sorted(set(categories[:MAX_CO_OCCURRING]))
+        edges.update(dict.fromkeys(combinations(names, 2)))
+    return list(edges)
 
 
 @dataclass(frozen=True)
@@ -116,30 +122,44 @@ class CategoryGraph:
         >>> graph.names, graph.adjacency.nnz
         (['C', 'C.2', 'C.2.4'], 4)
         """
-        import numpy as np
-        from scipy.sparse import csr_matrix
-
-        sets = list(dict.fromkeys(tuple(map(normalize, categories)) for categories in sets))
-        seen = dict.fromkeys(category for categories in sets for category in categories)
+        distinct_sets = list(dict.fromkeys(tuple(map(normalize, categories)) for categories in sets))
+        categories = dict.fromkeys(chain.from_iterable(distinct_sets))
         remarks: list[str] = []
         if edges:
             edges = [(normalize(child), normalize(parent)) for child, parent in edges]
-            nodes = {name for edge in edges for name in edge}
-            prefixes = {category: nearest_known(category, nodes) for category in seen}
-            edges += [(category, prefix) for category, prefix in prefixes.items() if prefix is not None]
+            edges += _prefix_edges(categories, set(chain.from_iterable(edges)))
         else:
-            paths, remarks = path_names(seen)
+            paths, remarks = path_names(categories)
             edges = path_edges(paths)
-            in_paths = {name for edge in edges for name in edge}
-            edges += [edge for edge in co_occurrence_edges(sets) if not in_paths.issuperset(edge)]
-        names = sorted(set(seen) | {name for edge in edges for name in edge})
-        index = {name: i for i, name in enumerate(names)}
-        pairs = np.array([(index[a], index[b]) for a, b in edges if a != b], dtype=np.int64).reshape(-1, 2)
-        ones = np.ones(2 * len(pairs), dtype=np.float32)
-        both = np.concatenate([pairs, pairs[:, ::-1]])
-        adjacency = csr_matrix((ones, (both[:, 0], both[:, 1])), shape=(len(names), len(names)))
-        adjacency.data[:] = 1.0
-        return cls(names, adjacency, tuple(remarks))
+            in_paths = set(chain.from_iterable(edges))
+            edges += [edge for edge in co_occurrence_edges(distinct_sets) if not in_paths.issuperset(edge)]
+        names = sorted({*categories, *chain.from_iterable(edges)})
+        return cls(names, _adjacency(names, edges), tuple(remarks))
+
+
+def _prefix_edges(categories: Iterable[str], known: Container[str]) -> list[tuple[str, str]]:
+    """Return an edge from each category to its nearest known prefix, or to itself if it is known."""
+    edges = []
+    for category in categories:
+        prefix = nearest_known(category, known)
+        if prefix is not None:
+            edges.append((category, prefix))
+    return edges
+
+
+def _adjacency(names: Sequence[str], edges: Iterable[tuple[str, str]]) -> csr_matrix:
+    """Return a symmetric matrix, (n, n), with 1 for each edge between different names."""
+    import numpy as np
+    from scipy.sparse import csr_matrix
+
+    position_of = {name: position for position, name in enumerate(names)}
+    pairs = [(position_of[a], position_of[b]) for a, b in edges if a != b]
+    ends = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    both_ways = np.concatenate([ends, ends[:, ::-1]])
+    ones = np.ones(len(both_ways), dtype=np.float32)
+    adjacency = csr_matrix((ones, (both_ways[:, 0], both_ways[:, 1])), shape=(len(names), len(names)))
+    adjacency.data[:] = 1.0  # repeated edges are added up
+    return adjacency
 
 
 def infer_categories(ranked: Iterable[tuple[float, Sequence[str]]]) -> tuple[str, ...]:
@@ -151,20 +171,21 @@ def infer_categories(ranked: Iterable[tuple[float, Sequence[str]]]) -> tuple[str
     ('a', 'b')
     """
     votes: dict[str, float] = defaultdict(float)
-    cast = 0.0
+    total = 0.0
     for score, categories in ranked:
-        cast += score if categories else 0.0
+        if categories:
+            total += score
         for category in set(categories):
             votes[category] += score
-    kept = sorted((-v, c) for c, v in votes.items() if v >= 0.25 * cast)
-    return tuple(c for _, c in kept[:4])
+    frequent = [category for category, vote in votes.items() if vote >= 0.25 * total]
+    return tuple(sorted(frequent, key=lambda category: (-votes[category], category))[:4])
 
 
 def nearest_known(category: str, known: Container[str]) -> str | None:
     """Return the category or its nearest known prefix, or None."""
     if category in known:
         return category
-    return next((p for p in parents_of_path(category) if p in known), None)
+    return next((prefix for prefix in parents_of_path(category) if prefix in known), None)
 
 
 class CategoryNames:

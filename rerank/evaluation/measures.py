@@ -112,17 +112,23 @@ def evaluate_runs(
     >>> round(evaluation.mean("bm25", "nDCG"), 4), evaluation.mean("bm25", "RR")
     (0.8597, 1.0)
     """
-    query_ids = tuple(query for query in sorted(qrels) if qrels.relevant(query))
-    measurer = _Measurer(_parse(measures), {query: dict(qrels[query]) for query in query_ids})
-    if not query_ids:
+    parsed_measures = _parse(measures)
+    grades: dict[str, Mapping[str, int]] = {}
+    none_relevant: list[str] = []
+    for query in sorted(qrels):
+        if qrels.relevant(query):
+            grades[query] = dict(qrels[query])
+        else:
+            none_relevant.append(query)
+    if not grades:
         raise InputError("none of the judged queries has a relevant document; check the qrels")
-    return Evaluation(
-        measures=measurer.names,
-        query_ids=query_ids,
-        values={name: measurer.measure(run) for name, run in runs.items()},
-        empty={name: sum(not run.get(query) for query in query_ids) for name, run in runs.items()},
-        none_relevant=tuple(query for query in sorted(qrels) if query not in set(query_ids)),
-    )
+    measurer = _Measurer(parsed_measures, grades)
+    values: dict[str, dict[str, Array]] = {}
+    empty: dict[str, int] = {}
+    for name, run in runs.items():
+        values[name] = measurer.measure(run)
+        empty[name] = sum(not run.get(query) for query in grades)
+    return Evaluation(measurer.names, tuple(grades), values, empty, tuple(none_relevant))
 
 
 class _Measurer:
