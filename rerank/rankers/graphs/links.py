@@ -57,27 +57,25 @@ class LinkGraph:
     @classmethod
     def from_categories(cls, documents: Iterable[Document]) -> LinkGraph:
         """Relate documents by shared categories, which at most MAX_SHARED documents have."""
-        from scipy.sparse import csr_matrix
+        from scipy.sparse import csr_matrix, diags
 
         number: dict[str, int] = {}
         ids: list[str] = []
         columns = array("i")
-        ends = array("l", [0])
+        ends = array("q", [0])
         for document in documents:
             ids.append(document.id)
-            columns.extend(
-                number.setdefault(name, len(number)) for name in dict.fromkeys(document.categories)
-            )
+            for name in dict.fromkeys(document.categories):
+                columns.append(number.setdefault(name, len(number)))
             ends.append(len(columns))
+        ones = np.ones(len(columns), dtype=np.float32)
         shape = (len(ids), len(number))
-        owners = csr_matrix(
-            (np.ones(len(columns), dtype=np.float32), np.array(columns), np.array(ends)), shape
-        )
-        owners = owners[:, np.asarray(owners.sum(axis=0)).ravel() <= MAX_SHARED]
-        matrix = (owners @ owners.T).tolil()
-        matrix.setdiag(0)
-        matrix = matrix.tocsr()
+        members = csr_matrix((ones, np.array(columns), np.array(ends)), shape)
+        members = members[:, np.asarray(members.sum(axis=0)).ravel() <= MAX_SHARED]
+        shared = members @ members.T
+        matrix = (shared - diags(shared.diagonal(), dtype=np.float32)).tocsr()
         matrix.eliminate_zeros()
+        matrix.sort_indices()
         return cls(ids, matrix)
 
     @classmethod
