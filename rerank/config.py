@@ -44,11 +44,12 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 class Options(Struct, frozen=True, forbid_unknown_fields=True):
     """Base of configurations; annotate fields by :func:`option`.
 
-    presets: name -> changed values. unjudged: options without effect on a training on judged queries.
+    presets:                name -> changed values.
+    ignored_with_judgments: options without effect on a training on judged queries.
     """
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"default": {}}
-    unjudged: ClassVar[tuple[str, ...]] = ()
+    ignored_with_judgments: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def of(cls, preset: str = "default", **values: Any) -> Self:
@@ -57,15 +58,15 @@ class Options(Struct, frozen=True, forbid_unknown_fields=True):
         return build(cls, changes, preset)
 
     @classmethod
-    def implied(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+    def derived_defaults(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return defaults that depend on other values."""
         return {}
 
     def check(self) -> None:
         """Raise an error for an input that does not exist or cannot be used, before any work."""
 
-    def unread(self) -> Mapping[str, str]:
-        """Return options without effect -> reason, such as ``--steps 4``."""
+    def ineffective_options(self) -> Mapping[str, str]:
+        """Return each option without effect, and the option that is the reason, such as ``--steps 4``."""
         return {}
 
 
@@ -237,25 +238,25 @@ def merge_options(
     return {**remaining, **overrides}
 
 
-def build(config: type[Config], given: Mapping[str, Any], preset: str = "default") -> Config:
+def build(config: type[Config], overrides: Mapping[str, Any], preset: str = "default") -> Config:
     """Build a configuration from values and a preset.
 
-    given: name -> value, which overrides the preset.
+    overrides: name -> value, which overrides the preset.
 
     Raises UsageError for unknown names, invalid values, and options without effect.
     """
     if preset not in config.presets:
         raise UsageError(f"--preset {preset!r} is unknown; use {', '.join(config.presets)}")
     preset_values = config.presets[preset]
-    derived_defaults = config.implied({**preset_values, **given})
+    derived_defaults = config.derived_defaults({**preset_values, **overrides})
     options = {option.name: option for option in options_of(config)}
-    values = merge_options({**derived_defaults, **preset_values}, given, options.values())
+    values = merge_options({**derived_defaults, **preset_values}, overrides, options.values())
     for name in values:
         if name not in options:
             raise unknown_option(name, options)
     configuration = config(**{name: options[name].read(value) for name, value in values.items()})
-    for name, reason in configuration.unread().items():
-        if name in given:
+    for name, reason in configuration.ineffective_options().items():
+        if name in overrides:
             raise UsageError(f"{option_name(name)} has no effect with {reason}; leave it out")
     return configuration
 
@@ -274,5 +275,5 @@ def check(config: Options) -> None:
 
 
 def values_of(config: Options) -> dict[str, Any]:
-    """Name -> value of all options."""
+    """Return the name -> value of all options."""
     return asdict(config)

@@ -238,7 +238,7 @@ def _check_inputs(
             needed = ", or ".join(_INPUTS[source] for source in sources)
             raise UsageError(f"{', '.join(names)} learns from {' or '.join(sources)}; give {needed}")
         if has_input["judgments"]:
-            _check_unjudged_options(options)
+            _check_ignored_options(options)
     if restart:
         _check_restart(groups, options_by_family)
 
@@ -255,10 +255,10 @@ def _check_unused_inputs(groups: Mapping[Family, Sequence[str]], is_given: Mappi
             )
 
 
-def _check_unjudged_options(options: Options) -> None:
+def _check_ignored_options(options: Options) -> None:
     """Raise UsageError for a changed option that has no effect on a training on judgments."""
     defaults = type(options)()
-    for name in options.unjudged:
+    for name in options.ignored_with_judgments:
         if getattr(options, name) != getattr(defaults, name):
             raise UsageError(f"{option_name(name)} has no effect with --qrels; leave it out")
 

@@ -49,7 +49,7 @@ def trainer(tiny, progress=None, documents=None, checkpoint=None, loss=None, **c
 def with_changes(config, **changes):
     """Return the options with changes and their implied options."""
     known = options_of(DenseConfig)
-    wanted = merge_options({**values_of(config), **DenseConfig.implied(changes)}, changes, known)
+    wanted = merge_options({**values_of(config), **DenseConfig.derived_defaults(changes)}, changes, known)
     return DenseConfig(**{one.name: one.read(wanted[one.name]) for one in known if one.name in wanted})
 
 

@@ -83,11 +83,11 @@ class CnnConfig(Options, frozen=True):
     seed: Annotated[Natural, option("Random seed.")] = 0
 
     @classmethod
-    def implied(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Defaults that depend on the head."""
+    def derived_defaults(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the defaults that depend on the head."""
         return MLP if values.get("head") == "mlp" else {}
 
-    def unread(self) -> Mapping[str, str]:
-        """Options without effect -> reason."""
+    def ineffective_options(self) -> Mapping[str, str]:
+        """Return the size that the head does not use."""
         name = "hidden" if self.head == "cosine" else "vector_size"
         return {name: f"--head {self.head}"}

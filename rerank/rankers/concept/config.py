@@ -38,8 +38,8 @@ class ConceptConfig(EncoderConfig, frozen=True):
     queue: Annotated[Count, option("Maximum number of keys of the momentum encoder that are kept.")] = 256
     momentum: Annotated[float, option("Momentum m of the second encoder.", ge=0, lt=1)] = 0.99
 
-    def unread(self) -> dict[str, str]:
-        reasons = super().unread()
+    def ineffective_options(self) -> dict[str, str]:
+        reasons = super().ineffective_options()
         if self.objective == "classifier":
             reasons |= dict.fromkeys(("queue", "momentum"), "--objective classifier")
         return reasons

@@ -58,7 +58,7 @@ class DenseConfig(EncoderConfig, frozen=True):
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
     upper: ClassVar[int] = 2
-    unjudged: ClassVar[tuple[str, ...]] = (
+    ignored_with_judgments: ClassVar[tuple[str, ...]] = (
         "untrained",
         "objective",
         "relation",
@@ -90,7 +90,10 @@ class DenseConfig(EncoderConfig, frozen=True):
     ] = "links"
     strategy: Annotated[
         Level | None,
-        option("Learn from texts that are cited together in such a place. none: from links."),
+        option(
+            "Learn from texts that are cited together in a sentence, paragraph, section or document."
+            " none: from links."
+        ),
     ] = None
     related: Annotated[
         Natural, option("quintuplet: maximum number of related documents of each document. 0: all.")
@@ -105,7 +108,7 @@ class DenseConfig(EncoderConfig, frozen=True):
         return self.strategy is not None
 
     @classmethod
-    def implied(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+    def derived_defaults(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the strategy of a loss of co-citations, and passages as the model knows them."""
         defaults: dict[str, Any] = {}
         if values.get("objective") == "cocitation":
@@ -114,10 +117,10 @@ class DenseConfig(EncoderConfig, frozen=True):
             defaults["passage_tokens"] = None
         return defaults
 
-    def unread(self) -> dict[str, str]:
+    def ineffective_options(self) -> dict[str, str]:
         if self.untrained:
             return dict.fromkeys({*self.__struct_fields__} - _UNTRAINED, "--untrained")
-        reasons = super().unread()
+        reasons = super().ineffective_options()
         if self.strategy is not None:
             reasons["relation"] = f"--strategy {self.strategy}"
         if self.objective != "quintuplet":

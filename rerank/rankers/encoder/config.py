@@ -71,8 +71,8 @@ class EncoderConfig(ModelConfig, frozen=True):
     ] = True
     seed: Annotated[Natural, option("Random seed.")] = 0
 
-    def unread(self) -> dict[str, str]:
-        """Return options without effect, and why."""
+    def ineffective_options(self) -> dict[str, str]:
+        """Return ``epochs`` if the number of steps is set."""
         return {"epochs": f"--steps {self.steps}"} if self.steps else {}
 
     def check(self) -> None:
