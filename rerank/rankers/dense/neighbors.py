@@ -127,11 +127,11 @@ class LinkedNeighbors(Neighbors):
         if not len(near):
             return StructuralPair(anchor)
         totals = np.cumsum(self.scores[self.indptr[anchor] : self.indptr[anchor + 1]], dtype=np.float64)
-        place = int(np.searchsorted(totals, rng.random() * totals[-1], side="right"))
-        other = self.unrelated(anchor, rng)
-        if other < 0:
+        position = int(np.searchsorted(totals, rng.random() * totals[-1], side="right"))
+        unrelated = self.unrelated(anchor, rng)
+        if unrelated < 0:
             return StructuralPair(anchor)
-        return StructuralPair(anchor, 1, int(near[min(place, len(near) - 1)]), other)
+        return StructuralPair(anchor, 1, int(near[min(position, len(near) - 1)]), unrelated)
 
 
 @dataclass(frozen=True)
@@ -205,8 +205,10 @@ def by_pagerank(
 def by_links(graph: LinkGraph, usable: NDArray[np.bool_]) -> Neighbors:
     """Return the linked documents. usable: (N,) bool, which documents have a text."""
     links = graph.matrix.tocoo()
-    kept = usable[links.row] & usable[links.col]
-    return LinkedNeighbors.from_pairs(links.row[kept], links.col[kept], links.data[kept], usable)
+    with_text = usable[links.row] & usable[links.col]
+    return LinkedNeighbors.from_pairs(
+        links.row[with_text], links.col[with_text], links.data[with_text], usable
+    )
 
 
 def by_citations(graph: Citations, usable: NDArray[np.bool_], level: Level) -> CitedNeighbors:

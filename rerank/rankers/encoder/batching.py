@@ -18,9 +18,9 @@ from torch.utils.checkpoint import checkpoint
 from rerank.errors import UsageError
 from rerank.rankers.encoder.transformer import TextEncoder, by_tokens, precision
 
-MEMORY = 0.125
+MEMORY_SHARE = 0.125
 """Share of the memory that the outputs of frozen layers may take."""
-MOST = 1 << 15
+MAX_TOKENS = 1 << 15
 """Tokens of a batch that are encoded with gradient at once."""
 TOLERANCE = 1e-4
 """Largest difference between the model and its two halves, one after the other."""
@@ -54,22 +54,26 @@ def with_vectors(batch: Any, reads: Sequence[str], encoded: Tensor) -> Any:
 
     encoded: the vectors of all these texts.
     """
-    arrays = {name: one for name, one in vars(batch).items() if isinstance(one, np.ndarray)}
-    tensors = {name: torch.from_numpy(one).to(encoded.device) for name, one in arrays.items()}
-    parts = zip(reads, encoded.chunk(len(reads)))
-    return SimpleNamespace(**tensors, **dict(parts), tokens=getattr(batch, reads[0]))
+    values = {}
+    for name, value in vars(batch).items():
+        if isinstance(value, np.ndarray):
+            values[name] = torch.from_numpy(value).to(encoded.device)
+    vectors = dict(zip(reads, encoded.chunk(len(reads))))
+    return SimpleNamespace(**values, **vectors, tokens=getattr(batch, reads[0]))
 
 
 def by_length(lengths: NDArray[np.integer]) -> list[NDArray[np.integer]]:
     """Split texts by length if that saves a tenth of padded tokens.
 
-    >>> [part.tolist() for part in by_length(np.array([10, 64, 9, 60]))], len(by_length(np.array([9, 10])))
+    >>> [rows.tolist() for rows in by_length(np.array([10, 64, 9, 60]))], len(by_length(np.array([9, 10])))
     ([[1, 3], [0, 2]], 1)
     """
-    count, order = len(lengths), np.argsort(-lengths, kind="stable")
-    cuts, ranked = np.arange(1, count), lengths[order]
-    tokens = ranked[0] * cuts + ranked[1:] * (count - cuts)
-    if count < 2 or tokens.min() > 0.9 * ranked[0] * count:
+    count = len(lengths)
+    order = np.argsort(-lengths, kind="stable")
+    descending = lengths[order]
+    cuts = np.arange(1, count)
+    tokens = descending[0] * cuts + descending[1:] * (count - cuts)
+    if count < 2 or tokens.min() > 0.9 * descending[0] * count:
         return [np.arange(count)]
     return np.split(order, [int(tokens.argmin()) + 1])
 
@@ -85,14 +89,15 @@ class BatchEncoder:
     """
 
     def __init__(self, encoder: TextEncoder, train_layers: int = 0) -> None:
-        self.encoder, self.outputs = encoder, dict[bytes, Tensor]()
+        self.encoder = encoder
+        self.outputs: dict[bytes, Tensor] = {}
         self._halves: tuple[Any, Any] | None = None
         if not train_layers:
             return
         layers = _layers(encoder.model)
         if layers is None or train_layers > len(layers):
-            there = "no separate layers" if layers is None else f"{len(layers)} layers"
-            raise UsageError(f"the model has {there}; the last {train_layers} cannot be trained")
+            separate = "no separate layers" if layers is None else f"{len(layers)} layers"
+            raise UsageError(f"the model has {separate}; the last {train_layers} cannot be trained")
         for parameter in encoder.model.parameters():
             parameter.requires_grad_(False)
         for parameter in layers[-train_layers:].parameters():
@@ -100,7 +105,7 @@ class BatchEncoder:
         self._halves = _halves(encoder, layers, len(layers) - train_layers)
 
     @property
-    def keeps(self) -> bool:
+    def caches_outputs(self) -> bool:
         """Whether :meth:`fill` can be useful: on a CPU, with frozen layers that run separately."""
         return self._halves is not None and self.encoder.device.type == "cpu"
 
@@ -112,9 +117,8 @@ class BatchEncoder:
         Fixed batches make training reproducible.
         """
         ordered = sorted(texts, key=lambda text: text.tobytes())
-        special = sum(len(part) for part in self.encoder.tokens.frame)
-        tokens = sum(len(text) + special for text in ordered)
-        if 2 * self.encoder.model.config.hidden_size * tokens > MEMORY * _memory():
+        tokens = sum(len(text) + self._special_tokens for text in ordered)
+        if 2 * self.encoder.model.config.hidden_size * tokens > MEMORY_SHARE * _memory():
             return False
         for rows in by_tokens([len(text) for text in ordered]):
             batch = [ordered[row] for row in rows]
@@ -127,28 +131,37 @@ class BatchEncoder:
     def encode(self, texts: list[NDArray[np.int32]]) -> Tensor:
         """Return vectors with gradient, (n, E).
 
-        More than MOST tokens are encoded in parts of similar length, and again for the gradient (Gao et al.
-        2021).
+        More than MAX_TOKENS tokens are encoded in groups of similar length, and again for the gradient (Gao
+        et al. 2021).
         """
-        parts = list(by_tokens([len(text) for text in texts], MOST))
-        if len(parts) == 1:
+        groups = list(by_tokens([len(text) for text in texts], MAX_TOKENS))
+        if len(groups) == 1:
             return self._by_length(texts)
         on_device = next(self.encoder.model.parameters())  # so that its random numbers are repeated
 
-        def encode(part: list[int], _: Tensor) -> Tensor:
-            return self._by_length([texts[i] for i in part])
+        def encode(rows: list[int], _: Tensor) -> Tensor:
+            return self._by_length([texts[row] for row in rows])
 
-        again = partial(checkpoint, encode, use_reentrant=False)
-        vectors = torch.cat([again(part, on_device) for part in parts])
-        return vectors[np.argsort(np.concatenate(parts))]
+        encode_twice = partial(checkpoint, encode, use_reentrant=False)
+        vectors = torch.cat([encode_twice(rows, on_device) for rows in groups])
+        return vectors[np.argsort(np.concatenate(groups))]
 
     def _by_length(self, texts: list[NDArray[np.int32]]) -> Tensor:
-        frame = sum(len(part) for part in self.encoder.tokens.frame)
-        lengths = np.array([len(text) for text in texts]) + frame
-        # A GPU takes one large batch in less time than two smaller ones.
-        parts = by_length(lengths) if self.encoder.device.type == "cpu" else [np.arange(len(texts))]
-        vectors = torch.cat([self._encode([texts[i] for i in part]) for part in parts])
-        return vectors[np.argsort(np.concatenate(parts))] if len(parts) > 1 else vectors
+        """Return vectors, (n, E); on a CPU, short and long texts are encoded separately if that is faster."""
+        if (
+            self.encoder.device.type != "cpu"
+        ):  # a GPU takes one large batch in less time than two smaller ones
+            return self._encode(texts)
+        groups = by_length(np.array([len(text) for text in texts]) + self._special_tokens)
+        if len(groups) == 1:
+            return self._encode(texts)
+        vectors = torch.cat([self._encode([texts[row] for row in rows]) for rows in groups])
+        return vectors[np.argsort(np.concatenate(groups))]
+
+    @property
+    def _special_tokens(self) -> int:
+        """The number of special tokens around each text."""
+        return sum(map(len, self.encoder.tokens.frame))
 
     def unit_vectors(self, texts: Sequence[NDArray[np.int32]]) -> NDArray[np.float32]:
         """Return unit vectors, (n, E), without dropout."""
@@ -160,11 +173,11 @@ class BatchEncoder:
                 return self.encoder.forward(*self.encoder.batch(texts))
         keys = [text.tobytes() for text in texts]
         missing = {key: text for key, text in zip(keys, texts) if key not in self.outputs}
-        found = dict(zip(missing, self._lower([*missing.values()]))) if missing else {}
-        rows = [(found if key in found else self.outputs)[key].float() for key in keys]
-        padded = nn.utils.rnn.pad_sequence(rows, batch_first=True)
-        ones = [row.new_ones(len(row), dtype=torch.long) for row in rows]
-        mask = nn.utils.rnn.pad_sequence(ones, batch_first=True)
+        computed = dict(zip(missing, self._lower([*missing.values()]))) if missing else {}
+        outputs = [(computed if key in computed else self.outputs)[key].float() for key in keys]
+        padded = nn.utils.rnn.pad_sequence(outputs, batch_first=True)
+        masks = [output.new_ones(len(output), dtype=torch.long) for output in outputs]
+        mask = nn.utils.rnn.pad_sequence(masks, batch_first=True)
         upper = self._halves[1]
         upper.train(self.encoder.model.training)
         with precision(self.encoder.device, self.encoder.precision):
@@ -189,6 +202,7 @@ class _Identity(nn.Module):
 
 
 def _layers(model: Any) -> nn.ModuleList | None:
+    """Return the layers of the model; None if it has no list of them."""
     count = model.config.num_hidden_layers
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     return next((layers for layers in lists if len(layers) == count), None)
@@ -199,7 +213,8 @@ def _halves(encoder: TextEncoder, layers: nn.ModuleList, cut: int) -> tuple[Any,
     model = encoder.model
     if not cut or getattr(getattr(model, "encoder", None), "layer", None) is not layers:
         return None
-    lower, upper = _with_layers(model, layers[:cut]), _with_layers(model, layers[cut:])
+    lower = _with_layers(model, layers[:cut])
+    upper = _with_layers(model, layers[cut:])
     upper.embeddings = _Identity()
     ids, mask = encoder.batch([range(5, 12)])
     model.eval(), lower.eval(), upper.eval()
@@ -207,18 +222,21 @@ def _halves(encoder: TextEncoder, layers: nn.ModuleList, cut: int) -> tuple[Any,
         with torch.no_grad():
             whole = model(input_ids=ids, attention_mask=mask).last_hidden_state
             middle = lower(input_ids=ids, attention_mask=mask).last_hidden_state
-            again = upper(inputs_embeds=middle, attention_mask=mask).last_hidden_state
+            in_two_steps = upper(inputs_embeds=middle, attention_mask=mask).last_hidden_state
     except Exception:  # models differ in the arguments that they accept
         return None
-    return (lower, upper) if torch.allclose(whole, again, atol=TOLERANCE, rtol=0) else None
+    return (lower, upper) if torch.allclose(whole, in_two_steps, atol=TOLERANCE, rtol=0) else None
 
 
 def _with_layers(model: Any, layers: Any) -> Any:
-    outer, inner = copy.copy(model), copy.copy(model.encoder)
-    for one in (outer, inner):
-        one._modules = dict(one._modules)
-    inner.layer, outer.encoder = layers, inner
-    return outer
+    """Return a model that shares the weights of ``model``, but has only these layers."""
+    copied_model = copy.copy(model)
+    copied_encoder = copy.copy(model.encoder)
+    for module in (copied_model, copied_encoder):
+        module._modules = dict(module._modules)
+    copied_encoder.layer = layers
+    copied_model.encoder = copied_encoder
+    return copied_model
 
 
 def _memory() -> int:

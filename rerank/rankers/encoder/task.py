@@ -148,7 +148,7 @@ class EncoderTask(Task):
 
     def on_start(self, resumed: bool) -> None:
         """Run the frozen layers once for each text, if that can be useful."""
-        if not self.encoding.keeps:
+        if not self.encoding.caches_outputs:
             return
         distinct = {passage.tobytes(): passage for passage in self.passages()}
         with self.progress.step("frozen layers", len(distinct), "text") as advance:

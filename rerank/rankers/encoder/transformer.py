@@ -114,7 +114,8 @@ class TextEncoder:
     @cached_property
     def tokens(self) -> Tokens:
         """Tokenizer of documents: a copy that neither pads nor cuts."""
-        backend, modules = self.tokenizer.backend_tokenizer, self.modules
+        backend = self.tokenizer.backend_tokenizer
+        modules = self.modules
         assert modules.longest is not None
         return Tokens(type(backend).from_str(backend.to_str()), modules.longest, modules.document_prompt)
 
@@ -179,7 +180,8 @@ class TextEncoder:
         """Return unit vectors, (n, E); many use a GPU. forward: replaces the model."""
         import torch
 
-        vectors, device = np.zeros((len(sequences), self.width), dtype=np.float32), self.device
+        vectors = np.zeros((len(sequences), self.width), dtype=np.float32)
+        device = self.device
         forward = forward or (lambda batch: self.forward(*self.batch(batch)))
         if len(sequences) >= MANY and torch.cuda.is_available():
             self.model.to("cuda")
@@ -219,15 +221,18 @@ class TextEncoder:
 
 
 def by_tokens(lengths: Sequence[int], most: int = TOKENS) -> Iterator[list[int]]:
-    """Yield places of sequences, longest first, of at most ``most`` tokens with padding.
+    """Yield groups of the positions of sequences, longest first, of at most ``most`` tokens with padding.
 
     >>> list(by_tokens([5, 4000, 7]))
     [[1], [2, 0]]
     """
-    order, start = sorted(range(len(lengths)), key=lambda i: -lengths[i]), 0
+    order = sorted(range(len(lengths)), key=lambda position: -lengths[position])
+    start = 0
     while start < len(order):
-        yield (some := order[start : start + max(1, most // (lengths[order[start]] + 2))])
-        start += len(some)
+        longest = lengths[order[start]] + 2
+        size = max(1, most // longest)
+        yield order[start : start + size]
+        start += size
 
 
 def precision(device: Any, requested: str = "auto") -> Any:
@@ -246,10 +251,11 @@ def _check_config(name: str, config: Any, layers: int | None, longest: int | Non
         if not 1 <= layers <= int(config.num_hidden_layers):
             raise UsageError(f"{name} has {config.num_hidden_layers} layers; {layers} cannot be kept")
         config.num_hidden_layers = layers
-    most = int(getattr(config, "max_position_embeddings", 0) or 2**31) - first_position(config.to_dict())
-    if longest is not None and longest > most:
-        raise UsageError(f"{name} reads at most {most} tokens, not {longest}; lower --passage-tokens")
-    return longest or min(usual, most)
+    positions = int(getattr(config, "max_position_embeddings", 0) or 2**31)
+    readable = positions - first_position(config.to_dict())
+    if longest is not None and longest > readable:
+        raise UsageError(f"{name} reads at most {readable} tokens, not {longest}; lower --passage-tokens")
+    return longest or min(usual, readable)
 
 
 def _load_weights(name: str, folder: Path, kind: Any, **options: Any) -> Any:

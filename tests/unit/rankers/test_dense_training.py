@@ -139,7 +139,7 @@ def test_a_checkpoint_of_another_training_is_refused(tiny, tmp_path):
 def test_parts_of_a_batch_give_the_gradient_of_the_whole_batch(tiny, monkeypatch):
     actual = []
     for most in (10_000, 16 * 5):
-        monkeypatch.setattr("rerank.rankers.encoder.batching.MOST", most)
+        monkeypatch.setattr("rerank.rankers.encoder.batching.MAX_TOKENS", most)
         task = trainer(tiny, objective="quintuplet")
         model = task.encoder.model
         model.train = lambda mode=True, model=model: model  # without dropout, which differs by part

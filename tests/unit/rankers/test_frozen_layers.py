@@ -88,7 +88,7 @@ def test_an_encoder_of_another_type_is_trained_without_a_cache(three: str) -> No
     cache = BatchEncoder(model, 1)
     model.model.eval()
     torch.testing.assert_close(cache.encode(texts()), encode_whole(model, texts()), atol=1e-5, rtol=0)
-    assert not cache.keeps
+    assert not cache.caches_outputs
     learning = {name for name, parameter in model.model.named_parameters() if parameter.requires_grad}
     assert learning
     assert all(name.startswith("transformer.layer.1.") for name in learning)
