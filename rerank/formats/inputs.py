@@ -128,17 +128,18 @@ def _as_judgment(record: Mapping[str, Any]) -> tuple[Any, Any, Any]:
 def with_query_ids(qrels: Qrels, queries: Sequence[Query]) -> Qrels:
     """Return judgments in which the texts of queries are replaced by their ids. Other ids stay."""
     ids = {query.id for query in queries}
-    texts = [query for query in qrels if query not in ids]
-    if not texts or not ids:
+    if not ids or ids.issuperset(qrels):
         return qrels
     ids_by_text: dict[str, list[str]] = {}
     for query in queries:
         ids_by_text.setdefault(query_key(query.text), []).append(query.id)
     judgments: list[tuple[str, str, int]] = []
-    for name in qrels:
-        matches = [name] if name in ids else ids_by_text.get(query_key(name), [name])
+    for id_or_text, grades in qrels.items():
+        matches = [id_or_text]
+        if id_or_text not in ids:
+            matches = ids_by_text.get(query_key(id_or_text), matches)
         for id in matches:
-            judgments += [(id, document, grade) for document, grade in qrels[name].items()]
+            judgments += [(id, document, grade) for document, grade in grades.items()]
     return Qrels(judgments)
 
 
@@ -148,7 +149,9 @@ def from_file(values: Value | File, read: Callable[[File], Value]) -> Value:
 
 
 def as_pairs(pairs: Pairs, find_ids: Callable[[Iterable[str]], Collection[str]]) -> Sequence[LabeledPair]:
-    """Return labeled pairs. find_ids: returns the existing ones of some ids, to check a file.
+    """Return labeled pairs.
+
+    find_ids: returns which of these ids exist, to check a file.
 
     Raises UsageError for other values.
 

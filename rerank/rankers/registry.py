@@ -222,14 +222,15 @@ def _values_of_family(
 
     Raises UsageError for an option that only other rankers read.
     """
+    families_by_variant = trainable()
     selected: dict[str, Any] = {}
     for option, value in values.items():
-        readers = {name for name, family in trainable().items() if family.reads(option, name)}
-        if readers and readers.isdisjoint(variants):
+        readers = [name for name, family in families_by_variant.items() if family.reads(option, name)]
+        if readers and set(readers).isdisjoint(variants):
             raise UsageError(
                 f"{option_name(option)} has no effect with {', '.join(variants)}; it is a setting of"
-                f" {', '.join(name for name in trainable() if name in readers)}"
+                f" {', '.join(readers)}"
             )
-        if not readers or not readers.isdisjoint(names):
+        if not readers or not set(readers).isdisjoint(names):
             selected[option] = value
     return selected
