@@ -74,7 +74,7 @@ class PairSampler:
         for tie, choice in rng.random((count, 2)).tolist():
             opposed: list[int] = []
             if documents and tie < TIED:
-                opposed = [other for other in self._unrelated[group] if is_waiting[other]]
+                opposed = [unrelated for unrelated in self._unrelated[group] if is_waiting[unrelated]]
             if opposed:
                 group = opposed[int(choice * len(opposed))]
             else:

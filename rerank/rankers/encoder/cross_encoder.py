@@ -116,7 +116,7 @@ class CrossEncoder:
             longest = int(config.get("max_position_embeddings") or TOKENS)
             tokenizer = Tokens.read(folder, longest).tokenizer
             return cls(folder, _OnnxClassifier(OnnxModel(path), tokenizer, longest), (*texts, path))
-        known = ", ".join(f"{one}{_KIND}" for one in _HEADS)
+        known = ", ".join(f"{architecture}{_KIND}" for architecture in _HEADS)
         raise UsageError(
             f"{name}: {kind or 'the model'} cannot be a cross-encoder; give one of {known} with"
             " model.safetensors, tokenizer.json and the activation gelu, or a classifier with onnx/model.onnx"

@@ -177,7 +177,7 @@ class Tokens:
         return self._ids(list(texts), False) if texts else []
 
     def _ids(self, texts: list[str], special: bool) -> list[list[int]]:
-        return [one.ids for one in self.tokenizer.encode_batch(texts, add_special_tokens=special)]
+        return [encoding.ids for encoding in self.tokenizer.encode_batch(texts, add_special_tokens=special)]
 
     @cached_property
     def frame(self) -> tuple[list[int], list[int]]:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -51,7 +51,9 @@ class OnnxModel:
     def run(self, ids: NDArray[np.int64], mask: NDArray[np.int64], types: NDArray[np.int64]) -> Array:
         """Return the first output, (n, T, E) states or (n, classes), of (n, T) inputs."""
         values = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
-        inputs = {one.name: values[one.name].astype(TYPES[one.type]) for one in self.session.get_inputs()}
+        inputs = {}
+        for node in self.session.get_inputs():
+            inputs[node.name] = values[node.name].astype(TYPES[node.type])
         output: Array = self.session.run(None, inputs)[0]
         return output.astype(np.float32, copy=False)
 
@@ -70,15 +72,14 @@ class OnnxEncoder(TextEncoder):
         assert path is not None
         config = parse_json((folder / "config.json").read_text("utf-8"))
         modules = Modules.read(folder)
-        most = int(config.get("max_position_embeddings") or 512)
-        if longest is not None and longest > most:
-            raise UsageError(f"{name} reads at most {most} tokens, not {longest}; lower --passage-tokens")
-        values = {one.name: getattr(modules, one.name) for one in fields(Modules)}
-        values["pooling"] = pooling or modules.pooling
-        values["longest"] = longest or min(modules.longest or 128, most)
-        tokens = Tokens.read(folder, values["longest"], lowercase=modules.lowercase)
-        values["lowercase"] = False
-        encoder = cls(OnnxModel(path), tokens.tokenizer, Modules(**values))
+        readable = int(config.get("max_position_embeddings") or 512)
+        if longest is not None and longest > readable:
+            raise UsageError(f"{name} reads at most {readable} tokens, not {longest}; lower --passage-tokens")
+        longest = longest or min(modules.longest or 128, readable)
+        tokens = Tokens.read(folder, longest, lowercase=modules.lowercase)
+        # The tokenizer writes lower case now, also when it is stored.
+        modules = replace(modules, pooling=pooling or modules.pooling, longest=longest, lowercase=False)
+        encoder = cls(OnnxModel(path), tokens.tokenizer, modules)
         try:
             states = encoder.states([[*tokens.frame[0], *tokens.frame[1]]])
         except Exception as error:  # ONNX Runtime raises many kinds of errors
@@ -141,9 +142,9 @@ class OnnxEncoder(TextEncoder):
     def version(self) -> str:
         """Return a hash of the file and the modules."""
         path: Path = self.model.path
-        parts = {one.name: getattr(self.modules, one.name) for one in fields(Modules)}
-        projection = parts.pop("projection")
-        digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode())
+        modules = asdict(self.modules)
+        projection = modules.pop("projection")
+        digest = hashlib.sha256(json.dumps(modules, sort_keys=True).encode())
         digest.update(np.memmap(path, np.uint8, "r").data)
         if projection is not None:
             digest.update(projection.tobytes())
@@ -171,7 +172,7 @@ class OnnxBert(Bert):
     @classmethod
     def of(cls, bert: Bert) -> OnnxBert:
         """Return the same model in ONNX Runtime."""
-        values = {one.name: getattr(bert, one.name) for one in fields(Bert)}
+        values = {item.name: getattr(bert, item.name) for item in fields(Bert)}
         return cls(**values, session=_Graph(bert).session())
 
     def states(self, ids: Sequence[int], types: Sequence[int] = (0,)) -> Array:

@@ -83,16 +83,16 @@ def cca(X: Any, Y: Any, k: int, *, ridge: float = 1e-4, seed: int = 0) -> Float:
     def damp(side: int, vectors: Float) -> Float:  # G
         return np.asarray(vectors - ridges[side] * solvers[side](vectors))
 
-    left = damp(0, np.eye(count))
-    metric = left.copy()
+    damped = damp(0, np.eye(count))  # G_x
+    metric = damped.copy()
     metric[np.diag_indices(count)] += 1e-6  # else singular if the rank is low
-    squares, vectors = _largest(left.T @ damp(1, left), k, metric)
+    squares, vectors = _largest(damped.T @ damp(1, damped), k, metric)
     positive = squares > NEGLIGIBLE**0.5
     rho = np.sqrt(squares[positive])
-    vectors = left @ vectors[:, positive]
-    below = Y.T @ solvers[1](vectors) / rho
-    above = X.T @ solvers[0](damp(1, vectors)) / rho**2
-    return _signed(np.concatenate((above, below)) * count**0.5)
+    vectors = damped @ vectors[:, positive]
+    half_of_x = X.T @ solvers[0](damp(1, vectors)) / rho**2
+    half_of_y = Y.T @ solvers[1](vectors) / rho
+    return _signed(np.concatenate((half_of_x, half_of_y)) * count**0.5)
 
 
 def _sample(X: Any, Y: Any, seed: int) -> tuple[Any, Any]:
