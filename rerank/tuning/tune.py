@@ -263,9 +263,10 @@ def _values_of_signal(table: ScoreTable, qrels: Qrels, measure: RankMeasure) -> 
 
 
 def _single_signals(grid: Grid, means: Array) -> Iterator[float]:
+    """Yield the mean of each signal without others."""
     for signal in range(grid.weights.shape[1]):
-        others = np.delete(grid.weights, signal, axis=1)
-        yield float(means[np.flatnonzero(~others.any(axis=1))[0]])
+        other_weights = np.delete(grid.weights, signal, axis=1)
+        yield float(means[np.flatnonzero(~other_weights.any(axis=1))[0]])
 
 
 def _choose(

@@ -186,8 +186,9 @@ class _Training:
             except KeyboardInterrupt as error:
                 order = list(self.ranker_names)
                 not_trained = ", ".join(order[order.index(variant) :])
-                others = "; `rerank encode` stores the features of the others" if self.report.rankers else ""
-                message = f"{str(error) or 'interrupted'}; not trained: {not_trained}{others}"
+                message = f"{str(error) or 'interrupted'}; not trained: {not_trained}"
+                if self.report.rankers:
+                    message += "; `rerank encode` stores the features of the others"
                 raise KeyboardInterrupt(message) from None
             if job.data is not None:
                 measure = result.measure.replace("the first stage", job.data.first_stage)

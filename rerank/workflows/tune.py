@@ -73,13 +73,13 @@ class TuneReport(Report):
 
     def to_json(self) -> dict[str, Any]:
         """Return the stack file with details of the tuning."""
-        more = {
+        details = {
             "file": self.path,
             "leaks": self.leaks,
             "scoring": self.scoring,
             "judged_at_10": self.judged_at_10,
         }
-        return {**self.stack.to_json(), **to_json_value(more)}
+        return {**self.stack.to_json(), **to_json_value(details)}
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row per signal."""
@@ -145,7 +145,7 @@ def tune(
     True
     """
     workspace = Workspace.open(workspace)
-    signals = _signals(stack, alone=then is not None)
+    signals = _signals(stack, allow_single=then is not None)
     _check_options(measure, normalizations, out)
     phase = None if then is None else read_second_phase(then, top)
     parsed_protocol = Protocol(depth) if protocol is None else parse_protocol(protocol)
@@ -170,16 +170,17 @@ def _check_options(measure: str, normalizations: Sequence[str], out: str | os.Pa
         check_normalization(normalization)
 
 
-def _signals(stack: str, *, alone: bool) -> tuple[str, ...]:
-    """Parse the signals. alone: accept one signal, whose weight with the second phase is tuned."""
+def _signals(stack: str, *, allow_single: bool) -> tuple[str, ...]:
+    """Parse the signals. allow_single: accept one signal, whose weight with the second phase is tuned."""
     signals, weights = parse_stack(stack)
     if weights is not None:
         raise UsageError(f"{stack!r} has weights already; name only the signals: {','.join(signals)}")
-    if len(signals) == 1 and not alone:
+    if len(signals) == 1 and not allow_single:
         second = "text" if first_stages(signals) else DEFAULT_FIRST_STAGE
-        two = ",".join((*first_stages([second, *signals]), *ranker_names([second, *signals])))
+        two_signals = (second, *signals)
+        example = ",".join((*first_stages(two_signals), *ranker_names(two_signals)))
         raise UsageError(
-            f"{stack!r} is one signal, so there is nothing to tune; name two or more: --stack {two}"
+            f"{stack!r} is one signal, so there is nothing to tune; name two or more: --stack {example}"
         )
     return signals
 
