@@ -16,7 +16,7 @@ from rerank.rankers.dense.texts import Texts
 from rerank.rankers.dense.triplets import TRIPLETS_PER_TARGET, TripletSampler
 from rerank.rankers.graphs.citations import Citations
 from rerank.rankers.graphs.cocitation import LEVELS, Ids, Level
-from rerank.rankers.graphs.links import LinkGraph
+from rerank.rankers.graphs.links import MAX_SHARED, LinkGraph
 from rerank.rankers.graphs.pagerank import top_pagerank
 from rerank.text import count_of
 
@@ -284,10 +284,16 @@ class Structure:
 
 
 def _no_pair(graph: LinkGraph | Citations, config: DenseConfig) -> str:
+    """Return the error for documents without a relation to learn."""
     if isinstance(graph, Citations):
         levels = [level for level in LEVELS if len(graph.pairs_of(graph.network, level))]
         advice = f"give --strategy {levels[0]}" if levels else "give documents `citations`"
         return f"--strategy {config.strategy} finds no two texts to learn from; {advice}"
+    if config.relation == "categories":
+        return (
+            f"no two documents with text share a category that at most {MAX_SHARED} documents have; give"
+            " documents `categories`, or learn from --relation links"
+        )
     return (
         f"no two linked documents have text ({count_of(graph.unknown, 'link')} to unknown ids); give"
         " documents `links` (citations, hyperlinks, related items), or add --untrained, or --queries and"

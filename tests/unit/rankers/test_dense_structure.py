@@ -14,9 +14,8 @@ from tests.support.data import Words
 
 def refusal(documents, config):
     """Return the error about documents without the relations that the options need."""
-    texts = Texts.read(
-        documents, Words().tokens, relation="links" if config.strategy is None else "citations"
-    )
+    relation = config.relation if config.strategy is None else "citations"
+    texts = Texts.read(documents, Words().tokens, relation=relation)
     with pytest.raises(TrainingError) as error:
         Structure.find(texts, config)
     return str(error.value)
@@ -31,6 +30,13 @@ def test_without_related_documents_the_error_suggests_alternatives():
     assert "add --untrained, or --queries and --qrels" in actual
     assert "no document has any text" in message(Document("a", links=("b",)), Document("b"))
     assert "no two linked documents" in message(Document("a", links=("b",)), Document("b", text="w2"))
+
+
+def test_without_shared_categories_the_error_names_categories():
+    documents = [Document("a", text="w1", categories=("x",)), Document("b", text="w2", categories=("y",))]
+    actual = refusal(documents, DenseConfig(relation="categories"))
+    assert "no two documents with text share a category" in actual
+    assert "--relation links" in actual
 
 
 def test_the_number_of_layers_that_are_trained():
