@@ -241,6 +241,6 @@ def _drop_duplicates(pairs: Sequence[LabeledPair]) -> list[LabeledPair]:
         labels.setdefault(pair.key, set()).add(pair.related)
     first = {pair.key: pair for pair in reversed(pairs)}
     unique = [first[key] for key, pair_labels in labels.items() if len(pair_labels) == 1]
-    if len(unique) < len(pairs) and len({pair.related for pair in unique}) < 2:
+    if len(unique) < len(labels) and len({pair.related for pair in unique}) < 2:
         raise UsageError("without pairs that have both labels, all are related, or all unrelated; add pairs")
     return unique

@@ -139,6 +139,13 @@ def test_evaluate_pairs_reports_measures_and_comparisons(folder):
     assert (again.pairs, again.results[1].measures) == (15, by["lsi"].measures)
 
 
+def test_a_repeated_pair_has_no_two_labels(folder):
+    related = next(pair for pair in DEV if pair.related)
+    repeated = [related, related._replace(a=related.b, b=related.a)]
+    with pytest.raises(UsageError, match="all labels are the same"):
+        predict_pairs(folder / "ws", "bm25", [(related.a, related.b, None)], dev_pairs=repeated)
+
+
 def test_predict_pairs_uses_a_given_or_chosen_threshold(folder):
     workspace = Workspace.open(folder / "ws")
     pairs = [("red0", "red1", None), ("red0", "blue0", False), ("blue0", "red0", True)]
