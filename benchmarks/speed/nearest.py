@@ -30,7 +30,7 @@ from rerank.engines.nearest import nearest
 QUERIES = 50
 NOISE = 0.5  # length of the noise of copies and queries, compared with a vector
 DEPTHS = (100, 1000)
-SLOW_BUILD = 100_000  # documents above which usearch is not built
+MAX_USEARCH_DOCUMENTS = 100_000  # its build takes minutes with more documents
 
 Vectors = NDArray[np.float16]
 Rows = NDArray[np.int64]
@@ -45,21 +45,22 @@ def stored_vectors(workspace: Workspace, ranker: str) -> Vectors:
     return np.asarray(matrix, np.float16)
 
 
-def noisy(vectors: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:
-    """Return unit vectors near the ones of an (n, E) array."""
+def add_noise(vectors: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:
+    """Return the (n, E) vectors with noise, at length 1."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     noise = rng.normal(size=vectors.shape) * NOISE / np.sqrt(vectors.shape[1])
-    moved = vectors / np.maximum(lengths, 1e-9) + noise
-    return (moved / np.linalg.norm(moved, axis=1, keepdims=True)).astype(np.float32)
+    noisy_vectors = vectors / np.maximum(lengths, 1e-9) + noise
+    return (noisy_vectors / np.linalg.norm(noisy_vectors, axis=1, keepdims=True)).astype(np.float32)
 
 
-def grown(vectors: Vectors, count: int, rng: np.random.Generator) -> Vectors:
+def grow(vectors: Vectors, count: int, rng: np.random.Generator) -> Vectors:
     """Return ``count`` vectors: the stored ones, then copies with noise."""
-    grown_vectors = np.empty((count, vectors.shape[1]), np.float16)
-    for begin in range(0, count, len(vectors)):
-        part = vectors[: count - begin]
-        grown_vectors[begin : begin + len(part)] = part if not begin else noisy(part.astype(np.float32), rng)
-    return grown_vectors
+    grown = np.empty((count, vectors.shape[1]), np.float16)
+    grown[: len(vectors)] = vectors[:count]
+    for begin in range(len(vectors), count, len(vectors)):
+        originals = vectors[: count - begin]
+        grown[begin : begin + len(originals)] = add_noise(originals.astype(np.float32), rng)
+    return grown
 
 
 def ids_of(rows: Rows) -> list[str]:
@@ -68,29 +69,25 @@ def ids_of(rows: Rows) -> list[str]:
 
 
 def report(name: str, search: Search, queries: NDArray[np.float32], exact: dict[int, list[Rows]]) -> None:
-    """Print the time and the recall of a search, for each depth."""
+    """Print the time of a search and its recall of the exact results, for each depth."""
     for depth in DEPTHS:
         begin = time.process_time()
         results = [search(query, depth) for query in queries]
         milliseconds = 1000 * (time.process_time() - begin) / len(queries)
-        shares = [np.isin(rows, best).mean() for rows, best in zip(exact[depth], results)]
-        print(f"  {name}, depth {depth}: {milliseconds:.2f} ms, recall {np.mean(shares):.4f}", flush=True)
+        recalls = [np.isin(expected, rows).mean() for expected, rows in zip(exact[depth], results)]
+        print(f"  {name}, depth {depth}: {milliseconds:.2f} ms, recall {np.mean(recalls):.4f}", flush=True)
 
 
 def measure(vectors: Vectors, queries: NDArray[np.float32]) -> None:
     """Print the figures of one size."""
-    nothing = np.empty(0, np.int64)
-    exact: dict[int, list[Rows]] = {depth: [] for depth in DEPTHS}
+    none_excluded = np.empty(0, np.int64)
 
     def search_exactly(query: NDArray[np.float32], depth: int) -> Rows:
-        (rows,) = nearest(vectors, query[None], depth, 0, nothing, ids_of)
-        exact[depth].append(rows)
+        (rows,) = nearest(vectors, query[None], depth, 0, none_excluded, ids_of)
         return rows
 
-    for query in queries:
-        for depth in DEPTHS:
-            search_exactly(query, depth)
-    report("exact", search_exactly, queries, {depth: list(rows) for depth, rows in exact.items()})
+    exact = {depth: [search_exactly(query, depth) for query in queries] for depth in DEPTHS}
+    report("exact", search_exactly, queries, exact)
     begin = time.process_time()
     built = ApproximateIndex.build(vectors, 0)
     seconds = time.process_time() - begin
@@ -102,8 +99,12 @@ def measure(vectors: Vectors, queries: NDArray[np.float32]) -> None:
         assert file is not None
         index = open_index(file, 0)
         assert index is not None
-        report("FAISS", lambda q, depth: index.search(vectors, q, depth, nothing, ids_of), queries, exact)
-    if util.find_spec("usearch") and len(vectors) <= SLOW_BUILD:
+
+        def search_index(query: NDArray[np.float32], depth: int) -> Rows:
+            return index.search(vectors, query, depth, none_excluded, ids_of)
+
+        report("FAISS", search_index, queries, exact)
+    if util.find_spec("usearch") and len(vectors) <= MAX_USEARCH_DOCUMENTS:
         compare_usearch(vectors, queries, exact)
 
 
@@ -118,7 +119,7 @@ def compare_usearch(vectors: Vectors, queries: NDArray[np.float32], exact: dict[
     size = graph.memory_usage / len(vectors)
     print(f"  usearch: built in {seconds:.1f} s, {size:.0f} bytes per document")
     graph.expansion_search = 2048
-    report("usearch", lambda q, depth: graph.search(q, depth, threads=1).keys, queries, exact)
+    report("usearch", lambda query, depth: graph.search(query, depth, threads=1).keys, queries, exact)
 
 
 def main() -> None:
@@ -130,10 +131,10 @@ def main() -> None:
     args = options.parse_args()
     rng = np.random.default_rng(0)
     vectors = stored_vectors(Workspace.open(args.workspace), args.ranker)
-    queries = noisy(vectors[rng.choice(len(vectors), QUERIES, replace=False)].astype(np.float32), rng)
+    queries = add_noise(vectors[rng.choice(len(vectors), QUERIES, replace=False)].astype(np.float32), rng)
     for count in args.documents:
         print(f"{count:,} documents, {vectors.shape[1]} numbers each")
-        measure(grown(vectors, count, rng), queries)
+        measure(grow(vectors, count, rng), queries)
 
 
 if __name__ == "__main__":
