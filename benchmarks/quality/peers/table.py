@@ -178,12 +178,19 @@ def costs(results: list[Result]) -> str:
     )
     minutes = [of["rerank-auto"]["training_s"] / 60 for of in rows]
     memory = max(of["rerank-auto"]["memory_mib"] for of in rows) / 1024
-    of_auto, of_bm25 = ([row["p50_ms"] for row in some] for some in (auto, bm25))
+    auto_ms = _span([row["p50_ms"] for row in auto])
+    bm25_ms = _span([row["p50_ms"] for row in bm25])
     return (
-        f"`rerank auto` trains for {min(minutes):.0f} to {max(minutes):.0f} processor minutes and"
-        f" takes up to {memory:.1f} GiB of memory. A query of its stack takes {min(of_auto):.0f} to"
-        f" {max(of_auto):.0f} ms; `bm25` takes {min(of_bm25):.0f} to {max(of_bm25):.0f} ms."
+        f"`rerank auto` trains for {_span(minutes)} processor minutes and takes up to {memory:.1f} GiB of"
+        f" memory. A query of its stack takes {auto_ms} ms; `bm25` takes {bm25_ms} ms."
     )
+
+
+def _span(values: list[float]) -> str:
+    """Return the smallest and the largest value as whole numbers, or one number if they are equal."""
+    smallest = f"{min(values):.0f}"
+    largest = f"{max(values):.0f}"
+    return smallest if smallest == largest else f"{smallest} to {largest}"
 
 
 def pages() -> dict[Path, str]:
