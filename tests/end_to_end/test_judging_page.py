@@ -1,4 +1,4 @@
-"""`rerank serve --judge`: the page to judge hits, in a real browser on a real service, and its calls."""
+"""The page of `rerank serve --judge`, in a real browser on a real service."""
 
 from __future__ import annotations
 
@@ -7,59 +7,26 @@ import resource
 import signal
 import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
 
-import rerank
-from rerank import Document, Workspace
 from rerank.judging.judgments import read_judgments, summarize_judgments
-from rerank.judging.pool import Pool, PoolHit, PoolQuery, judged_file
+from rerank.judging.pool import judged_file
 from tests.support.browser import BACKGROUND, browser, contrast, luminance
-from tests.support.service import serving, wait_until
+from tests.support.judging import (
+    HOSTILE,
+    SIZES,
+    TOTAL,
+    folder,
+    grades,
+    make_pool,
+    pool,
+    serve,
+)
+from tests.support.service import wait_until
 
-__all__ = ["browser"]
-
-HOSTILE = '</title><script>document.title="taken"</script><img src=x onerror="document.title=1">'
-SIZES = {"q1": 4, "q2": 3, "q3": 2}
-TOTAL = sum(SIZES.values())
-
-
-def make_pool(sizes=SIZES):
-    queries = []
-    for query, size in sizes.items():
-        hits = [
-            PoolHit(f"{query}-d{n}", f"Title {n}", f"Text {n} " + "long words " * 60) for n in range(size)
-        ]
-        queries.append(PoolQuery(query, f"the query {query} {'x' * 60}", tuple(hits)))
-    first = queries[0]
-    hostile = PoolHit("q1-d0", HOSTILE, HOSTILE)
-    queries[0] = PoolQuery(first.id, HOSTILE, (hostile, *first.hits[1:]))
-    return Pool(tuple(queries), ("bm25*1.00", "tfidf*1.00"), 10)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("judging")
-    Workspace.create(folder / "ws", lang="en").engine.write([Document("d", text="a wolf")])
-    return folder
-
-
-@pytest.fixture
-def pool(tmp_path):
-    make_pool().save(tmp_path / "pool.json")
-    return tmp_path / "pool.json"
-
-
-@pytest.fixture
-def serve(script, folder, tmp_path):
-    """Start a service on a pool."""
-
-    def start(pool, *options, **env):
-        return serving(script, folder / "ws", tmp_path, "--judge", pool, *options, **env)
-
-    return start
+__all__ = ["browser", "folder", "pool", "serve"]
 
 
 @contextmanager
@@ -94,10 +61,6 @@ def current(page):
         "[...document.querySelectorAll('#hits > li')].findIndex(item => item.matches('[aria-current]')"
         " && item.querySelector('fieldset').contains(document.activeElement))"
     )
-
-
-def grades(pool):
-    return [(one.by, one.id, one.grade) for one in read_judgments(judged_file(pool))]
 
 
 def test_keys_grade_undo_and_show_the_next_query(browser, serve, pool):
@@ -384,121 +347,3 @@ def test_four_hundred_keys_take_far_less_time_than_a_judge(browser, serve, tmp_p
     counts = Counter(grade for _, _, grade in grades(pool))
     assert counts == {0: 120, 1: 120, 2: 80, 3: 80}
     assert seconds < 35 * 60 / 10
-
-
-def test_several_processes_save_all_grades(serve, tmp_path):
-    """Each connection may reach another process. All of them see all grades."""
-    pool = tmp_path / "pool.json"
-    make_pool({f"q{n}": 10 for n in range(1, 11)}).save(pool)
-    bodies = [
-        {"query_id": f"q{q}", "id": f"q{q}-d{d}", "grade": d % 4, "by": by}
-        for q in range(1, 11) for d in range(10) for by in ("ann", "ben")
-    ]  # fmt: skip
-    with serve(pool, "--workers", 2) as server:
-        with ThreadPoolExecutor(8) as clients:
-            answers = list(clients.map(lambda body: server.post("/judge", body), bodies))
-        assert {answer.status for answer in answers} == {200}
-        for _ in range(8):
-            assert server.get("/judge/next?by=ann").json["done"] == 100
-    assert Counter(by for by, _, _ in grades(pool)) == {"ann": 100, "ben": 100}
-
-
-def test_wrong_calls_are_refused_and_change_nothing(serve, pool):
-    body = {"query_id": "q1", "id": "q1-d1", "grade": 1, "by": "ann"}
-    with serve(pool, "--only", "hook") as server:
-        for wrong, part in (
-            ({**body, "id": "q2-d1"}, "no hit"),
-            ({**body, "query_id": "q9"}, "no hit"),
-            ({**body, "grade": 4}, "grade"),
-            ({**body, "grade": 1.5}, "grade"),
-            ({**body, "by": "  "}, "name of the judge"),
-            ({**body, "by": "a\x1b[31m"}, "name of the judge"),
-            ({**body, "by": "a" * 101}, "by"),
-            ({**body, "note": "n" * 1001}, "note"),
-            ({**body, "more": 1}, "more"),
-        ):
-            server.post("/judge", wrong).fails(422, part)
-        server.post("/judge", body, **{"Content-Type": "text/plain"}).fails(415, "application/json")
-        server.post("/judge", body, Origin="http://other.example").fails(421, "other origins")
-        server.get("/judge/next").fails(422, "name of the judge")
-        server.get("/judge/next?by=ann&query=q9").fails(422, "no query")
-        server.post("/judge/next", {}).fails(404, "Not Found")
-        server.post("/v1/search", {"query": "wolf"}).fails(404, "without search")
-        assert not judged_file(pool).read_text()
-        assert server.post("/judge", {**body, "by": " ann  b "}).json == {
-            "saved": True, "done": 1, "total": 9, "queries": 3,
-        }  # fmt: skip
-        described = server.get("/openapi.json").json["paths"]
-        assert set(described["/judge"]) == {"get", "post"}
-        assert "/judge" in server.get("/").json["post"]
-    assert [one.by for one in read_judgments(judged_file(pool))] == ["ann b"]
-
-
-def test_the_page_is_off_unless_a_pool_is_named(script, folder, tmp_path):
-    with serving(script, folder / "ws", tmp_path) as server:
-        server.get("/judge").fails(404)
-        server.post("/judge", {}).fails(404)
-        assert "/judge" not in server.get("/openapi.json").json["paths"]
-
-
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [
-        (lambda pool: pool.write_text("{}"), "not a pool"),
-        (lambda pool: pool.unlink(), "no such file"),
-        (lambda pool: judged_file(pool).write_text("no JSON\n"), "pool.judged.jsonl:1: not a judgment"),
-        (lambda pool: judged_file(pool).mkdir(), "not saved"),
-    ],
-)
-def test_a_wrong_pool_stops_the_start(spawn, folder, pool, change, problem):
-    change(pool)
-    spawn("serve", "-w", folder / "ws", "--judge", pool, "--port", 0).fails(1, problem)
-
-
-def test_an_edited_or_replaced_file_is_read_again(serve, pool):
-    body = {"query_id": "q1", "id": "q1-d1", "grade": 1, "by": "ann"}
-    with serve(pool) as server:
-        assert server.post("/judge", body).json["done"] == 1
-        with judged_file(pool).open("a") as file:
-            file.write(json.dumps({**body, "id": "q1-d2"}))  # by an editor, without a newline
-        assert server.post("/judge", {**body, "id": "q1-d3"}).json["done"] == 3
-        judged_file(pool).write_text("")
-        assert server.get("/judge/next?by=ann").json["done"] == 0
-
-
-def test_judgments_by_hand_tune_a_stack(run, script, workspace, small, tmp_path):
-    """From a pool over HTTP to a tuned stack. The judge knows the true judgments of the small collection."""
-    pool, qrels = tmp_path / "pool.json", tmp_path / "hand.tsv"
-    stacks = ("--stack", "tfidf", "--stack", "tfidf*0.4 + text*0.3 + meta*0.3", "-w", workspace)
-    run("judge", "pool", *stacks, "--queries", small.queries, "--count", 30, "--out", pool).ok()
-    truth = {}
-    for split in ("train", "dev", "test"):
-        truth.update(rerank.read_qrels(getattr(small, split)))
-    with serving(script, workspace, tmp_path, "--judge", pool) as server:
-        while True:
-            view = server.get("/judge/next?by=ann").json
-            if view["query"] is None:
-                break
-            assert all(set(hit) == {"id", "title", "text", "grade", "note"} for hit in view["hits"])
-            query = view["query"]["id"]
-            for hit in view["hits"]:
-                grade = truth.get(query, {}).get(hit["id"], 0)
-                body = {"query_id": query, "id": hit["id"], "grade": grade, "by": "ann"}
-                assert server.post("/judge", body).status == 200
-        assert view["done"] == view["total"] == Pool.load(pool).hits
-    files = ("--queries", small.queries)
-    run("judge", "convert", judged_file(pool), qrels, "--to", "trec", *files).ok()
-    tuning = (
-        "tune",
-        "--stack",
-        "tfidf,text,meta",
-        "--queries",
-        small.queries,
-        "--qrels",
-        qrels,
-        "-w",
-        workspace,
-    )
-    tuned = run(*tuning, "--out", tmp_path / "stack.json", "--json").json
-    assert tuned["judged_at_10"]["tfidf"]["share"] > 0.9
-    assert tuned["tuned"]["value"] >= tuned["tuned"]["first_stage_value"]
