@@ -43,10 +43,12 @@ class Claim:
 
 
 def no_data(text: str, section: str, reason: str) -> Claim:
+    """Return a claim that no available collection can test."""
     return Claim(text, section, verdict=NO_DATA, reason=reason)
 
 
 def not_run(text: str, section: str, reason: str) -> Claim:
+    """Return a claim whose test was not run."""
     return Claim(text, section, verdict=NOT_RUN, reason=reason)
 
 
@@ -59,8 +61,20 @@ _PAIRS = ("dimensions", "debian.de", "4,791 pairs")
 _GRADES = ("grade 2 against grade 1", "debian.de", "from OPCA, k = 300, all pairs")
 _TITLES6 = ("co-cited references", "eLife", "MiniLM, 6 layers, titles of 24 tokens")
 _WHOLE = ("table 2", "ecbplus", "6 layers")
+_ABLATION = ("table 3", "ecbplus", "6 layers")
 _CF = ("links", "cf", _FAIR)
 _RUN_FAIR = "run_000.py DATA --collections cf --start minilm:6:width128 --rate 1e-3 --hows"
+
+
+def finds_links(text: str, section: str, systems: tuple[str, str]) -> Claim:
+    """Return a claim about the links of cf that an encoder finds."""
+    return Claim(text, section, _CF, systems, "R@10")
+
+
+def finds_cocited(text: str, section: str, systems: tuple[str, str]) -> Claim:
+    """Return a claim about the articles that a sentence of eLife cites together."""
+    return Claim(text, section, _TITLES6, systems, "MAP sentence")
+
 
 CENTRAL: dict[str, tuple[str, Claim, str]] = {
     "003": (
@@ -78,7 +92,7 @@ CENTRAL: dict[str, tuple[str, Claim, str]] = {
     ),
     "000": (
         "structure and semantics together are better than semantics only",
-        Claim("", "", _CF, ("quintuplet", "semantics"), "R@10"),
+        finds_links("", "", ("quintuplet", "semantics")),
         "1,239 documents and a small encoder with random weights, since every pretrained one here has learned"
         " from citations; the paper has BERT and up to 100,000s of documents",
     ),
@@ -182,14 +196,12 @@ CLAIMS: dict[str, list[Claim]] = {
                 "neither collection is available"),
     ],
     "000": [
-        Claim("Structure and semantics are above semantics only (gamma 1)", "4.5, figure 8", _CF,
-              ("quintuplet", "semantics"), "R@10"),
-        Claim("and above structure only (gamma 0)", "4.5, figure 8", _CF, ("quintuplet", "structure"),
-              "R@10"),
-        Claim("The loss of the paper finds more links than the start", "4.3", _CF, ("quintuplet", "start"),
-              "R@10"),
-        Claim("Levels of PageRank are above drawing any neighbor", "3.2", _CF,
-              ("contrastive+positives=levels", "contrastive"), "R@10"),
+        finds_links("Structure and semantics are above semantics only (gamma 1)", "4.5, figure 8",
+                    ("quintuplet", "semantics")),
+        finds_links("and above structure only (gamma 0)", "4.5, figure 8", ("quintuplet", "structure")),
+        finds_links("The loss of the paper finds more links than the start", "4.3", ("quintuplet", "start")),
+        finds_links("Levels of PageRank are above drawing any neighbor", "3.2",
+                    ("contrastive+positives=levels", "contrastive")),
         not_run("Five inputs are above a triplet; margins that shrink with the level are above one margin",
                 "1, 3.3, 4.4", f"`{_RUN_FAIR} quintuplet,triplet,fixed-margin`"),
         not_run("gamma 0.25 and 0.75 and the semantic margins 0.5 to 1.5 are equal", "4.5, figures 8 and 9",
@@ -205,14 +217,12 @@ CLAIMS: dict[str, list[Claim]] = {
                 "neither the collections nor these models are available"),
     ],
     "001": [
-        Claim("From MiniLM, which knows citations, co-citation is above them", "4.2, table 2", _TITLES6,
-              ("sentence", "direct"), "MAP sentence"),
-        Claim("Sentence is above Section", "4.2, table 2", _TITLES6, ("sentence", "section"),
-              "MAP sentence"),
-        Claim("and above Paragraph", "4.2, table 2", _TITLES6, ("sentence", "paragraph"), "MAP sentence"),
-        Claim("Hard negatives hurt", "4.3, figure 3", _TITLES6, ("sentence", "hard 1.0"), "MAP sentence"),
-        Claim("Co-citation teaches MiniLM, titles", "4.1, table 1", _TITLES6, ("sentence", "start"),
-              "MAP sentence"),
+        finds_cocited("From MiniLM, which knows citations, co-citation is above them", "4.2, table 2",
+                      ("sentence", "direct")),
+        finds_cocited("Sentence is above Section", "4.2, table 2", ("sentence", "section")),
+        finds_cocited("and above Paragraph", "4.2, table 2", ("sentence", "paragraph")),
+        finds_cocited("Hard negatives hurt", "4.3, figure 3", ("sentence", "hard 1.0")),
+        finds_cocited("Co-citation teaches MiniLM, titles", "4.1, table 1", ("sentence", "start")),
         Claim("the same, title and abstract", "4.1, table 1",
               ("co-cited references", "eLife", "MiniLM, 6 layers, title and abstract of 128 tokens"),
               ("sentence", "start"), "MAP sentence"),
@@ -231,11 +241,11 @@ CLAIMS: dict[str, list[Claim]] = {
     "004": [
         Claim("Training on the graph is above the plain classifier", "table 2", _WHOLE,
               ("graph-component", "classifier"), "accuracy"),
-        Claim("Without GC-NCE it is worse", "table 3", ("table 3", "ecbplus", "6 layers"),
+        Claim("Without GC-NCE it is worse", "table 3", _ABLATION,
               ("graph-component", "gc_nce=false"), "accuracy"),
-        Claim("Without momentum contrast it is worse", "table 3", ("table 3", "ecbplus", "6 layers"),
+        Claim("Without momentum contrast it is worse", "table 3", _ABLATION,
               ("graph-component", "moco=false"), "accuracy"),
-        Claim("GC-NCE gives more than momentum contrast", "table 3", ("table 3", "ecbplus", "6 layers"),
+        Claim("GC-NCE gives more than momentum contrast", "table 3", _ABLATION,
               ("moco=false", "gc_nce=false"), "accuracy"),
         Claim("Pairs sampled from the graph (k = 2) add to the contrasts", "table 2, last rows",
               ("table 4", "ecbplus", "a fifth of the related pairs"), ("hops=2", "graph-component"),
