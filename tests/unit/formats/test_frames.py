@@ -139,6 +139,12 @@ def test_a_frame_without_an_id_names_its_columns():
     assert as_queries(numbers) == [Query("1", "wolf"), Query("2", "owl")]
 
 
+def test_the_name_of_a_field_comes_before_other_names_of_its_column():
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    (query,) = as_queries(pandas.DataFrame({"id": ["row 1"], "_id": ["q1"], "text": ["wolf"]}))
+    assert (query.id, query.params) == ("q1", {"id": "row 1"})
+
+
 def test_a_data_set_of_ir_datasets(tmp_path):
     ir_datasets = pytest.importorskip("ir_datasets", reason="ir_datasets is not installed")
     docs, queries, qrels = (tmp_path / name for name in ("docs.tsv", "queries.tsv", "qrels.txt"))

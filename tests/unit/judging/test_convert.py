@@ -230,6 +230,23 @@ def test_notes_say_what_other_tools_do_with_large_grades(tmp_path, run):
     assert "100.000" in (tmp_path / "out").read_text()
 
 
+@pytest.mark.parametrize(
+    ("to", "judgment"),
+    [
+        ("srw", '"rating": "0.000"'),
+        ("quepid", "Grey wolf,d7,0\n"),
+        ("rank-eval", '"rating": 0\n'),
+        ("trec", "q1 0 d7 -2\n"),
+    ],
+)
+def test_only_trec_has_negative_grades(tmp_path, to, judgment):
+    source = tmp_path / "in.tsv"
+    source.write_text("query-id\tcorpus-id\tscore\nq1\td7\t-2\n")
+    report = convert_judgments(source, tmp_path / "out", queries=QUERIES, to=to, index="shop")
+    assert judgment in (tmp_path / "out").read_text()
+    assert ("negative" in "".join(report.warnings)) == (to != "trec")
+
+
 def test_an_id_with_a_space_cannot_be_written_as_trec(tmp_path):
     path = tmp_path / "qrels.tsv"
     path.write_text("query-id\tcorpus-id\tscore\nq1\ta b\t1\n")

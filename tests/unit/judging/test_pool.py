@@ -17,12 +17,17 @@ LISTS = st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=8)
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory):
-    """Documents about one topic per query: `topic3` is in 3 documents with texts of different lengths."""
+    """Documents about one topic per query: `topic3` is in 3 documents with texts of different lengths.
+
+    The first document of topics 3 and 7 has rare words, which tf-idf ranks below long repetitions of a word.
+    """
     workspace = Workspace.create(tmp_path_factory.mktemp("pool") / "ws", lang="en")
     documents = []
     for topic in range(1, 9):
         for number in range(topic):
             filler = " filler" * (3 * number)
+            if topic in (3, 7) and number == 0:
+                filler = "".join(f" rare{topic}{word}" for word in "abcd")
             documents.append(
                 Document(f"t{topic}-{number}", title=f"Title {number}", text=f"topic{topic}{filler}")
             )
@@ -76,23 +81,14 @@ def test_the_hits_of_both_stacks_are_pooled_once(workspace):
 
 
 def test_half_of_the_queries_are_frequent_and_half_differ(workspace):
-    """The counts choose q2 and q5. Of the others, the stacks differ most on the two chosen ones."""
+    """The counts choose q2 and q5. Of the others, the stacks differ on q3 and q7 only."""
     queries = topics(1, 2, 3, 5, 6, 7, 8, q1=1, q2=90, q3=0, q5=80.5, q6=2, q7=None, q8=3)
-    stacks = ["bm25", "bm25*0.5 + tfidf*0.5"]
+    stacks = ["bm25", "tfidf"]
     report = make_pool(workspace, stacks, queries, PoolOptions(count=4))
     reasons = {query.id: query.reason for query in report.pool.queries}
     assert {id for id, reason in reasons.items() if reason == "traffic"} == {"q2", "q5"}
     assert report.reasons == {"traffic": 2, "difference": 2}
-    different = [id for id, reason in reasons.items() if reason == "difference"]
-    others = {"q1", "q3", "q6", "q7", "q8"}
-    pairs = {query.id: query.text for query in queries if query.id in others}
-    values = {
-        id: difference(
-            [[hit["id"] for hit in workspace.search(text, 10, stack=stack).hits] for stack in stacks]
-        )
-        for id, text in pairs.items()
-    }
-    assert min(values[id] for id in different) >= max(values[id] for id in others - set(different))
+    assert {id for id, reason in reasons.items() if reason == "difference"} == {"q3", "q7"}
 
 
 def test_without_counts_half_of_the_queries_are_random(workspace):
