@@ -15,6 +15,7 @@ import logging
 import re
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import import_module, util
 from pathlib import Path
 from types import ModuleType
@@ -139,6 +140,8 @@ class ApproximateIndex:
             # as many of all documents.
             probes = self._probes(depth * self.rows / max(covered_count, 1))
             allowed_rows = is_allowed[: self.rows] if len(excluded) else None
+            if allowed_rows is not None:
+                probes = self._probes_of_filter(query, probes, candidate_count, allowed_rows)
             candidates = self._candidates(query, candidate_count, probes, allowed_rows)
             compared = np.concatenate([candidates, new_rows])
         (positions,) = nearest(
@@ -150,6 +153,39 @@ class ApproximateIndex:
             lambda tied: ids(compared[tied]),
         )
         return compared[positions]
+
+    @cached_property
+    def _clusters(self) -> tuple[Rows, Rows]:
+        """Return the rows of the vectors of all clusters, and (clusters,) where each cluster begins."""
+        faiss = _faiss()
+        lists = self.ivf.invlists
+        sizes = [lists.list_size(cluster) for cluster in range(self.ivf.nlist)]
+        rows = np.empty(sum(sizes), np.int64)
+        begins = np.cumsum([0, *sizes[:-1]])
+        for cluster, (begin, size) in enumerate(zip(begins.tolist(), sizes)):
+            if size:
+                rows[begin : begin + size] = faiss.rev_swig_ptr(lists.get_ids(cluster), size)
+        return rows, begins
+
+    def _probes_of_filter(
+        self, query: Float32, probes: int, count: int, is_allowed: NDArray[np.bool_]
+    ) -> int:
+        """Return how many clusters have the share of the allowed vectors that ``probes`` have of all vectors.
+
+        A filter can leave out the nearest clusters. Then more clusters are read.
+
+        count: smallest number of allowed vectors to read.
+        """
+        rows, begins = self._clusters
+        sizes = np.diff(begins, append=len(rows))
+        allowed_by_cluster = np.zeros(len(begins), np.int64)
+        is_allowed_vector = is_allowed[rows].view(np.uint8)
+        allowed_by_cluster[sizes > 0] = np.add.reduceat(is_allowed_vector, begins[sizes > 0], dtype=np.int64)
+        _, (nearest_clusters,) = self.ivf.quantizer.search(query[None], self.ivf.nlist)
+        total = int(allowed_by_cluster.sum())
+        least = min(max(total * probes / self.ivf.nlist, count), total)
+        needed = np.searchsorted(np.cumsum(allowed_by_cluster[nearest_clusters]), least) + 1
+        return min(int(needed), int(self.ivf.nlist))
 
     def _candidates(
         self, query: Float32, count: int, probes: int, is_allowed: NDArray[np.bool_] | None
@@ -177,7 +213,7 @@ class ApproximateIndex:
                 return rows
             if is_full:  # several passages of the same documents
                 vector_count = min(2 * vector_count, self.ivf.ntotal)
-            else:  # a filter leaves few documents of the nearest clusters
+            else:  # several passages of the same documents in these clusters
                 probes = min(2 * probes, self.ivf.nlist)
 
     def write(self, folder: Path) -> None:

@@ -201,13 +201,13 @@ def _compute(evaluator: Any, names: Sequence[str], scored: Mapping[str, Any]) ->
 
 
 def _check_parameters(measure: Any) -> None:
-    """Raise ValueError for parameters that abort trec_eval or raise its internal errors."""
+    """Raise UsageError for parameters that abort trec_eval or raise its internal errors."""
     cutoff = measure.params.get("cutoff")
     if isinstance(cutoff, int) and cutoff < 1:
-        raise ValueError("the cutoff must be 1 or more")
+        raise UsageError(f"measure {str(measure)!r}: the cutoff must be 1 or more")
     relevant_grade = measure.params.get("rel")
     if isinstance(relevant_grade, int) and not 1 <= relevant_grade <= LARGEST_GRADE:
-        raise ValueError(f"rel must be from 1 to {LARGEST_GRADE:,}")
+        raise UsageError(f"measure {str(measure)!r}: rel must be from 1 to {LARGEST_GRADE:,}")
 
 
 def _parse(names: Sequence[str]) -> list[Any]:
@@ -222,6 +222,8 @@ def _parse(names: Sequence[str]) -> list[Any]:
             measure: Any = Auc(int(area[1] or 1)) if area else ir_measures.parse_measure(name)
             _check_parameters(measure)
             supported = area is not None or provider.supports(measure)
+        except UsageError:
+            raise
         except Exception as error:  # its parser raises NameError, ValueError, SyntaxError, ...
             unset = _UNSET.search(str(error))
             problem = (
