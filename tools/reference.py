@@ -150,7 +150,7 @@ def endpoints() -> str:
     for path, methods in description["paths"].items():
         for method, operation in methods.items():
             summary = operation["summary"].rstrip(".")
-            parts.append(f"## {method.upper()} {path}\n\n{summary[0].upper()}{summary[1:]}.\n")
+            parts.append(f"### {method.upper()} {path}\n\n{summary[0].upper()}{summary[1:]}.\n")
             body = operation.get("requestBody")
             if body:
                 parts.append(f"**Request**\n\n{_table(body['content'], schemas)}")

@@ -1,4 +1,4 @@
-"""Write the tables of the demo in README.md, docs/tutorials/demo.md and RESULTS.md.
+"""Write the tables of the demo in README.md, docs/install.md and RESULTS.md.
 
     rerank demo --json >DEMO.json
     python benchmarks/quality/demo.py DEMO.json   # keeps the figures in demo.json; writes all tables
@@ -148,7 +148,7 @@ def pages() -> dict[Path, str]:
             "new": on_new_documents(found),
             "cost": cost(json.loads(HOOK.read_text())),
         },
-        ROOT / "docs/tutorials/demo.md": {"demo": tutorial(found)},
+        ROOT / "docs/install.md": {"demo": tutorial(found)},
         ROOT / "benchmarks/quality/RESULTS.md": {"demo": every(found)},
     }
     return {path: filled(path, parts) for path, parts in tables.items()}

@@ -1,6 +1,6 @@
 """The hook: a search pipeline that sends hits to the service.
 
-Routes: ``plugin`` (docs/guides/plugin.md) and ``stock`` (docs/guides/plugin.md#stock-processors).
+Routes: ``plugin`` (docs/opensearch/install.md) and ``stock`` (docs/opensearch/install.md#stock-processors).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The route of rerank's processor (docs/guides/plugin.md)."""
+"""The route of rerank's processor (docs/opensearch/install.md)."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class PluginHook(Hook):
         archives = " or ".join(f"opensearch-rerank-{__version__}-for-{server}.zip" for server in servers)
         return (
             f"run `bin/opensearch-plugin install -b file:///PATH/ZIP` there with {archives}, and restart it"
-            " (docs/guides/plugin.md)"
+            " (docs/opensearch/install.md)"
         )
 
     def _requests(self, options: HookOptions, pipeline: Mapping[str, Any] | None) -> list[Request]:

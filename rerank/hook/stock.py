@@ -1,4 +1,4 @@
-"""The route of ML Commons, for clusters without the plugin (docs/guides/plugin.md#stock-processors).
+"""The route of ML Commons, for clusters without the plugin (docs/opensearch/install.md#stock-processors).
 
 A connector calls the service, a model uses the connector, a pipeline the model. Searches must name the
 pipeline and the query words.
@@ -31,7 +31,7 @@ MADE = "made by rerank for the route stock"
 
 _PATIENCE = 60.0  # seconds to deploy a model on all nodes, or to delete one; it takes one or two
 _PAUSE = 0.2
-_SETTINGS = "docs/guides/plugin.md#stock-processors has the settings that ML Commons needs"
+_SETTINGS = "docs/opensearch/install.md#stock-processors has the settings that ML Commons needs"
 _CONNECTIONS = 128  # of a node to the service
 _ML = "/_plugins/_ml"
 

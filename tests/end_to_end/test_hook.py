@@ -166,9 +166,9 @@ def test_the_documented_rights_are_sufficient_and_necessary(
         finally:
             assert run("hook", "remove", "-w", folder).code == 0
             assert run("encode", "-w", cluster).code == 0
-    assert compare_rights(plugged, "server", "guides/service.md", "`--only hook`") == (set(), set())
+    assert compare_rights(plugged, "server", "guides/operate.md", "`--only hook`") == (set(), set())
     unnamed, unneeded = compare_rights(
-        plugged, "installer", "guides/plugin.md", "The user needs the right to search"
+        plugged, "installer", "opensearch/install.md", "The user needs the right to search"
     )
     assert (unnamed - {"indices:data/read/search"}, unneeded) == (set(), set())
 

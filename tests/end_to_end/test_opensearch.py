@@ -70,7 +70,7 @@ def test_both_engines_give_equal_scores_for_equal_candidates(cluster, trained, s
         same += int(np.isclose(distant[:, 0] * 2.2, local[:, 0], rtol=1e-4).sum())
         compared += len(local)
     assert compared > 200
-    # The English stemmer of the cluster is older (guides/index-templates.md): organism, universal.
+    # The English stemmer of the cluster is older (docs/opensearch/documents.md): organism, universal.
     assert same > 0.6 * compared
 
 

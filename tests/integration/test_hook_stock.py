@@ -1,6 +1,6 @@
 """``rerank hook --route stock`` on a real node with ML Commons: its features and its limits.
 
-docs/guides/plugin.md#stock-processors describes the behavior that is tested here.
+docs/opensearch/install.md#stock-processors describes the behavior that is tested here.
 """
 
 from __future__ import annotations
@@ -202,13 +202,13 @@ def test_cluster_settings_that_forbid_the_call_are_reported(cluster, service, to
         unset = dict.fromkeys((TRUSTED_ENDPOINTS, PRIVATE_ADDRESSES))
         ml_node.request("PUT", "/_cluster/settings", {"persistent": unset})
         run("hook", "install", *args).fails(
-            1, "trusted connector endpoint", "docs/guides/plugin.md#stock-processors"
+            1, "trusted connector endpoint", "docs/opensearch/install.md#stock-processors"
         )
         assert_no_parts_remain(ml_node)
         ml_node.request("PUT", "/_cluster/settings", {"persistent": {TRUSTED_ENDPOINTS: LOCAL_ENDPOINTS}})
         done = run("hook", "install", *args)
         assert "private" in done.err
-        assert "docs/guides/plugin.md#stock-processors" in done.err
+        assert "docs/opensearch/install.md#stock-processors" in done.err
         assert "private" in hook_status(run, cluster, "--route", "stock")["problems"][0]
         assert run("hook", "remove", "--route", "stock", "-w", cluster).code == 0
         assert_no_parts_remain(ml_node)

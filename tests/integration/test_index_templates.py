@@ -208,7 +208,7 @@ def test_k1_and_b_can_be_configured(node):
     with index(node, "tmpl-test", index_body("en", shards=1, replicas=0, k1=0.9, b=0.4)) as name:
         fill(node, name)
         assert scores(node, name, query) == bm25("fox", 0.9, 0.4)
-        # docs/guides/index-templates.md describes this for an existing index.
+        # docs/opensearch/documents.md describes this for an existing index.
         node.request("POST", f"/{name}/_close")
         changed = {"index.similarity.rerank_bm25": {"type": "BM25", "k1": 2.0, "b": 0.1}}
         node.request("PUT", f"/{name}/_settings", changed)

@@ -118,6 +118,16 @@ def test_relative_links_resolve(page):
             assert anchor in anchors(file), f"{page.name}: {target}"
 
 
+def test_pages_that_code_and_messages_name_exist():
+    """Such a name is the path of a page, and optionally the anchor of a section."""
+    suffixes = ("*.py", "*.java", "*.yaml", "*.yml")
+    named = output("git", "grep", "-ohE", r"docs/[a-z/-]+\.md(#[a-z0-9_-]+)?", "--", *suffixes, cwd=ROOT)
+    for target in set(named.split()):
+        path, _, anchor = target.partition("#")
+        assert (ROOT / path).is_file(), target
+        assert not anchor or anchor in anchors(ROOT / path), target
+
+
 def test_generated_pages_are_current():
     output(sys.executable, "tools/reference.py", "--check", cwd=ROOT)
 

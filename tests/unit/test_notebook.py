@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_every_command_has_a_function():
-    text = (ROOT / "docs" / "tutorials" / "notebook.md").read_text("utf-8")
+    text = (ROOT / "docs" / "guides" / "python.md").read_text("utf-8")
     rows = re.findall(r"^\| `rerank (\w+)` \| (.*) \|$", text, re.M)
     assert [command for command, _ in rows] == list(COMMANDS)
     for _, functions in rows:

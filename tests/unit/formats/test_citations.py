@@ -100,7 +100,7 @@ def test_a_workspace_builds_a_network_from_its_citations(tmp_path, write_lines):
 
 
 def test_the_code_on_the_cocitation_page_converts_a_paper():
-    page = (Path(__file__).resolve().parents[3] / "docs" / "explanation" / "cocitation.md").read_text("utf-8")
+    page = (Path(__file__).resolve().parents[3] / "docs" / "explanation" / "encoders.md").read_text("utf-8")
     exec(page.partition("```python\n")[2].partition("```")[0], names := {})
     span = {"start": 23, "ref_id": "BIBREF0"}
     text = {"section": "Methods", "text": "We listened. They howl [1].", "cite_spans": [span]}

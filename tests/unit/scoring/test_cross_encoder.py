@@ -119,7 +119,7 @@ def test_a_damaged_file_is_reported_in_one_line(model, tmp_path, name, damage):
 
 def test_the_script_of_the_guide_trains_a_model(collection, tiny, tmp_path, monkeypatch):
     workspace, queries, qrels = collection
-    page = (Path(__file__).parents[3] / "docs" / "guides" / "choose-rankers.md").read_text("utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "guides" / "quality.md").read_text("utf-8")
     scripts = re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)
     (script,) = [script for script in scripts if 'model_folder("minilm")' in script]
     for text, value in (('model_folder("minilm")', repr(tiny)), ("300", "3"), ('"workspace"', '"ws"')):
