@@ -228,11 +228,11 @@ CLAIMS: dict[str, list[Claim]] = {
               ("sentence", "start"), "MAP sentence"),
         Claim("SPECTER is better at topics (MAG)", "4.2", _TITLES6, ("direct", "sentence"), "subjects"),
         not_run("`--preset cocitation`, two epochs", "3.4",
-                "`run_001.py DATA --layers 6 --steps 2004 --strategies preset` takes a GPU; 40 of 2,004 steps"
+                "`run_001.py DATA --steps 2004 --strategies preset` takes a GPU; 40 of 2,004 steps"
                 " with two layers are in the numbers, and decide nothing"),
         not_run("All strategies with title and abstract, six layers", "4.2",
-                "`run_001.py DATA --layers 6 --train-layers 0 --tokens 128 --steps 800 --batch 128 --rate"
-                " 1e-4 --strategies direct,paragraph,section` takes a GPU"),
+                "`run_001.py DATA --tokens 128 --abstracts --strategies direct,paragraph,section` takes a"
+                " GPU"),
         not_run("All of these from a start that knows no citations", "3.4",
                 "MiniLM has learned from S2ORC's citations and SPECTER's triplets"),
         no_data("Above SPECTER, SciBERT and nine others on SciDocs; t-SNE", "4.1, table 1, figure 5",

@@ -5,12 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from rerank.formats import read_corpus
 from rerank.rankers.dense.fit import LinkEvaluation
 from rerank.rankers.dense.texts import Texts
-from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.graphs.links import LinkGraph
 from rerank.records import Document
 
@@ -21,27 +19,6 @@ SPLIT = 2021
 def documents(folder: Path) -> list[Document]:
     """Return all documents of a collection."""
     return list(read_corpus(str(next(folder.glob("corpus*.jsonl.gz")))))
-
-
-def encoder(start: str, tokens: int, seed: int) -> tuple[TextEncoder, dict[str, object]]:
-    """Load a start, ``MODEL:LAYERS`` with optional parts; return it with its options.
-
-    ``:topN`` trains the last N layers. ``:random`` has random weights, which know no citations. ``:widthN``
-    has random weights in vectors of N numbers, so that a CPU can train all layers.
-    """
-    model, layers, *rest = start.split(":")
-    top = next((int(part.removeprefix("top")) for part in rest if part.startswith("top")), None)
-    width = next((int(part.removeprefix("width")) for part in rest if part.startswith("width")), None)
-    loaded = TextEncoder.load(model, layers=int(layers), longest=tokens)
-    if width is not None:
-        shape = loaded.model.config
-        shape.hidden_size = width
-        shape.intermediate_size = 4 * width
-        shape.num_attention_heads = max(1, width // 32)
-    if "random" in rest or width is not None:
-        torch.manual_seed(seed)
-        loaded.model = type(loaded.model)(loaded.model.config).eval()
-    return loaded, {"model": model, "train_layers": top or 0, "layers": int(layers)}
 
 
 def recall_of(test: LinkEvaluation, vectors: np.ndarray, cutoffs: tuple[int, ...] = (5, 10)) -> np.ndarray:

@@ -56,7 +56,8 @@ import numpy as np
 import torch
 from ablations import config_of, task_of
 from classify import classified, headings
-from dense import SPLIT, apart, documents, encoder, recall_at, recall_of
+from dense import SPLIT, apart, documents, recall_at, recall_of
+from encoders import encoder, setting_of
 from fragments import MOST, Fragments
 from language_model import tuned
 from running import Say, Step, arguments, carry_out
@@ -330,19 +331,6 @@ def run(options: argparse.Namespace, name: str, how: str, seed: int) -> dict[str
     }
 
 
-def setting_of(start: str) -> str:
-    """Return a start in words.
-
-    >>> setting_of("minilm:6:top2"), setting_of("minilm:6:width128")
-    ('minilm, 6 layers, top2', 'random weights, 6 layers of width 128')
-    """
-    model, layers, *rest = start.split(":")
-    width = next((part.removeprefix("width") for part in rest if part.startswith("width")), None)
-    if width:
-        return f"random weights, {layers} layers of width {width}"
-    return ", ".join([model, f"{layers} layers", *rest])
-
-
 def tests_of(
     options: argparse.Namespace,
     name: str,
@@ -408,7 +396,7 @@ def main() -> None:
     parser.add_argument(
         "--start",
         default="minilm:6:top2",
-        help="start as MODEL:LAYERS, see benchmarks/papers/dense.py. Default: %(default)s",
+        help="start as MODEL:LAYERS, see encoders.py. Default: %(default)s",
     )
     parser.add_argument("--tokens", type=int, default=64, help="tokens per passage. Default: %(default)s")
     parser.add_argument("--passages", type=int, default=4, help="passages per document. Default: %(default)s")

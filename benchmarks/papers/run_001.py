@@ -1,111 +1,370 @@
 """Ding, Zhang, Chen, Cao (CCHT): train an encoder on co-citations in the full texts of eLife.
 
-    python benchmarks/papers/run_001.py DATA
+    python benchmarks/papers/run_001.py DATA --start minilm:6:width128 --steps 400 --batch 64 --rate 1e-3
+    python benchmarks/papers/run_001.py DATA --start minilm:6 --tokens 128 --abstracts --strategies sentence
 
-Runs ``benchmarks/papers/cocitation.py`` and stores the means of each seed and the tests of the claims.
-DATA contains ``elife-jats.tar.xz``. Training uses the title and abstract of articles, and the title of
-references. The negatives of the ranking task are references of other test articles. ``direct`` is the
-control: an article, a reference that it cites and a reference that it does not cite. ``specter`` also
-has hard negatives. ``preset`` has the settings of ``rerank train dense --preset cocitation``, except for
---layers and --steps. With --equal-anchors, all strategies have as many anchors as there are articles
-with hard negatives. p: paired randomization test over the queries, on the means over the seeds, without
-a correction.
+DATA contains ``elife-jats.tar.xz``. A citing article is in the test set if the MD5 of its DOI is 0 modulo 5.
+Test articles are removed before anything is counted. The text of a reference is its title; with
+``--abstracts``, articles have theirs. Every strategy has the same number of steps, and the last step is used
+without any selection. The score is the cosine, as in ``dense``. MiniLM has learned from citations;
+``:widthN`` starts from random weights (``encoders.py``).
+
+--strategies:
+
+sentence, paragraph, section: triplets of references that are cited together.
+direct:      an article, a reference that it cites and a reference that it does not cite.
+contrastive: the pairs of ``sentence`` with a contrastive loss.
+preset:      ``rerank train dense --preset cocitation``, except for --start and --steps.
+
+Measures:
+
+MAP:      5 texts that test articles cite with the query in one sentence (paragraph, section), among 25
+          references of other test articles. No training article cites one of them with the query.
+subjects: F1 of 14 subject headings by a linear SVM on title and abstract, 5-fold, per article.
+
+p: paired randomization tests against the start and against all strategies that have run before.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
-from collections.abc import Iterator
-from functools import partial
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import cocitation
 import numpy as np
-from running import Step, arguments, carry_out
+import torch
+from encoders import START, StoredValues, Values, encoder, setting_of
+from numpy.typing import NDArray
+from running import Say, Step, arguments, carry_out
 
-MEASURES = ("MAP sentence", "MAP paragraph", "MAP section", "sentence > paragraph", "section > document")
+from rerank.formats.jats import read_jats
+from rerank.rankers.dense.config import DenseConfig
+from rerank.rankers.dense.fit import DenseTask
+from rerank.rankers.dense.neighbors import CitedNeighbors, Structure
+from rerank.rankers.dense.texts import Texts
+from rerank.rankers.dense.triplets import TripletSampler
+from rerank.rankers.encoder.transformer import TextEncoder
+from rerank.rankers.graphs.citations import Citations
+from rerank.rankers.graphs.cocitation import CoCitations, Level, Mention
+from rerank.records import Document
+
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "sentence": {"objective": "cocitation", "strategy": "sentence"},
+    "paragraph": {"objective": "cocitation", "strategy": "paragraph"},
+    "section": {"objective": "cocitation", "strategy": "section"},
+    "direct": {"objective": "cocitation", "strategy": "sentence"},
+    "contrastive": {"objective": "contrastive", "strategy": "sentence"},
+}
+LEVELS: tuple[Level, ...] = ("sentence", "paragraph", "section")
+RELEVANT = 5
+"""Relevant texts of a query."""
+OTHERS = 25
+"""Other texts of a query."""
+SUBJECTS = 14
+"""Number of subject headings."""
+ARTICLE_TOKENS = 64
+"""Tokens of an article for the subjects."""
 
 
-def trained(options: argparse.Namespace) -> dict[str, Any]:
-    """Run the missing runs. Return the means per seed and the tests."""
-    size = [f"--{name}={getattr(options, name)}" for name in ("layers", "tokens", "steps", "batch", "rate")]
-    if options.articles:
-        size.append(f"--articles={options.articles}")
-    if options.equal_anchors:
-        size.append("--equal-anchors")
-    out = options.work / f"elife-{options.articles or 'all'}"
-    given = cocitation.arguments().parse_args(
-        [str(options.data / "elife-jats.tar.xz"), "--out", str(out), *size]
-        + ["--abstracts", "--test-negatives", "--seeds", str(options.seeds)]
-        + ["--strategies", options.strategies, "--train-layers", str(options.train_layers)]
-    )
-    path = given.out / "runs.jsonl"
-    shape = cocitation.run(given, path)
-    wanted = {"tf-idf", "untrained", *options.strategies.split(",")}
-    wanted |= {"untrained cls"} if "preset" in wanted else set()
-    by = _runs(path, shape, wanted)
-    first = next(iter(by.values()))[0]
-    anchors = {how: of[0]["told"]["anchors"] for how, of in by.items() if of[0].get("told")}
-    few = f", {anchors[next(iter(anchors))]} anchors" if options.equal_anchors else ""
-    names = {"untrained": "start", "untrained cls": "start, first token"}
+def is_test(key: str) -> bool:
+    """Return whether an article is in the test set."""
+    return int(hashlib.md5(key.encode()).hexdigest(), 16) % 5 == 0
+
+
+@cache
+def articles(archive: Path, folder: Path, most: int | None) -> list[dict[str, Any]]:
+    """Return all articles of the archive, or the first ``most``. Store them in ``folder``."""
+    path = folder / f"articles-{most or 'all'}.jsonl"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        with path.with_suffix(".part").open("w", encoding="utf-8") as file:
+            for article in islice(read_jats(archive), most):
+                extra = article.document().extra
+                row = {
+                    "key": article.key,
+                    "title": article.title,
+                    "abstract": article.abstract,
+                    "subjects": article.subjects,
+                    "citations": [{n: v for n, v in c.items() if n != "text"} for c in extra["citations"]],
+                    "references": extra.get("references", {}),
+                }
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        path.with_suffix(".part").rename(path)
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+@dataclass
+class CitingTriplets(TripletSampler):
+    """Triplets of a citing article, a text that it cites, and a text that it does not cite.
+
+    cited: article -> texts that it cites, as positions in the network.
+    """
+
+    cited: Mapping[int, NDArray[np.int32]] = field(default_factory=dict)
+
+    @classmethod
+    def from_citations(cls, graph: Citations, usable: NDArray[np.bool_]) -> CitingTriplets:
+        """Read the citations of a graph. usable: (N,) bool, which texts of the graph have tokens."""
+        pairs = sorted({(paper, one.reference) for paper, cited in graph.papers() for one in cited})
+        network = CoCitations.from_papers(
+            (str(number), [Mention(paper, 0, 0, 0), Mention(reference, 0, 0, 0)])
+            for number, (paper, reference) in enumerate(pairs)
+            if paper != reference
+        )
+        texts, _ = graph.match_texts(network)
+        with_text = texts >= 0
+        with_text[with_text] = usable[texts[with_text]]
+        position = {key: number for number, key in enumerate(network.keys)}
+        cited: dict[int, list[int]] = {}
+        for paper, reference in pairs:
+            if paper != reference and with_text[position[reference]]:
+                cited.setdefault(position[paper], []).append(position[reference])
+        lists = {paper: np.array(references, np.int32) for paper, references in cited.items()}
+        return cls(network, with_text, cited=lists)
+
+    def targets(self) -> NDArray[np.int32]:
+        """Return the citing articles with a text."""
+        targets = super().targets()
+        return targets[np.isin(targets, list(self.cited))]
+
+    def draw(self, target: int, rng: np.random.Generator) -> list[tuple[int, int]]:
+        """Draw cited texts as positives."""
+        negatives = [negative for _, negative in super().draw(target, rng)]
+        cited = self.cited[target]
+        positives = rng.choice(cited, len(negatives), replace=len(cited) < len(negatives))
+        return list(zip(positives.tolist(), negatives))
+
+
+class Tasks:
+    """The texts to encode, and the queries and relevant texts of the ranking task.
+
+    titles:  the titles of the references.
+    ranking: level -> (query, 30 texts), as positions among the titles. The first five texts are relevant.
+    """
+
+    def __init__(self, rows: Sequence[dict[str, Any]], train: Citations, options: argparse.Namespace) -> None:
+        rng = np.random.default_rng(2021)
+        test = [row for row in rows if is_test(row["key"])]
+        chosen = np.sort(rng.permutation(len(test))[: options.test_articles])
+        documents = [
+            Document(test[i]["key"], extra={"citations": test[i]["citations"]}) for i in chosen.tolist()
+        ]
+        network = CoCitations.from_papers(Citations.from_documents(documents).papers())
+        title_of = {key: title for row in rows for key, title in row["references"].items() if title}
+        cited = {citation["ref"] for row in test for citation in row["citations"]}
+        keys = [key for key in network.keys if key in title_of]
+        others = sorted((title_of.keys() & cited) - {*keys})
+        pool = [others[i] for i in rng.permutation(len(others))[: options.pool].tolist()]
+        keys += pool
+        self.titles = [title_of[key] for key in keys]
+        position = {key: number for number, key in enumerate(keys)}
+        self.ranking: dict[str, list[tuple[int, list[int]]]] = {}
+        for level in LEVELS:
+            queries = _queries(network, train, position, pool, level, rng)
+            self.ranking[level] = list(islice(queries, options.queries))
+        self.subjects = [row["subjects"] for row in rows]
+
+    def measure(self, titles: NDArray[np.float32], documents: NDArray[np.float32]) -> Values:
+        """Return the values of each measure. titles, documents: unit vectors of references and articles."""
+        values = {}
+        for level, queries in self.ranking.items():
+            precisions = [
+                _average_precision(titles[texts] @ titles[query], query) for query, texts in queries
+            ]
+            values[f"MAP {level}"] = np.array(precisions)
+        values["subjects"] = f1_of_headings(documents, self.subjects)
+        return values
+
+
+def _queries(
+    network: CoCitations,
+    train: Citations,
+    position: Mapping[str, int],
+    pool: Sequence[str],
+    level: Level,
+    rng: np.random.Generator,
+) -> Iterator[tuple[int, list[int]]]:
+    """Yield queries with 30 texts each. The first five texts are relevant."""
+    reference = {key: number for number, key in enumerate(train.network.keys)}
+    together = train.network.levels["document"]
+
+    def is_known(a: str, b: str) -> bool:
+        return a in reference and b in reference and together.shared(reference[a], reference[b]) > 0
+
+    for number in rng.permutation(len(network)).tolist():
+        key = network.keys[number]
+        if key not in position:
+            continue
+        near = [network.keys[other] for other in network.neighbors(number, level)]
+        near = [other for other in near if other in position and not is_known(key, other)]
+        if len(near) < RELEVANT:
+            continue
+        relevant = [near[i] for i in rng.permutation(len(near))[:RELEVANT].tolist()]
+        excluded = {key, *(network.keys[other] for other in network.neighbors(number, "document"))}
+        irrelevant: dict[str, None] = {}
+        while len(irrelevant) < OTHERS:
+            other = pool[int(rng.integers(len(pool)))]
+            if other not in excluded and not is_known(key, other):
+                irrelevant[other] = None
+        yield position[key], [position[other] for other in (*relevant, *irrelevant)]
+
+
+def _average_precision(scores: NDArray[np.float32], query: int) -> float:
+    """Return the average precision of the first five texts. Ties are broken at random."""
+    order = np.lexsort((np.random.default_rng(query).permutation(len(scores)), -scores))
+    ranks = np.flatnonzero(order < RELEVANT)
+    return float(np.mean((np.arange(RELEVANT) + 1) / (ranks + 1)))
+
+
+def f1_of_headings(vectors: NDArray[np.float32], labels: Sequence[Sequence[str]]) -> NDArray[np.float64]:
+    """Return the F1 of each document for the most frequent headings, by five-fold cross-validation."""
+    from sklearn.model_selection import KFold, cross_val_predict
+    from sklearn.multiclass import OneVsRestClassifier
+    from sklearn.preprocessing import MultiLabelBinarizer
+    from sklearn.svm import LinearSVC
+
+    counts = Counter(heading for of_document in labels for heading in dict.fromkeys(of_document))
+    classes = sorted(heading for heading, _ in counts.most_common(SUBJECTS))
+    kept = [i for i, of_document in enumerate(labels) if {*of_document} & {*classes}]
+    own = [[heading for heading in labels[i] if heading in classes] for i in kept]
+    actual = MultiLabelBinarizer(classes=classes).fit_transform(own)
+    svm = OneVsRestClassifier(LinearSVC(class_weight="balanced", C=1.0, tol=1e-2, max_iter=300))
+    folds = KFold(5, shuffle=True, random_state=0)
+    predicted = cross_val_predict(svm, vectors[kept], actual, cv=folds)
+    found: NDArray[np.float64] = 2 * (actual & predicted).sum(axis=1)
+    return found / np.maximum(actual.sum(axis=1) + predicted.sum(axis=1), 1)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The texts to learn from, and the tasks.
+
+    pieces: the articles to encode for the subjects.
+    """
+
+    texts: Texts
+    tasks: Tasks
+    pieces: list[str]
+
+    @classmethod
+    def read(cls, options: argparse.Namespace) -> Prepared:
+        """Read the articles of the archive."""
+        rows = articles(options.data / "elife-jats.tar.xz", options.work, options.articles)
+        documents = [
+            Document(
+                row["key"],
+                row["title"],
+                row["abstract"] if options.abstracts else "",
+                extra={}
+                if is_test(row["key"])
+                else {name: row[name] for name in ("citations", "references")},
+            )
+            for row in rows
+        ]
+        loaded = encoder(options.start, options.tokens, 0)[0]
+        texts = Texts.read(documents, loaded.tokens, relation="citations", separator=loaded.separator)
+        assert isinstance(texts.graph, Citations)
+        tasks = Tasks(rows, texts.graph, options)
+        counts = ", ".join(f"{len(queries)} {level}" for level, queries in tasks.ranking.items())
+        print(f"{len(texts.tokens)} texts; queries: {counts}; {len(tasks.titles)} titles", flush=True)
+        return cls(texts, tasks, [f"{row['title']} {row['abstract']}" for row in rows])
+
+    def measure(self, loaded: TextEncoder) -> Values:
+        """Measure an encoder."""
+        loaded.model.eval()
+        titles = loaded.encode([one[: loaded.room] for one in loaded.tokens(self.tasks.titles)])
+        documents = loaded.encode([one[: ARTICLE_TOKENS - 2] for one in loaded.tokens(self.pieces)])
+        return self.tasks.measure(titles, documents)
+
+
+def trained(options: argparse.Namespace, prepared: Prepared, strategy: str, seed: int) -> TextEncoder:
+    """Train an encoder by a strategy."""
+    loaded, settings = encoder(options.start, options.tokens, seed)
+    settings |= {"steps": options.steps, "seed": seed}
+    if strategy == "preset":
+        config = DenseConfig.of("cocitation", **settings)
+    else:
+        settings |= {"batch": options.batch, "rate": options.rate, "passage_tokens": options.tokens}
+        config = DenseConfig.of(**STRATEGIES[strategy], **settings, passages=1, held_out=0.0)
+    structure = Structure.find(prepared.texts, config)
+    if strategy == "direct":
+        graph = prepared.texts.graph
+        neighbors = structure.neighbors
+        assert isinstance(graph, Citations)
+        assert isinstance(neighbors, CitedNeighbors)
+        triplets = CitingTriplets.from_citations(graph, neighbors.usable)
+        texts, references = graph.match_texts(triplets.network)
+        neighbors = replace(neighbors, triplets=triplets, texts=texts, refs=references)
+        structure = replace(structure, neighbors=neighbors)
+    DenseTask(prepared.texts, loaded, config, Say(), structure=structure).fit()
+    return loaded
+
+
+def run(options: argparse.Namespace, strategy: str, seed: int) -> dict[str, Any]:
+    """Train an encoder and return its measures."""
+    prepared = _prepared(options)
+    stored = StoredValues(options.work, f"001-{label_of(options)}-{seed}")
+    stored.of(START, lambda: prepared.measure(encoder(options.start, options.tokens, seed)[0]))
+    values = stored.of(strategy, lambda: prepared.measure(trained(options, prepared, strategy, seed)))
+    texts = "title and abstract" if options.abstracts else "titles"
+    size = f"{options.steps} steps of {options.batch}, {texts} of {options.tokens} tokens"
+    if strategy == "preset":
+        size = f"`--preset cocitation`, {options.steps} steps"
     return {
         "collection": "eLife",
-        "setting": f"MiniLM, {_settings(options)}{few}",
-        "note": f"{options.articles or 'All'} articles. {len(first['MAP sentence'])} queries per level.",
-        "values": {
-            names.get(how, how): {
-                name: [round(float(np.mean(one[name])), 4) for one in of]
-                for name in (*MEASURES, "cited", "subjects")
-            }
-            for how, of in by.items()
-        },
-        "tests": [
-            [names.get(high, high), names.get(low, low), name, p]
-            for high, low, name, _, p in cocitation.compared(by, list(MEASURES))
-        ],
-        "n": {how: count for how, count in anchors.items() if count},
+        "setting": f"{setting_of(options.start)}, {size}",
+        "seed": seed,
+        **stored.result(strategy, values, [START, *STRATEGIES]),
     }
 
 
-def _runs(path: Path, shape: list[Any], wanted: set[str]) -> dict[str, list[dict[str, Any]]]:
-    """Return strategy -> runs of all seeds."""
-    by: dict[str, list[dict[str, Any]]] = {}
-    for run in (json.loads(line) for line in path.read_text("utf-8").splitlines()):
-        if run["shape"] == shape and run["how"] in wanted:
-            by.setdefault(run["how"], []).append(run)
-    return by
+_CACHE: dict[str, Prepared] = {}
 
 
-def _settings(options: argparse.Namespace) -> str:
-    """Return the settings of the training as text."""
-    if options.strategies == "preset":
-        return f"{options.layers} layers, `--preset cocitation` cut to {options.steps} steps"
-    learn = f"last {options.train_layers} of " if options.train_layers else ""
-    return (
-        f"{learn}{options.layers} layers, {options.steps} steps of {options.batch} triplets, rate"
-        f" {options.rate:g}, {options.tokens} tokens of title and abstract"
-    )
+def _prepared(options: argparse.Namespace) -> Prepared:
+    """Return the texts and tasks, which all steps share."""
+    if "all" not in _CACHE:
+        _CACHE["all"] = Prepared.read(options)
+    return _CACHE["all"]
+
+
+def label_of(options: argparse.Namespace) -> str:
+    """Return the name of all settings that change a result."""
+    sizes = (options.start, options.tokens, options.steps, options.batch, options.articles or "all")
+    return "-".join(map(str, sizes)) + "-abstracts" * options.abstracts
 
 
 def steps(options: argparse.Namespace) -> Iterator[Step]:
-    """Yield the only step. The work folder stores each run separately."""
-    name = f"elife-{options.articles or 'all'}-minilm_{options.layers}-{options.tokens}-{options.steps}"
-    name += "-equal-anchors" * options.equal_anchors + "-preset" * (options.strategies == "preset")
-    yield Step(name, "co-cited references", partial(trained, options))
+    """Yield one step per seed and strategy."""
+    for seed in range(options.seeds):
+        for strategy in options.strategies.split(","):
+            name = f"elife-{label_of(options)}-{strategy}-{seed}"
+            yield Step(name, "co-cited references", partial(run, options, strategy, seed))
 
 
 def main() -> None:
-    """Run the missing runs."""
+    """Run the missing steps."""
     parser = arguments(__doc__)
-    parser.add_argument("--strategies", default="sentence,direct,paragraph,section,hard 1.0,contrastive")
-    for name, default in (("layers", 2), ("train-layers", 1), ("tokens", 32), ("steps", 60), ("batch", 48)):
-        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--strategies", default=",".join(STRATEGIES), help="Default: %(default)s")
+    parser.add_argument("--start", default="minilm:6", help="see encoders.py. Default: %(default)s")
+    sizes = (
+        ("tokens", 24), ("steps", 800), ("batch", 128), ("test-articles", 400), ("queries", 1000),
+        ("pool", 1000),
+    )  # fmt: skip
+    for name, default in sizes:
+        parser.add_argument(f"--{name}", type=int, default=default, help="Default: %(default)s")
     parser.add_argument("--articles", type=int, help="use the first N articles of the archive. Default: all")
-    parser.add_argument("--rate", type=float, default=5e-4)
-    parser.add_argument("--equal-anchors", action="store_true", help="as many anchors as `specter` has")
+    parser.add_argument("--rate", type=float, default=1e-4, help="learning rate. Default: %(default)s")
+    parser.add_argument("--abstracts", action="store_true", help="train on titles and abstracts")
     options = parser.parse_args()
+    torch.set_num_threads(1)
     carry_out("001", steps(options), options)
 
 
