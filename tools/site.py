@@ -16,6 +16,7 @@ PROJECT = {
     "benchmarks/README.md": "project/benchmarks.md",
     "benchmarks/decisions.md": "project/decisions.md",
     "benchmarks/papers/RESULTS.md": "project/papers.md",
+    "benchmarks/papers/DIFFERENCES.md": "project/differences.md",
     "benchmarks/quality/RESULTS.md": "project/quality.md",
     "CONTRIBUTING.md": "project/contributing.md",
     "CHANGELOG.md": "project/changes.md",
@@ -24,7 +25,7 @@ PROJECT = {
 
 _HEADLINE = "<!-- the table of README.md -->"
 _CODE = re.compile(r'<div class="highlight">(.*?)</div>', re.DOTALL)
-_LINK = re.compile(r"(\]\()([^()\s#:]+)(#[^()\s]*)?\)")
+_LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^()\s#:]+)(#[^()\s]*)?\)")
 
 
 def on_files(files: Files, config: Any, **_: Any) -> Files:
@@ -35,7 +36,10 @@ def on_files(files: Files, config: Any, **_: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Replace links between docs/ and PROJECT by links to pages of the site; insert README's table."""
+    """Replace links between docs/ and PROJECT by links to pages of the site; insert README's table.
+
+    A link to another file of the repository becomes its text.
+    """
     uri = page.file.src_uri
     if _HEADLINE in markdown:
         readme = (ROOT / "README.md").read_text("utf-8")
@@ -44,9 +48,12 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     source = next((name for name, made in PROJECT.items() if made == uri), f"docs/{uri}")
 
     def link(match: re.Match[str]) -> str:
-        target = posixpath.normpath(posixpath.join(posixpath.dirname(source), match[2]))
-        target = PROJECT.get(target, target.removeprefix("docs/"))
-        return f"{match[1]}{posixpath.relpath(target, posixpath.dirname(uri))}{match[3] or ''})"
+        text, path, anchor = match[1], match[2], match[3] or ""
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
+        if not target.startswith("docs/") and target not in PROJECT:
+            return text  # a file of the repository that is no page, for example a script
+        page_path = PROJECT.get(target, target.removeprefix("docs/"))
+        return f"[{text}]({posixpath.relpath(page_path, posixpath.dirname(uri))}{anchor})"
 
     return _LINK.sub(link, markdown)
 

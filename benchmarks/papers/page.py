@@ -1,6 +1,7 @@
 """Write RESULTS.md with the verdict on each claim of the papers, and the numbers, from the result files.
 
-It also writes the five lines of docs/explanation/papers.md and the gain of categories in README.md.
+It also writes the five lines of docs/explanation/papers.md, and the gain of categories in README.md and
+docs/explanation/rankers.md.
 
 python benchmarks/papers/page.py            # writes the pages
 python benchmarks/papers/page.py --check    # exit code 1 if they, or results, are outdated
@@ -26,6 +27,7 @@ from rerank.files import write_text
 ROOT = Path(__file__).parents[2]
 PAGE = Path(__file__).parent / "RESULTS.md"
 SUMMARY = ROOT / "docs" / "explanation" / "papers.md"
+RANKERS = ROOT / "docs" / "explanation" / "rankers.md"
 
 _HEAD = """# The papers: claims and numbers
 
@@ -172,7 +174,7 @@ def _comparison(claim: Claim) -> tuple[object, ...]:
 
 
 def gains_of_categories() -> str:
-    """Return the gain of ``meta`` by the categories of the query, for README.md."""
+    """Return the gain of ``meta`` by the categories of the query, for README.md and the page on rankers."""
     gains: dict[str, list[str]] = {}
     for case in ("given", "inferred", "degraded"):
         for collection in ("wikispeedia", "debian.it"):
@@ -193,6 +195,7 @@ def pages() -> Mapping[Path, str]:
     return {
         PAGE: page(),
         SUMMARY: filled(SUMMARY, {"five": central()}),
+        RANKERS: filled(RANKERS, {"categories": gains_of_categories()}),
         readme: filled(readme, {"categories": gains_of_categories()}),
     }
 
