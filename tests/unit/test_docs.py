@@ -1,5 +1,6 @@
 """The documentation agrees with the code: commands, options and links."""
 
+import dataclasses
 import re
 import sys
 from pathlib import Path
@@ -8,8 +9,17 @@ import click
 import pytest
 from rerank.cli.program import COMMANDS, cli
 
+from rerank.hook.reports import InstallReport, Status
+from rerank.hook.trial import SearchTrial
 from rerank.stack.file import StackFile
 from rerank.stack.normalize import NORMALIZATIONS
+from rerank.workflows.attach import AttachReport
+from rerank.workflows.auto.run import AutoReport
+from rerank.workflows.encode import EncodeReport
+from rerank.workflows.ingest import IngestReport
+from rerank.workflows.promote import Promotion, Rollback
+from rerank.workflows.status import StatusReport
+from rerank.workflows.train import TrainReport
 from tests.support.processes import output
 from tools.site import commands_of, on_page_content
 
@@ -76,13 +86,42 @@ def test_options_are_unique_and_few(name):
 
 def test_stack_files_and_normalizations_are_documented():
     page = (DOCS / "reference" / "formats.md").read_text("utf-8")
-    section = page.partition("### Stack file")[2].partition("### Workspace")[0]
+    section = page.partition("### Stack file")[2].partition("\n## ")[0]
     for field in StackFile.__struct_fields__:
         assert f'"{field}":' in section, field
     (option,) = (one for one in command("tune").params if one.name == "normalizations")
     for method in NORMALIZATIONS:
         assert f"| `{method}` |" in section, method
         assert re.search(rf"\b{method}\b", option.help), method
+
+
+REPORTS: dict[str, type] = {
+    "ingest": IngestReport,
+    "train": TrainReport,
+    "auto": AutoReport,
+    "promote": Promotion,
+    "rollback": Rollback,
+    "status": StatusReport,
+    "encode": EncodeReport,
+    "attach": AttachReport,
+    "hook install": InstallReport,
+    "hook status": Status,
+    "hook test": SearchTrial,
+}
+"""Command -> the report that ``--json`` prints."""
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_documented_json_keys_exist(name):
+    """A key is in backticks and outside of the parentheses."""
+    page = (DOCS / "reference" / "formats.md").read_text("utf-8")
+    (row,) = re.findall(rf"^\| `{name}`.*? \| (.*) \|$", page.partition("## JSON output")[2], re.M)
+    keys = re.findall(
+        r"`(\w+)`", re.sub(r"\([^()]*(?:\([^()]*\)[^()]*)*\)", "", row.partition(": lists of")[0])
+    )
+    assert keys
+    known = {field.name for field in dataclasses.fields(REPORTS[name])} | {"better", "shown"}
+    assert set(keys) <= known
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
