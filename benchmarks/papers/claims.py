@@ -252,10 +252,11 @@ CLAIMS: dict[str, list[Claim]] = {
               "accuracy"),
         not_run("Sampled pairs without the contrasts are above the classifier; k = 2 is the best",
                 "tables 2, 4",
-                "`concept.py DATA/ecbplus --keep 0.2 --hows classifier,classifier+hops=2,classifier+hops=3`"
+                "`run_004.py DATA --keep 0.2 --hows classifier,classifier+hops=2,classifier+hops=3`"
                 " takes a GPU"),
         not_run("`--preset paper`, uncut", "4",
-                "`run_004.py DATA --layers 6 --steps 1300` takes a GPU; cut to two layers and 64 steps, the"
+                "`run_004.py DATA --hows paper+objective=classifier,paper` takes a GPU; cut to two layers and"
+                " 64 steps, the"
                 " classifier learned nothing"),
         no_data("Relatedness is transitive: longer paths of the graph help", "1, 3.1",
                 "the components of ecbplus are complete: each related pair is labeled"),

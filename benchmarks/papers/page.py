@@ -32,7 +32,8 @@ RANKERS = ROOT / "docs" / "explanation" / "rankers.md"
 _HEAD = """# The papers: claims and numbers
 
 `python benchmarks/papers/page.py` generates this page from `benchmarks/papers/claims.py` and the files in
-`benchmarks/papers/results/`. Each line of these files has the command of a result.
+`benchmarks/papers/results/`. Each line of these files has the command of a result. Removed scripts and
+options are in its commit.
 
 | verdict | meaning |
 | --- | --- |

@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -176,7 +177,12 @@ class Group:
         return f"{text}; older: {older}" if older else text
 
     def command(self) -> str:
-        return str(self.steps[-1]["command"])
+        """Return the command of the last result. A removed script has no folder."""
+        command = str(self.steps[-1]["command"])
+        for script in re.findall(r"benchmarks/papers/(\w+\.py)", command):
+            if not (FOLDER.parent / script).exists():
+                command = command.replace(f"benchmarks/papers/{script}", script)
+        return command
 
 
 def groups(paper: str) -> dict[tuple[str, str, str], Group]:

@@ -162,6 +162,8 @@ class Tasks:
         keys = [key for key in network.keys if key in title_of]
         others = sorted((title_of.keys() & cited) - {*keys})
         pool = [others[i] for i in rng.permutation(len(others))[: options.pool].tolist()]
+        if len(pool) < OTHERS:
+            raise SystemExit("no references of other test articles are left; lower --test-articles")
         keys += pool
         self.titles = [title_of[key] for key in keys]
         position = {key: number for number, key in enumerate(keys)}
@@ -355,7 +357,7 @@ def main() -> None:
     parser.add_argument("--strategies", default=",".join(STRATEGIES), help="Default: %(default)s")
     parser.add_argument("--start", default="minilm:6", help="see encoders.py. Default: %(default)s")
     sizes = (
-        ("tokens", 24), ("steps", 800), ("batch", 128), ("test-articles", 400), ("queries", 1000),
+        ("tokens", 24), ("steps", 800), ("batch", 128), ("test-articles", 200), ("queries", 1000),
         ("pool", 1000),
     )  # fmt: skip
     for name, default in sizes:

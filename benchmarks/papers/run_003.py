@@ -4,11 +4,9 @@
     python benchmarks/papers/run_003.py DATA --collections debian.it --settings mlp --seeds 3
     python benchmarks/papers/run_003.py DATA --list
 
-Measures tables 2 to 4 and figures 2 and 3 of the paper. Completed steps are skipped.
+Measures tables 2 to 4 and figure 3 of the paper. Completed steps are skipped.
 
---collections: folders of DATA, ``FOLDER.LANG`` for one language. With ``+translated``
-    (``debian.it+translated``), tf-idf searches with a word-by-word translation of the query
-    (``translations.py``), as the paper does for patents.
+--collections: folders of DATA, ``FOLDER.LANG`` for one language.
 --settings: ``cosine`` (the default head), ``mlp``, ``paper`` (``--preset paper``).
 
 The weights of a stack are tuned on dev, separately for each protocol and number of documents. The stack is
@@ -36,9 +34,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from overlap import category_overlap
 from running import Say, Step, arguments, carry_out
-from translations import translated
 
 from rerank.evaluation.measures import evaluate_runs
 from rerank.evaluation.protocols import Protocol
@@ -46,7 +42,6 @@ from rerank.evaluation.significance import randomization_tests
 from rerank.formats import read_qrels, read_queries
 from rerank.rankers.cnn.config import CnnConfig
 from rerank.records import Qrels, Query
-from rerank.results import to_json_value
 from rerank.scoring.build_table import TableRequest, score_table
 from rerank.stack.stack import Stack
 from rerank.tuning.score_table import ScoreTable
@@ -88,30 +83,25 @@ class Collection:
 
     def __init__(self, data: Path, name: str) -> None:
         self.name = name
-        name, _, self.also = name.partition("+")
-        folder, _, lang = name.partition(".")
-        self.lang = lang
-        self.folder, suffix = data / folder, f".{lang}" if lang else ""
-        self.corpus = str(self.folder / f"corpus{suffix}.jsonl.gz")
-        self.graph = self.folder / "categories.tsv"
-        self.queries = str(self.folder / f"queries{suffix}.jsonl.gz")
+        first, _, lang = name.partition(".")
+        folder = data / first
+        suffix = f".{lang}" if lang else ""
+        prefix = f"{lang}." if lang else ""
+        self.corpus = str(folder / f"corpus{suffix}.jsonl.gz")
+        self.graph = folder / "categories.tsv"
+        self.queries = read_queries(str(folder / f"queries{suffix}.jsonl.gz"))
         self.qrels = {
-            split: str(self.folder / "qrels" / (f"{lang}.{split}.tsv" if lang else f"{split}.tsv"))
+            split: read_qrels(str(folder / "qrels" / f"{prefix}{split}.tsv"))
             for split in ("train", "dev", "test")
         }
-
-    def asked(self, also: str | None = None) -> list[Query]:
-        """Return all queries, with translations if the collection is ``+translated``."""
-        also = self.also if also is None else also
-        return translated(self.folder, self.lang) if also == "translated" else read_queries(self.queries)
 
     def judged(self, split: str, most: int | None = None, case: str = "given") -> tuple[list[Query], Qrels]:
         """Return the judged queries of a split, or an evenly spaced sample of at most ``most``.
 
         case: ``given``, ``inferred`` or ``degraded`` categories.
         """
-        qrels = read_qrels(self.qrels[split])
-        queries = [query for query in self.asked() if query.id in qrels]
+        qrels = self.qrels[split]
+        queries = [query for query in self.queries if query.id in qrels]
         queries = queries[:: max(1, -(-len(queries) // most))] if most else queries
         if case != "given":
             siblings = self.siblings() if case == "degraded" else {}
@@ -166,9 +156,9 @@ def trained(collection: Collection, work: Path, label: str, setting: str, seed: 
     train(
         workspace,
         [name],
-        queries=collection.asked(),
-        qrels=read_qrels(collection.qrels["train"]),
-        dev_qrels=read_qrels(collection.qrels["dev"]),
+        queries=collection.queries,
+        qrels=collection.qrels["train"],
+        dev_qrels=collection.qrels["dev"],
         config=CnnConfig.of(preset, head=head, seed=seed),
         progress=Say(),
     )
@@ -297,115 +287,57 @@ def protocols(
         print(f"    {kind}:{count} done", flush=True)
     setting = SETTINGS[label.split("-")[-2]] + (f", categories {case}" if case else "")
     queries = len(splits["test"][0])
-    return {"setting": setting, "seed": seed, "values": values, "tests": tests, "n": {"queries": queries}}
-
-
-def translation(collection: Collection, work: Path) -> dict[str, Any]:
-    """Compare tf-idf with and without translated queries, on test."""
-    workspace = workspace_of(collection, work, f"{collection.name}-first-stage")
-    qrels = read_qrels(collection.qrels["test"])
-    runs = {}
-    recalls = {}
-    for also in ("", "translated"):
-        queries = [query for query in collection.asked(also) if query.id in qrels]
-        table, report = score_table(
-            workspace.pipeline([FIRST]),
-            TableRequest(
-                queries=queries,
-                qrels=qrels,
-                signals=[FIRST],
-                first_stage=FIRST,
-                protocol=Protocol(COUNTS[-1]),
-            ),
-        )
-        runs[also or "as it is"] = ranked(table, Stack.parse(FIRST))
-        recalls[also or "as it is"] = report.candidate_recall[FIRST]
-    evaluation = evaluate_runs(runs, qrels, ["nDCG"])
-    values = [evaluation.values[name]["nDCG"] for name in runs]
     return {
-        "setting": "tf-idf, 1,000 candidates",
-        "values": {name: {"nDCG": evaluation.mean(name, "nDCG"), "recall": recalls[name]} for name in runs},
-        "tests": [["translated", "as it is", "nDCG", randomization_tests([values[1] - values[0]])[0]]],
-        "n": {"queries": len(evaluation.query_ids)},
+        "collection": collection.name,
+        "setting": setting,
+        "seed": seed,
+        "values": values,
+        "tests": tests,
+        "n": {"queries": queries},
     }
-
-
-def overlap(collection: Collection) -> dict[str, Any]:
-    """Return the data of figure 2, over the pairs of all splits."""
-    from rerank.formats import read_corpus
-
-    wanted: dict[str, list[tuple[tuple[str, ...], int]]] = {}
-    for split in collection.qrels:
-        for query in (judged := collection.judged(split))[0]:
-            for document, grade in judged[1].relevant(query.id).items():
-                wanted.setdefault(document, []).append((query.categories, grade))
-    pairs = (
-        (grade, categories, document.categories)
-        for document in read_corpus(collection.corpus)
-        for categories, grade in wanted.get(document.id, ())
-    )
-    values = {}
-    for one in to_json_value(category_overlap(pairs)):
-        grade = "all grades" if one["grade"] is None else f"grade {one['grade']}"
-        share = one["buckets"][0]["share"]
-        values[grade] = {"pairs": one["pairs"], "share without a common category": share}
-    return {"setting": "all queries", "values": values, "tests": []}
 
 
 def steps(options: argparse.Namespace) -> Iterator[Step]:
     """Yield the requested steps. Training steps come before the steps that need them."""
     for name in options.collections:
         collection = Collection(options.data, name)
-        of = {"collection": name}
-        if collection.also:
-            run = partial(_with, of, translation, collection, options.work)
-            yield Step(f"{name}-first-stage", "translation", run)
-        else:
-            yield Step(f"{name}-overlap", "category overlap", partial(_with, of, overlap, collection))
-        some = "" if options.rankers == list(RANKERS) else f"-{'-'.join(options.rankers)}"
         for setting in options.settings:
             for seed in range(options.seeds):
                 label = f"{name}-{setting}-{seed}"
-                of = {"collection": name}
-                at = (collection, options.work, label)
-                tables = []
-                for kind in PROTOCOLS:
-                    # A step takes at most half an hour. Large heads need one step per number of documents.
-                    parts = [COUNTS] if setting == "cosine" else [(count,) for count in COUNTS]
-                    for counts in [COUNTS] if kind == "retrieved" else parts:
-                        run = partial(_with, of, protocols, *at, kind, counts, options, seed)
-                        ending = some if len(counts) > 1 else f"-{counts[0]}{some}"
-                        tables.append(Step(f"{label}-{kind}{ending}", kind, run))
-                if options.categories:
-                    tables = [
-                        Step(
-                            f"{label}-{kind}-categories-{case}",
-                            kind,
-                            partial(_with, of, protocols, *at, kind, COUNTS, options, seed, case),
-                        )
-                        for kind in PROTOCOLS
-                        for case in options.categories
-                    ]
+                tables = list(_tables(options, collection, setting, seed))
                 for ranker in options.rankers:
-                    run = partial(trained, *at, setting, seed, ranker)
+                    run = partial(trained, collection, options.work, label, setting, seed, ranker)
                     leaves = options.work / label / "rankers" / f"{ranker}.json"
                     needed_by = tuple(step.name for step in tables)
                     yield Step(f"{label}-train-{ranker}", "training", run, leaves, needed_by)
                 yield from tables
 
 
-def _with(of: dict[str, Any], function: Any, *given: Any) -> dict[str, Any]:
-    return {**of, **function(*given)}
+def _tables(options: argparse.Namespace, collection: Collection, setting: str, seed: int) -> Iterator[Step]:
+    """Yield the steps that measure the rankers of a seed."""
+    label = f"{collection.name}-{setting}-{seed}"
+    suffix = "" if options.rankers == list(RANKERS) else f"-{'-'.join(options.rankers)}"
+    for kind in PROTOCOLS:
+        run = partial(protocols, collection, options.work, label, kind)
+        if options.categories:
+            for case in options.categories:
+                run_case = partial(run, COUNTS, options, seed, case)
+                yield Step(f"{label}-{kind}-categories-{case}", kind, run_case)
+        elif setting == "cosine" or kind == "retrieved":
+            yield Step(f"{label}-{kind}{suffix}", kind, partial(run, COUNTS, options, seed))
+        else:  # A step takes at most half an hour. Large heads need one step per number of documents.
+            for count in COUNTS:
+                run_count = partial(run, (count,), options, seed)
+                yield Step(f"{label}-{kind}-{count}{suffix}", kind, run_count)
 
 
 def main() -> None:
     """Run the missing steps."""
-    parser = arguments(__doc__)
+    parser = arguments(__doc__, collections=["wikispeedia", "debian.it"])
 
     def names(text: str) -> list[str]:
         return text.split(",")
 
-    parser.add_argument("--collections", type=names, default=["wikispeedia", "debian.it"])
     parser.add_argument(
         "--settings", type=names, default=["cosine", "mlp", "paper"], help="settings to run. Default: all"
     )

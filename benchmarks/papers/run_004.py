@@ -1,113 +1,244 @@
 """Ma et al. (GCCL): compare training on the graph of labeled pairs with a plain classifier.
 
-    python benchmarks/papers/run_004.py DATA --seeds 5
+    python benchmarks/papers/run_004.py DATA --base train_layers=0,steps=200,every=20,rate=5e-5 --seeds 5
+    python benchmarks/papers/run_004.py DATA --hows paper+objective=classifier,paper
 
-Runs ``benchmarks/papers/concept.py`` on ``ecbplus`` with ``--preset paper`` and with a classifier that
-has the same settings. Steps, layers and tokens are reduced for training on a CPU. p: the larger p-value
-of a paired t-test over seeds and a paired randomization test over test pairs.
+Reads ``pairs.train.tsv``, ``pairs.dev.tsv`` and ``pairs.test.tsv`` of ``ecbplus``. The step with the best AUC
+on dev and the threshold with the best accuracy on dev are used.
+
+--hows: ``start``, the cosine of the encoder; ``tfidf``; and objectives, which can change settings:
+    ``classifier``, ``graph-component``, ``graph-component+gc_nce=false``, ``graph-component+moco=false``,
+    ``paper`` (its preset), ``paper+objective=classifier``. ``+hops=2+ratio=3`` adds pairs that are sampled
+    from the graph (``expansion.py``).
+--base: settings of every training, for example ``layers=4,epochs=10``.
+--keep: share of the related pairs to train on. Each seed drops different pairs.
+
+p: the larger p-value of a paired t-test over seeds and a paired randomization test over test pairs, against
+the first of ``--hows`` that is a classifier.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-import concept
 import numpy as np
-from running import Step, arguments, carry_out
-from seeds import seeds_test
+import torch
+from expansion import expand
+from numpy.typing import NDArray
+from running import Say, Step, arguments, carry_out
+from scipy.stats import ttest_rel
 
+from rerank import LocalEngine
 from rerank.evaluation.pair_measures import accuracy, auc, best_threshold, f1, paired_test
+from rerank.formats import read_corpus, read_labeled_pairs
+from rerank.pairs.score import score_pairs
+from rerank.rankers.concept.config import ConceptConfig
+from rerank.rankers.concept.fit import ConceptTask
+from rerank.rankers.concept.graph import ConceptGraph
+from rerank.rankers.concept.losses import ConceptLoss
+from rerank.rankers.encoder.transformer import TextEncoder
+from rerank.records import Document, LabeledPair
+from rerank.stack.signals import LexicalSignal
 
-CLASSIFIER = "paper+objective=classifier"
-HOWS = ("tfidf", "untrained", CLASSIFIER, "paper")
 NAMES = ("accuracy", "F1", "AUC")
+BASELINES = ("tfidf", "start")
+MEASURED = ("dev", "test")
+
+Run = Mapping[str, Any]
+"""Scores of the dev and test pairs."""
 
 
-def run_one(data: concept.Data, how: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
-    """Return the scores of dev and test pairs. The work folder stores them."""
-    path = options.work / f"ecbplus-{how}-{seed}-{'-'.join(map(str, options.base.values()))}.json"
-    if path.exists():
-        return dict(json.loads(path.read_text("utf-8")))
-    args = argparse.Namespace(base=options.base, keep=1.0)
-    if how == "tfidf":
-        run: dict[str, Any] = dict(concept.tfidf(data))
-    elif how == "untrained":
-        run = dict(concept.untrained(data, {n: options.base[n] for n in ("layers", "passage_tokens")}))
-    else:
-        run = concept.trained(data, how, seed, args)
-    run = {name: np.asarray(run[name]).round(6).tolist() for name in ("dev", "test")} | {
-        name: run[name] for name in ("best", "steps", "share") if name in run
-    }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(run), "utf-8")
-    print(f"    {how}, seed {seed}: {measures(data, run)}", flush=True)
+@dataclass(frozen=True)
+class Data:
+    """Documents by id, and the pairs of ``train``, ``dev`` and ``test``."""
+
+    documents: dict[str, Document]
+    pairs: dict[str, list[LabeledPair]]
+
+    @classmethod
+    def read(cls, folder: Path) -> Data:
+        """Read a collection and its pairs."""
+        documents = {one.id: one for one in read_corpus(str(folder / "corpus.jsonl.gz"))}
+        parts = ("train", *MEASURED)
+        return cls(documents, {part: read_labeled_pairs(str(folder / f"pairs.{part}.tsv")) for part in parts})
+
+    def labels(self, part: str) -> NDArray[np.bool_]:
+        """Return (n,) bool: whether each pair is related."""
+        return np.array([pair.related for pair in self.pairs[part]])
+
+    def training(self, keep: float, seed: int) -> list[LabeledPair]:
+        """Return the unrelated training pairs, and the share ``keep`` of the related ones."""
+        rng = np.random.default_rng([seed, 7])
+        test = {pair.key for pair in self.pairs["test"]}
+        drawn = [pair for pair in self.pairs["train"] if not pair.related or rng.random() < keep]
+        return [pair for pair in drawn if pair.key not in test]
+
+    def measures(self, run: Run) -> list[float]:
+        """Return accuracy, F1 and AUC on test. The threshold is from dev."""
+        labels = self.labels("test")
+        threshold = best_threshold(run["dev"], self.labels("dev"))
+        scores = run["test"]
+        return [accuracy(scores, labels, threshold), f1(scores, labels, threshold), auc(scores, labels)]
+
+    def compare(self, first: Sequence[Run], second: Sequence[Run]) -> dict[str, float]:
+        """Return measure -> p, the larger p-value of both tests."""
+        sides = [
+            [(run["test"], best_threshold(run["dev"], self.labels("dev"))) for run in runs]
+            for runs in (first, second)
+        ]
+        p = paired_test(sides[0], sides[1], self.labels("test"), permutations=1000)
+        if len(first) == len(second) > 1:
+            tables = [np.array([self.measures(run) for run in runs]) for runs in (first, second)]
+            over_seeds = ttest_rel(*tables).pvalue
+            p = {name: max(p[name], np.nan_to_num(value)) for name, value in zip(NAMES, over_seeds)}
+        return p
+
+
+class Vectors:
+    """Vectors of the documents in dev and test pairs."""
+
+    def __init__(self, data: Data, encoder: TextEncoder) -> None:
+        ids = sorted({id for part in MEASURED for pair in data.pairs[part] for id in pair[:2]})
+        tokens = encoder.tokens([data.documents[id].content for id in ids])
+        self.data = data
+        self.vectors = encoder.encode([one[: encoder.room] for one in tokens])
+        self.row = {id: i for i, id in enumerate(ids)}
+
+    def sides(self, part: str) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return the vectors of the first and the second documents, (n, E) each."""
+        pairs = self.data.pairs[part]
+        first, second = (self.vectors[[self.row[pair[side]] for pair in pairs]] for side in (0, 1))
+        return first, second
+
+
+def baseline(data: Data, how: str, options: argparse.Namespace) -> Run:
+    """Return the scores of ``tfidf``, or of the encoder before the training."""
+    if how == "start":
+        base = {name: value for name, value in options.base.items() if name in ("layers", "passage_tokens")}
+        vectors = Vectors(data, ConceptConfig.of(**base).load())
+        sides = {part: vectors.sides(part) for part in MEASURED}
+        return {part: np.einsum("ij,ij->i", *of_part) for part, of_part in sides.items()}
+    engine = LocalEngine.create(options.work / "ecbplus-engine", "en")
+    engine.write(data.documents.values())
+    signal = LexicalSignal("tfidf")
+    return {part: score_pairs(engine, signal, [pair[:2] for pair in data.pairs[part]]) for part in MEASURED}
+
+
+class Variant(ConceptTask):
+    """A training without some contrasts: of components (``gc_nce``) or of texts (``moco``)."""
+
+    def __init__(self, left_out: set[str], *training: Any) -> None:
+        self.left_out = left_out
+        super().__init__(*training)
+
+    def make_loss(self) -> ConceptLoss:
+        """Return the loss with the other contrasts."""
+        contrasts = zip(("gc_nce", "moco"), super().make_loss().contrasts)
+        kept = [contrast for name, contrast in contrasts if name not in self.left_out]
+        return ConceptLoss(self.encoder.width, kept)
+
+
+def trained(data: Data, how: str, seed: int, options: argparse.Namespace) -> Run:
+    """Train in one way with one seed. Return the scores of dev and test pairs."""
+    objective, *changes = how.split("+")
+    settings = {**options.base, **dict(change.split("=") for change in changes)}
+    preset = "default"
+    if objective == "paper":
+        preset = "paper"
+        objective = settings.pop("objective", "graph-component")
+    hops = int(settings.pop("hops", 1))
+    ratio = float(settings.pop("ratio", 2.0))
+    left_out = {name for name in ("gc_nce", "moco") if settings.pop(name, "true") == "false"}
+    config = ConceptConfig.of(preset, objective=objective, seed=seed, **settings)
+    encoder = config.load()
+    graph = ConceptGraph.from_pairs(data.training(options.keep, seed), data.pairs["dev"])
+    if hops > 1:
+        graph = expand(graph, [*data.pairs["dev"], *data.pairs["test"]], hops, ratio, seed)
+    tokens = encoder.tokens([data.documents[id].content for id in graph.ids])
+    texts = [np.array(one[: encoder.room], dtype=np.int32) for one in tokens]
+    task = Variant(left_out, graph, texts, encoder, config, Say())
+    task.fit()
+    vectors = Vectors(data, encoder)
+    head = task.head()
+    return {part: head.relatedness(*vectors.sides(part)) for part in MEASURED}
+
+
+def stored_run(data: Data, how: str, seed: int, options: argparse.Namespace) -> Run:
+    """Return the scores of one way and seed. The work folder stores them."""
+    sizes = "-".join(f"{name}{value}" for name, value in options.base.items())
+    path = options.work / f"ecbplus-{how}-{seed}-{options.keep}-{sizes}.json"
+    if not path.exists():
+        run = baseline(data, how, options) if how in BASELINES else trained(data, how, seed, options)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({part: run[part].round(6).tolist() for part in MEASURED}), "utf-8")
+    run = json.loads(path.read_text("utf-8"))
+    print(f"    {how}, seed {seed}: {data.measures(run)}", flush=True)
     return run
 
 
-def measures(data: concept.Data, run: dict[str, Any]) -> list[float]:
-    """Return accuracy, F1 and AUC on test. The threshold is from dev."""
-    at, labels = best_threshold(run["dev"], data.labels("dev")), data.labels("test")
-    return [accuracy(run["test"], labels, at), f1(run["test"], labels, at), auc(run["test"], labels)]
-
-
-def compared(
-    data: concept.Data, first: list[dict[str, Any]], second: list[dict[str, Any]]
-) -> dict[str, float]:
-    """Return measure -> p, the larger p-value of both tests."""
-    sides = [
-        [(run["test"], best_threshold(run["dev"], data.labels("dev"))) for run in of]
-        for of in (first, second)
-    ]
-    p = paired_test(sides[0], sides[1], data.labels("test"), permutations=1000)
-    each = [np.array([measures(data, run) for run in of]).T.tolist() for of in (first, second)]
-    over = [seeds_test(a, b) for a, b in zip(*each)]
-    return {name: max(p[name], one or 0.0) for name, one in zip(NAMES, over)}
-
-
-def trained(options: argparse.Namespace) -> dict[str, Any]:
+def compared(options: argparse.Namespace) -> dict[str, Any]:
     """Train each way with each seed. Return measures and p-values."""
-    data = concept.Data.read(options.data / "ecbplus", None)
-    runs = {
-        how: [run_one(data, how, seed, options) for seed in range(options.seeds if "paper" in how else 1)]
-        for how in HOWS
-    }
-    against = {how: compared(data, of, runs[CLASSIFIER]) for how, of in runs.items() if how != CLASSIFIER}
-    settings = ", ".join(f"{name} {value}" for name, value in options.base.items())
-    names = {"untrained": "start", CLASSIFIER: "classifier", "paper": "graph-component"}
+    data = Data.read(options.data / "ecbplus")
+    runs = {}
+    for how in options.hows:
+        seeds = 1 if how in BASELINES else options.seeds
+        runs[how] = [stored_run(data, how, seed, options) for seed in range(seeds)]
+    names = {"paper+objective=classifier": "classifier", "paper": "graph-component"}
+    classifier = next((how for how in options.hows if how.endswith("classifier")), options.hows[0])
     values = {}
-    for how, of in runs.items():
-        table = np.array([measures(data, run) for run in of]).T.round(6).tolist()
-        values[names.get(how, how)] = dict(zip(NAMES, table))
+    tests = []
+    for how, of_seeds in runs.items():
+        name = names.get(how, how)
+        table = np.array([data.measures(run) for run in of_seeds]).T.round(6).tolist()
+        values[name] = dict(zip(NAMES, table))
+        if how != classifier:
+            p_values = data.compare(of_seeds, runs[classifier])
+            tests += [
+                [name, names.get(classifier, classifier), measure, p] for measure, p in p_values.items()
+            ]
+    preset = "`--preset paper`, " if "paper" in options.hows else ""
+    settings = ", ".join(f"{name} {value}" for name, value in options.base.items()) or "defaults"
+    kept = f", {options.keep:g} of the related pairs" if options.keep < 1 else ""
+    setting = f"{preset}{settings}{kept}"
     return {
         "collection": "ecbplus",
-        "setting": f"`--preset paper`, cut to {settings}",
+        "setting": setting,
         "seeds": options.seeds,
         "values": values,
-        "tests": [
-            [names.get(how, how), "classifier", name, p]
-            for how, of in against.items()
-            for name, p in of.items()
-        ],
+        "tests": tests,
     }
 
 
 def steps(options: argparse.Namespace) -> Iterator[Step]:
     """Yield the only step. The work folder stores each run separately."""
-    name = f"ecbplus-paper-{options.base['layers']}-{options.base['steps']}"
-    yield Step(name, "table 2", partial(trained, options))
+    words = [*options.hows, *(f"{name}{value}" for name, value in options.base.items()), f"{options.keep:g}"]
+    yield Step(f"ecbplus-{'-'.join(words)}", "table 2", partial(compared, options))
+
+
+def settings_of(text: str) -> dict[str, str]:
+    """Read ``name=value,name=value``."""
+    return dict(one.split("=") for one in text.split(",") if one)
 
 
 def main() -> None:
     """Run the missing runs."""
     parser = arguments(__doc__)
-    for name, default in (("layers", 2), ("passage-tokens", 32), ("steps", 64), ("every", 16)):
-        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument(
+        "--hows",
+        type=lambda text: text.split(","),
+        default=["tfidf", "start", "classifier", "graph-component"],
+        help="Default: %(default)s",
+    )
+    parser.add_argument("--base", type=settings_of, default={}, help="settings of every training")
+    parser.add_argument("--keep", type=float, default=1.0, help="Default: %(default)s")
     options = parser.parse_args()
-    options.base = {name: getattr(options, name) for name in ("layers", "passage_tokens", "steps", "every")}
+    torch.set_num_threads(1)
     carry_out("004", steps(options), options)
 
 

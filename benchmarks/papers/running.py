@@ -58,8 +58,11 @@ class Say(Progress):
         print(f"    {line}", flush=True)
 
 
-def arguments(doc: str | None) -> argparse.ArgumentParser:
-    """Return a parser with the options of all scripts."""
+def arguments(doc: str | None, collections: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """Return a parser with the options of all scripts.
+
+    collections: the default of ``--collections``; without it, the script has no such option.
+    """
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, metavar="DATA", help="folder with the collections")
     parser.add_argument(
@@ -68,6 +71,13 @@ def arguments(doc: str | None) -> argparse.ArgumentParser:
         default=Path("papers-work"),
         help="folder for workspaces and runs. Default: %(default)s",
     )
+    if collections:
+        parser.add_argument(
+            "--collections",
+            type=lambda text: text.split(","),
+            default=list(collections),
+            help="folders of DATA, separated by commas. Default: %(default)s",
+        )
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds. Default: %(default)s")
     parser.add_argument("--step", help="run only this step, for example to run steps in parallel")
     parser.add_argument("--list", action="store_true", help="list the steps and the time of each")

@@ -78,7 +78,7 @@ def test_results_of_other_defaults_need_a_reason(scripts: Any, monkeypatch: pyte
     assert f"queue {now['queue']} -> {now['queue'] + 1}" in line
 
 
-REMOVED = {"layers", "train-layers", "equal-anchors"}
+REMOVED = {"layers", "train-layers", "equal-anchors", "one-language", "filter"}
 """Options of earlier versions of the scripts, which are in the commits of their results."""
 
 
@@ -156,20 +156,6 @@ def test_a_test_decides_in_both_directions(scripts: Any) -> None:
     assert group.difference("sentence", "direct", "F1").p is None
 
 
-def test_words_are_translated_by_pairs_of_texts(scripts: Any) -> None:
-    """Model 1 separates a word from the words that always occur with it."""
-    pairs = [
-        ("red house", "casa rossa"),
-        ("house", "casa"),
-        ("red book", "libro rosso rossa"),
-        ("book", "libro"),
-    ]
-    translations = scripts("translations")
-    model = translations.model_one([(left.split(), right.split()) for left, right in pairs])
-    actual = translations.best_translations(model)
-    assert actual == {"book": "libro", "house": "casa", "red": "rossa"}
-
-
 def test_candidates_of_a_protocol_are_part_of_the_deepest_pool(scripts: Any) -> None:
     """By hand: r and s are relevant, and tf-idf does not find s. Documents b and c tie."""
     scores = {"a": 0.9, "r": 0.8, "b": 0.7, "c": 0.7, "d": 0.1, "s": 0.0}
@@ -215,20 +201,6 @@ def test_pooled_auc_matches_values_by_hand(scripts: Any) -> None:
     assert (actual["pairs"], actual["auc"], actual["input"]) == (4, 0.75, 1.0)
 
 
-def test_all_passages_of_a_document_are_scored_by_equation_6(scripts: Any) -> None:
-    """By hand: cosines 0.9, 0.5, 0.1 with weights exp(-0.05 k). Another document has one passage."""
-    cosines = np.array([0.9, 0.5, 0.1, 1.0])
-    vectors = np.stack([cosines, np.sqrt(1 - cosines**2)], axis=1).astype(np.float32)
-    owners, places, counts = np.array([0, 0, 0, 1]), np.array([0, 1, 2, 0]), np.array([3, 1, 0])
-    fragments = scripts("fragments").Fragments(vectors, owners, places, counts)
-    actual = fragments.scores(np.array([[1.0, 0.0]], np.float32))
-    expected = {"best 2": [0.704999, 1, 0], "best 5": [0.513328, 1, 0], "sum 5": [1.394596, 0.951229, 0]}
-    assert {name: scores[0].tolist() for name, scores in actual.items()} == {
-        name: pytest.approx(scores, abs=1e-5) for name, scores in expected.items()
-    }
-    assert (fragments.first() == [vectors[0], vectors[3], np.zeros(2)]).all()
-
-
 def test_direct_citations_are_triplets_of_articles_and_their_references(scripts: Any) -> None:
     """By hand: p cites a and q, q cites a, b, c, and r cites d."""
     cited = {"p": "aq", "q": "abc", "r": "d"}
@@ -253,17 +225,3 @@ def test_direct_citations_are_triplets_of_articles_and_their_references(scripts:
     assert len(names) == 5
     assert {positive for positive, _ in names} <= {"a", "q"}
     assert not {negative for _, negative in names} & {"p", "a", "q"}
-
-
-def test_language_model_training_masks_a_share_of_the_tokens(scripts: Any) -> None:
-    """Only chosen tokens change, and most of them become the mask."""
-    module = scripts("language_model")
-    vocabulary = module.Vocabulary(np.arange(200, 300, dtype=np.int32), 7)
-    tokens = np.arange(100, 140, dtype=np.int32)
-    seen = [module.masked(tokens, vocabulary, np.random.default_rng(seed)) for seed in range(100)]
-    for changed, original, where in seen:
-        assert len({*where.tolist()}) == 6
-        assert (np.delete(changed, where) == np.delete(original, where)).all()
-    values = np.concatenate([changed[where] for changed, _, where in seen])
-    assert np.mean(values == 7) == pytest.approx(0.8, abs=0.06)
-    assert np.mean(values >= 200) == pytest.approx(0.1, abs=0.05)
