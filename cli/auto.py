@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     "--model",
     metavar="NAME",
     group="Training",
-    help="Encoder of dense: folder or model. Default: MiniLM for English texts.",
+    help="Encoder of dense: folder or model. Default: the best one on this machine for the language.",
 )
 @measure_option("Training")
 @option(
