@@ -4,8 +4,8 @@
     python tools/reference.py            # write the pages
     python tools/reference.py --check    # exit code 1 if a page is outdated
 
-A generated part stands between ``<!-- generated: WHAT -->`` and ``<!-- end -->``. WHAT is ``commands``,
-``endpoints``, or ``python`` with the names of classes and functions of ``rerank``.
+A generated part stands between ``<!-- generated: WHAT -->`` and ``<!-- end -->``. WHAT is ``summary``,
+``commands``, ``endpoints``, or ``python`` with the names of classes and functions of ``rerank``.
 """
 
 from __future__ import annotations
@@ -41,9 +41,19 @@ def generated(what: str) -> str:
     kind, *names = what.split()
     if kind == "commands":
         return "\n".join(commands())
+    if kind == "summary":
+        return summary()
     if kind == "endpoints":
         return endpoints()
     return "\n".join(python_section(name) for name in names)
+
+
+def summary() -> str:
+    """Return the table of all commands, with links to their options."""
+    from rerank.cli.program import COMMANDS
+
+    rows = [f"| [`rerank {name}`](#rerank-{name}) | {help_text} |" for name, help_text in COMMANDS.items()]
+    return "\n".join(["| command | |", "| --- | --- |", *rows, ""])
 
 
 def commands() -> Iterator[str]:
