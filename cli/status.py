@@ -28,7 +28,7 @@ def command(folder: str, as_json: bool) -> None:
         output.print_json(report)
         return
     documents = count_of(report.documents, "document")
-    click.echo(f"{documents} ({report.lang or 'no one language'}) in {report.place}")
+    click.echo(f"{documents} ({report.lang or 'no one language'}) in {report.location}")
     for ranker in report.rankers:
         click.echo(_ranker_line(ranker))
     active_stacks = [state.stack for state in report.releases]

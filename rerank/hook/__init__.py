@@ -30,7 +30,11 @@ __all__ = [
 
 
 def hook(workspace: Workspace, route: str = "plugin", name: str | None = None, token: str = "") -> Hook:
-    """The hook of a workspace. route: one of ROUTES. name: of the pipeline. token: of the service.
+    """Return the hook of a workspace: it installs, checks and removes the search pipeline that reranks.
+
+    route: how the cluster calls the service, one of ``ROUTES``.
+    name:  name of the pipeline; None: ``rerank-INDEX``, with the suffix of the route.
+    token: token of the service, which hides its stack without it.
 
     Raises UsageError if the documents are not in OpenSearch.
     """

@@ -1,4 +1,8 @@
-"""The hook of a workspace: the steps that all routes have in common."""
+"""The hook of a workspace: the steps that all routes have in common.
+
+A route is a way in which a cluster calls the service. Installing, removing and checking a pipeline have the
+same steps for all routes, so a route only describes its requests.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +26,7 @@ from rerank.errors import EngineError, InputError, RerankError, UsageError
 from rerank.hook.options import HookOptions
 from rerank.hook.readiness import (
     PATIENCE,
+    ServiceState,
     check_service,
     field_problems,
     index_problems,
@@ -41,10 +46,13 @@ _NO_TOKEN = "shows its stack only with its token; give it in RERANK_SERVICE_TOKE
 
 
 class Hook(ABC):
-    """The pipeline of a workspace. Raises UsageError if the documents are not in OpenSearch.
+    """The search pipeline with which a cluster reranks the hits of its searches for a workspace.
 
-    name:  of the pipeline; None: from the index.
-    token: of the service, which otherwise hides its stack.
+    workspace: its documents must be in OpenSearch.
+    name:      name of the pipeline; None: ``rerank-INDEX``, with the suffix of the route.
+    token:     token of the service, which hides its stack without it.
+
+    Raises UsageError if the documents are not in OpenSearch, or for an invalid name.
     """
 
     route: ClassVar[str]
@@ -121,18 +129,24 @@ class Hook(ABC):
 
     @abstractmethod
     def outcome(self, answer: Mapping[str, Any], text: str) -> tuple[str, str | None]:
-        """The outcome of a search, and its reason."""
+        """Return what the hook did with a search, and the reason if it did not rerank.
+
+        answer: the answer of the cluster to :meth:`search` with this text.
+        """
 
     def nodes(self) -> dict[str, str | None]:
-        """Node -> plugin version or None."""
+        """Ask the cluster for its plugins; return node -> version of the plugin.
+
+        The version is None for a node that lacks one of ``plugins``.
+        """
         answer = self._ask("GET", "/_nodes/plugins") or {}
-        nodes: dict[str, str | None] = {}
+        plugin_versions: dict[str, str | None] = {}
         for node in answer.get("nodes", {}).values():
             versions = {plugin["name"]: plugin["version"] for plugin in node["plugins"]}
             has_plugins = versions.keys() >= set(self.plugins)
-            nodes[node["name"]] = versions[self.plugins[0]] if has_plugins else None
+            plugin_versions[node["name"]] = versions[self.plugins[0]] if has_plugins else None
             self._servers[node["name"]] = node["version"]
-        return nodes
+        return plugin_versions
 
     def _missing_plugins(self, nodes: Mapping[str, str | None]) -> list[str]:
         """Return the problem that nodes lack plugins, or no problem."""
@@ -146,42 +160,57 @@ class Hook(ABC):
         return [f"plugin missing on {', '.join(without_plugins)} ({share}): {plugins}; {remedy}"]
 
     def pipeline(self, name: str | None = None) -> dict[str, Any] | None:
-        """Return a stored pipeline, or None. name: the name of another pipeline; None: of this one."""
+        """Return the definition of a pipeline in the cluster, or None if it does not exist.
+
+        name: the name of another pipeline; None: of this one.
+        """
         name = name or self.name
         return (self._ask("GET", f"/_search/pipeline/{name}") or {}).get(name)
 
     def config(self) -> dict[str, Any]:
-        """The pipeline's settings. Raises EngineError if it does not exist, or rerank did not make it."""
+        """Return the settings with which the pipeline was installed.
+
+        Raises EngineError if the pipeline does not exist, or if rerank did not make it.
+        """
         config = self._config(self._own_pipeline() or {})
         if config is None:
             command = f"`rerank hook install --route {self.route}`"
             raise EngineError(f"there is no pipeline {self.name!r}; {command} makes it")
         return config
 
-    def default_of(self) -> dict[str, str]:
-        """Index -> default pipeline."""
+    def default_pipelines(self) -> dict[str, str]:
+        """Return index -> name of its default pipeline, for all indices of the cluster that have one."""
         path = f"/_all/_settings/{DEFAULT_PIPELINE}?flat_settings=true&expand_wildcards=all"
         answer = self._ask("GET", path) or {}
-        default_of: dict[str, str] = {}
+        pipelines: dict[str, str] = {}
         for index in sorted(answer):
             pipeline = answer[index]["settings"].get(DEFAULT_PIPELINE)
             if pipeline:
-                default_of[index] = pipeline
-        return default_of
+                pipelines[index] = pipeline
+        return pipelines
+
+    def _default_of(self) -> list[str]:
+        """Return the indices whose default pipeline is this one."""
+        return [index for index, pipeline in self.default_pipelines().items() if pipeline == self.name]
 
     def status(self) -> Status:
-        """Check all requirements."""
+        """Check the nodes, the pipeline, the service and the index; return the state and all problems.
+
+        Raises EngineError if the cluster does not answer.
+        """
         pipeline = self.pipeline()
         nodes = self.nodes()
-        default_of = tuple(index for index, name in self.default_of().items() if name == self.name)
+        default_of = tuple(self._default_of())
         indices = tuple(sorted(self.engine.index.indices()))
         config = None if pipeline is None else self._config(pipeline)
         counters = {url: self._counters(url) for url in self.settings.url}
+
         problems = self._missing_plugins(nodes)
         for url, counts in counters.items():
             if counts is None:
                 problems.append(f"the node {url} does not answer; start it")
-        service: dict[str, Any] | None = None
+
+        service: ServiceState | None = None
         stack: Stack | None = None
         if pipeline is None:
             problems.append(f"the pipeline {self.name!r} does not exist; install it")
@@ -190,10 +219,11 @@ class Hook(ABC):
         else:
             problems += self._pipeline_problems(pipeline, config)
             depth = int(config.get("depth", 100))
-            service, service_problems = self._check(config["url"], config.get("stack"), depth)
+            service, service_problems = self._check_service(config["url"], config.get("stack"), depth)
             problems += service_problems
             stack = self._readable_stack(config.get("stack"), service)
             problems += field_problems(self.engine, config.get("stack") or (service or {}).get("stack"))
+
         problems += index_problems(self.workspace, self.engine, indices, default_of)
         problems += self._template_problems()
         if pipeline is None and default_of:
@@ -229,23 +259,25 @@ class Hook(ABC):
     def _template_problems(self) -> list[str]:
         """Return the problems of stored search templates that name a pipeline, without an effect."""
         path = "/_cluster/state/metadata?filter_path=metadata.stored_scripts"
+        problems: list[str] = []
         with suppress(EngineError):  # the user may lack this right
             state = self._ask("GET", path) or {}
             scripts = state.get("metadata", {}).get("stored_scripts", {})
-            ignored = [
-                name for name, script in scripts.items() if "search_pipeline" in script.get("source", "")
-            ]
-            return [
-                f"OpenSearch ignores the search_pipeline in the stored template {name!r}; name the pipeline"
-                " in the URL of its searches, or as the default of the index"
-                for name in sorted(ignored)
-            ]
-        return []
+            for name in sorted(scripts):
+                if "search_pipeline" in scripts[name].get("source", ""):
+                    problems.append(
+                        f"OpenSearch ignores the search_pipeline in the stored template {name!r}; name the"
+                        " pipeline in the URL of its searches, or as the default of the index"
+                    )
+        return problems
 
     def _counters(self, url: str) -> dict[str, Any] | None:
-        settings = msgspec.structs.replace(
-            self.settings, url=(url,), timeout=min(self.settings.timeout, PATIENCE)
-        )
+        """Return the counters of the plugin on one node; empty without the plugin.
+
+        None means that the node does not answer.
+        """
+        timeout = min(self.settings.timeout, PATIENCE)
+        settings = msgspec.structs.replace(self.settings, url=(url,), timeout=timeout)
         with translate_client_errors(settings, "looking for the node"), closing(connect(settings)) as client:
             try:
                 answer: dict[str, Any] = client.transport.perform_request("GET", STATISTICS)
@@ -255,7 +287,9 @@ class Hook(ABC):
                 return {}
         return answer
 
-    def _check(self, url: str, stack: str | None, depth: int) -> tuple[dict[str, Any] | None, list[str]]:
+    def _check_service(
+        self, url: str, stack: str | None, depth: int
+    ) -> tuple[ServiceState | None, list[str]]:
         return check_service(url, self._token, self.workspace.versions(), stack, depth)
 
     def _preflight(self, options: HookOptions, default: bool) -> tuple[list[str], Stack | None]:
@@ -272,41 +306,52 @@ class Hook(ABC):
         missing_plugins = self._missing_plugins(self.nodes())
         if missing_plugins:
             raise EngineError("; ".join(missing_plugins))
-        service, problems = self._check(options.url, options.stack, options.depth)
-        if default and service is not None and problems:
-            raise EngineError(f"{'; '.join(problems)}: searches would fail; nothing was changed")
-        if service is not None and "rankers" not in service:
-            problems.insert(0, f"the service at {options.url} was not checked: it {_NO_TOKEN}")
+
+        service, problems = self._check_service(options.url, options.stack, options.depth)
+        if service is not None:
+            if default and problems:
+                raise EngineError(f"{'; '.join(problems)}: searches would fail; nothing was changed")
+            if "rankers" not in service:
+                problems.insert(0, f"the service at {options.url} was not checked: it {_NO_TOKEN}")
+
         stack = self._readable_stack(options.stack, service)
         if options.min_score is not None and stack is not None:
             check_min_score(options.min_score, stack.relevance)
         return problems, stack
 
     def _with_retrieval(self, options: HookOptions, stack: Stack | None) -> tuple[HookOptions, list[str]]:
-        """Return the options with a decision about retrieval, and notes.
+        """Return the options with a decision about retrieval, and notes for the user.
+
+        By default, searches get the documents that the rankers of the stack retrieve. With
+        ``retrieve=False`` the user has decided against it and gets no note.
+
+        stack: None if it cannot be read here. Then the decision of the user is not checked.
 
         Raises UsageError if the stack or one of its rankers cannot retrieve.
         """
-        names = [] if stack is None else retrieving_rankers(stack)
-        if options.retrieve and stack is not None and not names:
-            raise UsageError(
-                f"--retrieve: the stack {stack.name} has no ranker that retrieves; tune it with `--retrieve"
-                f" {stack.first_stage},NAME:100`"
-            )
-        retrieve = options.retrieve
-        if retrieve is None and names and self.adds_documents:
-            retrieve = True
-        if not retrieve:
-            hint = "install with --retrieve" if self.adds_documents else "use the route plugin"
-            note = f"the stack retrieves with {join_names(names)}; {hint} to add its documents"
-            return options, [note] if names else []
-        words = tuple(self.engine.condition_words)
-        config = {"words": words, "retrieve": True}
-        problems = [] if stack is None else retrieval_problems(self.engine, stack, config)
+        if options.retrieve is False:
+            return options, []
+        with_words = replace(options, words=tuple(self.engine.condition_words))
+        if stack is None:
+            return with_words if options.retrieve else options, []
+        names = retrieving_rankers(stack)
+        if not names:
+            if options.retrieve:
+                raise UsageError(
+                    f"--retrieve: the stack {stack.name} has no ranker that retrieves; tune it with"
+                    f" `--retrieve {stack.first_stage},NAME:100`"
+                )
+            return options, []
+        rankers = join_names(names)
+        if not self.adds_documents:
+            return options, [f"the stack retrieves with {rankers}; use the route plugin to add its documents"]
+
+        config = {"words": with_words.words, "retrieve": True}
+        problems = retrieval_problems(self.engine, stack, config)
         if problems:
             raise UsageError("; ".join(problems))
-        note = f"searches get documents that {join_names(names)} retrieves; --no-retrieve leaves them out"
-        return replace(options, retrieve=True, words=words), [note] if names else []
+        note = f"searches get documents that {rankers} retrieves; --no-retrieve leaves them out"
+        return replace(with_words, retrieve=True), [note]
 
     def install(self, options: HookOptions, *, default: bool = False, dry_run: bool = False) -> InstallReport:
         """Make the pipeline, and delete what an earlier one leaves. default: use it for every search.
@@ -335,13 +380,17 @@ class Hook(ABC):
         return pipeline
 
     def _defaults(self, options: HookOptions) -> list[Request]:
+        """Return the requests that make the pipeline the default of the workspace's indices.
+
+        Raises EngineError if there is no index, or if one has another default pipeline.
+        """
         requests = []
-        defaults = self.default_of()
+        default_pipelines = self.default_pipelines()
         indices = sorted(self.engine.index.indices())
         if not indices:
             raise EngineError(f"{self.settings.where} has no index {self.settings.index!r}")
         for index in indices:
-            current = defaults.get(index)
+            current = default_pipelines.get(index)
             if current not in (None, NO_PIPELINE, self.name, options.add_to):
                 raise EngineError(
                     f"index {index!r} already has the default pipeline {current!r}; remove it, or leave out"
@@ -352,7 +401,9 @@ class Hook(ABC):
         return requests
 
     def remove(self, *, dry_run: bool = False) -> InstallReport:
-        """Remove the default setting and the pipeline.
+        """Remove the default setting and the pipeline; return the requests.
+
+        dry_run: only return the requests, and send none.
 
         Raises EngineError if rerank did not make the pipeline or another index uses it.
         """
@@ -363,32 +414,39 @@ class Hook(ABC):
 
     def _removal(self) -> list[Request]:
         pipeline = self._own_pipeline()
-        users = [index for index, default in self.default_of().items() if default == self.name]
-        own = self.engine.index.indices()
-        foreign = [index for index in users if index not in own]
+        default_of = self._default_of()
+        foreign = sorted(set(default_of) - self.engine.index.indices().keys())
         if foreign:
             raise EngineError(
                 f"pipeline {self.name!r} is the default of {', '.join(foreign)}; change {DEFAULT_PIPELINE}"
             )
-        requests = [Request("PUT", f"/{index}/_settings", {DEFAULT_PIPELINE: None}) for index in users]
-        return requests if pipeline is None else [*requests, Request("DELETE", self._path)]
+
+        requests: list[Request] = []
+        for index in default_of:
+            requests.append(Request("PUT", f"/{index}/_settings", {DEFAULT_PIPELINE: None}))
+        if pipeline is not None:
+            requests.append(Request("DELETE", self._path))
+        return requests
 
     def search(self, body: Mapping[str, Any], size: int, text: str | None = None) -> dict[str, Any]:
-        """Search for ids and scores like any client.
+        """Search for ids and scores as a client of the cluster does; return the answer.
 
-        text: words for which the hook reranks; None: no reranking.
+        body: the search. size: number of hits.
+        text: words for which the hook reranks; None: without reranking, but with the scores of named clauses.
+
+        Raises EngineError if the search fails.
         """
         request = self.engine.templates.ids_only(body, size)
         del request["track_total_hits"]  # stock processors do not rerank a search without a total
         params = {"search_type": self.settings.search_type, "preference": "rerank-hook"}
         if is_hybrid(body):
             params["search_type"] = "query_then_fetch"
-        if text is None:
-            params |= WITH_SCORES
         plain_options = self._plain_options()
         if plain_options:
             request |= {"_source": True, **plain_options}  # response processors may read fields
-        if text is not None:
+        if text is None:
+            params |= WITH_SCORES
+        else:
             request |= {"search_pipeline": self.name, **self._search_options(text)}
         with translate_client_errors(self.settings, "searching"):
             answer: dict[str, Any] = self._client.search(
@@ -401,7 +459,7 @@ class Hook(ABC):
             raise UsageError(f"--stack {text}: a pipeline takes signals; `rerank serve --stack` takes a file")
         return self.workspace.stack(text)
 
-    def _readable_stack(self, text: str | None, service: Mapping[str, Any] | None) -> Stack | None:
+    def _readable_stack(self, text: str | None, service: ServiceState | None) -> Stack | None:
         """Return the stack that a text names, or else the stack of the service, if it can be read.
 
         service: its answer to ``/readyz``.
@@ -414,10 +472,16 @@ class Hook(ABC):
         return None
 
     def stack_of(self, config: Mapping[str, Any]) -> Stack:
-        """The stack that scores. Raises RerankError."""
+        """Return the stack that scores the hits of a pipeline: the one in its settings, or the service's.
+
+        config: the settings of the pipeline, see :meth:`config`.
+
+        Raises UsageError or InputError for a stack that cannot be used, and EngineError if the service does
+        not answer or hides its stack.
+        """
         if config.get("stack") is not None:
             return self._stack(str(config["stack"]))
-        service, problems = self._check(config["url"], None, 1)
+        service, problems = self._check_service(config["url"], None, 1)
         stack = self._readable_stack(None, service)
         if stack is None:
             reason = problems[0] if service is None else f"the service {_NO_TOKEN}"
@@ -441,7 +505,10 @@ class Hook(ABC):
 
 
 def min_score_problems(min_score: float, stack: Stack) -> list[str]:
-    """Return why the pipeline cannot remove the hits of a stack with a small probability."""
+    """Return why a pipeline cannot remove hits with a small probability of relevance.
+
+    min_score: smallest probability, from 0 to 1. stack: its calibration gives the probabilities.
+    """
     try:
         check_min_score(min_score, stack.relevance)
     except UsageError as error:

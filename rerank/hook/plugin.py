@@ -33,7 +33,9 @@ ALLOWED = "plugins.rerank_stack.allowed_urls"
 
 
 def body(options: HookOptions) -> dict[str, Any]:
-    """Return the pipeline for these options.
+    """Return the search pipeline of rerank's processor, as OpenSearch stores it.
+
+    options: its settings. A setting that has no value is left out, so that the plugin uses its default.
 
     >>> body(HookOptions("http://127.0.0.1:8765", depth=50))["response_processors"]
     [{'rerank_stack': {}}]
@@ -66,14 +68,13 @@ def merged(own: Mapping[str, Any], existing: Mapping[str, Any]) -> dict[str, Any
     {'request_processors': [{'filter_query': {}}, {'rerank_stack': {}}]}
     """
     processors_by_phase = other_processors(existing)
-    result: dict[str, Any] = {}
-    for phase, processors in processors_by_phase.items():
-        if processors and phase not in own:
-            result[phase] = processors
+    result: dict[str, Any] = {phase: others for phase, others in processors_by_phase.items() if others}
     for phase, own_processors in own.items():
-        processors = processors_by_phase.get(phase, [])
-        is_before_search = phase == "request_processors"
-        result[phase] = [*processors, *own_processors] if is_before_search else [*own_processors, *processors]
+        others = processors_by_phase.get(phase, [])
+        if phase == "request_processors":
+            result[phase] = [*others, *own_processors]
+        else:
+            result[phase] = [*own_processors, *others]
     return result
 
 
@@ -95,21 +96,24 @@ class PluginHook(Hook):
         url_problems = self._url_problems(options.url)
         if url_problems:
             raise EngineError("; ".join(url_problems))
-        existing = pipeline if options.add_to is None else self.pipeline(options.add_to)
-        if options.add_to is not None and existing is None:
-            raise UsageError(
-                f"--add-to {options.add_to}: this search pipeline does not exist; correct the name"
-            )
+        existing = pipeline
+        if options.add_to is not None:
+            existing = self.pipeline(options.add_to)
+            if existing is None:
+                raise UsageError(
+                    f"--add-to {options.add_to}: this search pipeline does not exist; correct the name"
+                )
         new = self._pipeline_body(options, existing or {})
         return [Request("PUT", self._path, new)] if differs(pipeline, new) else []
 
     def _url_problems(self, url: str) -> list[str]:
         """Return why nodes would not call the service."""
-        answer = self._ask("GET", "/_nodes/settings?flat_settings=true")
+        answer = self._ask("GET", "/_nodes/settings?flat_settings=true") or {}
         problems = []
-        for node in (answer or {}).get("nodes", {}).values():
-            setting = node.get("settings", {}).get(ALLOWED, [])
-            allowed = setting.split(",") if isinstance(setting, str) else setting
+        for node in answer.get("nodes", {}).values():
+            allowed = node.get("settings", {}).get(ALLOWED, [])
+            if isinstance(allowed, str):
+                allowed = allowed.split(",")
             if not is_allowed(url, allowed):
                 problems.append(
                     f"node {node['name']} may not call {url}: write {ALLOWED}:"
@@ -120,9 +124,12 @@ class PluginHook(Hook):
     def _config(self, pipeline: Mapping[str, Any]) -> dict[str, Any] | None:
         request_settings = _processor_settings(pipeline, "request_processors")
         response_settings = _processor_settings(pipeline, "response_processors")
-        if len(request_settings) != 1 or len(response_settings) > 1 or "url" not in request_settings[0]:
+        if len(request_settings) != 1 or len(response_settings) > 1:
             return None
         config = dict(request_settings[0])
+        if "url" not in config:
+            return None
+
         if "timeout" in config:
             config["timeout"] = float(config["timeout"]) / 1000
         if "min_score" in config:
@@ -149,7 +156,7 @@ class PluginHook(Hook):
         return {"search_pipeline": self.name, "ext": {PROCESSOR: {"off": True}}}
 
     def outcome(self, answer: Mapping[str, Any], text: str) -> tuple[str, str | None]:
-        """The outcome of a search, and its reason."""
+        """Return the outcome that the plugin reports, and the reason if it did not rerank."""
         explanation = answer.get("ext", {}).get(PROCESSOR, {})
         return str(explanation.get("outcome", "unknown")), explanation.get("reason")
 
@@ -161,7 +168,9 @@ def _processor_settings(pipeline: Mapping[str, Any], phase: str) -> list[Mapping
 
 
 def is_allowed(url: str, allowed: Sequence[str]) -> bool:
-    """Whether a URL is allowed; ``*`` is any port.
+    """Return whether nodes may call a URL.
+
+    allowed: the URLs of the setting ``ALLOWED`` of a node. ``*`` at the end stands for any port.
 
     >>> is_allowed("http://a:8765", ["http://a:*/"]), is_allowed("http://ab:8765", ["http://a:*"])
     (True, False)

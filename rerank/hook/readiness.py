@@ -20,6 +20,9 @@ from rerank.workspace import Workspace
 _JSON_BYTES = 2**20
 """Upper limit of the JSON of a call."""
 
+ServiceState = dict[str, Any]
+"""The answer of a service to ``/readyz``. Without a valid token, it has no ``rankers``."""
+
 _HIT_BYTES = 600
 """Bytes of a candidate in a call: its numbers, its id and its categories."""
 
@@ -29,13 +32,15 @@ PATIENCE = 5.0
 
 def check_service(
     url: str, token: str, versions: Mapping[str, str], stack: str | None, depth: int
-) -> tuple[dict[str, Any] | None, list[str]]:
-    """Return the answer of a service to ``/readyz``, or None, and its problems.
+) -> tuple[ServiceState | None, list[str]]:
+    """Ask a service for its state. Return its answer to ``/readyz``, or None, and its problems.
 
+    url:   address of the service.
+    token: token of the service; empty: none is sent.
     versions, stack, depth: see :func:`service_problems`.
     """
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
         with urllib3.PoolManager(retries=False, timeout=PATIENCE) as pool:
             answer = pool.request("GET", f"{url}/readyz", headers=headers)
         service = parse_json(answer.data) if answer.status == 200 else {}
@@ -48,12 +53,14 @@ def check_service(
 
 
 def service_problems(
-    service: Mapping[str, Any], versions: Mapping[str, str], stack: str | None, depth: int
+    service: ServiceState, versions: Mapping[str, str], stack: str | None, depth: int
 ) -> list[str]:
-    """Return why a service does not fit a workspace and a pipeline.
+    """Return why a service does not fit a workspace and a pipeline. Each problem follows "the service".
 
-    service:  its answer to ``/readyz``; without rankers, the token is missing.
+    service:  its answer to ``/readyz``. Without rankers nothing is checked, because the token is missing.
     versions: ranker -> version in the workspace.
+    stack:    the stack of the pipeline; None: the stack of the service.
+    depth:    number of candidates that the pipeline sends.
 
     >>> service = {"rankers": {"text": "v1"}, "tuned": [], "max_candidates": 50}
     >>> service_problems(service, {"text": "v2"}, None, 50)
@@ -61,22 +68,13 @@ def service_problems(
     """
     if "rankers" not in service:
         return []
-    served = service["rankers"]
     problems = []
+    served = service["rankers"]
     outdated = sorted(name for name in versions if served.get(name) != versions[name])
     if outdated:
         problems.append(f"has other versions of {', '.join(outdated)}")
     if stack is not None:
-        try:
-            names, weights = parse_stack(stack)
-        except (UsageError, InputError) as error:
-            return [*problems, f"cannot use the stack {stack!r}: {error}"]
-        absent = [name for name in ranker_names(names) if name not in served]
-        tuned = [set(signals.split(",")) for signals in service.get("tuned") or ()]
-        if absent:
-            problems.append(f"has no signal {', '.join(absent)} of the stack {stack!r}")
-        elif weights is None and len(names) > 1 and set(names) not in tuned:
-            problems.append(f"has no tuned stack {stack!r}; tune it in the workspace of the service")
+        problems += _stack_problems(service, stack)
     limit = service.get("max_candidates")
     if isinstance(limit, int) and depth > limit:
         problems.append(
@@ -87,17 +85,38 @@ def service_problems(
     return problems
 
 
-def _size_problems(service: Mapping[str, Any], stack: str | None, depth: int) -> list[str]:
+def _stack_problems(service: ServiceState, stack: str) -> list[str]:
+    """Return why a service cannot score by the stack of a pipeline, or no problem."""
+    try:
+        names, weights = parse_stack(stack)
+    except (UsageError, InputError) as error:
+        return [f"cannot use the stack {stack!r}: {error}"]
+    absent = [name for name in ranker_names(names) if name not in service["rankers"]]
+    if absent:
+        return [f"has no signal {', '.join(absent)} of the stack {stack!r}"]
+    needs_tuning = weights is None and len(names) > 1
+    tuned = [set(signals.split(",")) for signals in service.get("tuned") or ()]
+    if needs_tuning and set(names) not in tuned:
+        return [f"has no tuned stack {stack!r}; tune it in the workspace of the service"]
+    return []
+
+
+def _size_problems(service: ServiceState, stack: str | None, depth: int) -> list[str]:
     """Return the problem that the features of all candidates may not fit into a call, or no problem."""
     limit = service.get("max_body")
-    stored = service.get("stored_bytes", {})
+    if not isinstance(limit, int):
+        return []
     try:
         names, _ = parse_stack(stack or str(service.get("stack")))
     except (UsageError, InputError):
         return []  # reported elsewhere
-    hit_bytes = _HIT_BYTES + sum(4 + stored[name] for name in names if name in stored)
+
+    hit_bytes = _HIT_BYTES
+    for name, feature_bytes in service.get("stored_bytes", {}).items():
+        if name in names:
+            hit_bytes += 4 + feature_bytes
     size = _JSON_BYTES + depth * hit_bytes
-    if not isinstance(limit, int) or size <= limit:
+    if size <= limit:
         return []
     fitting = max((limit - _JSON_BYTES) // hit_bytes, 1)
     return [
@@ -107,14 +126,19 @@ def _size_problems(service: Mapping[str, Any], stack: str | None, depth: int) ->
 
 
 def field_problems(engine: Engine, stack: str | None) -> list[str]:
-    """Return the problems with the number fields of a stack."""
+    """Return why the number fields of a stack cannot be used, or no problem.
+
+    stack: its signals, as in ``bm25,text,field:year``; None: the stack of the service, which is not checked.
+    """
     try:
-        signals = [FieldSignal(name) for name in parse_stack(stack or "")[0] if is_field(name)]
+        names, _ = parse_stack(stack or "")
     except (UsageError, InputError):
         return []  # reported elsewhere
+    signals = [FieldSignal(name) for name in names if is_field(name)]
+    if not signals:
+        return []
     try:
-        if signals:
-            engine.field_values([], [signal.field for signal in signals])
+        engine.field_values([], [signal.field for signal in signals])
         for signal in signals:
             signal.check(engine)
     except UsageError as error:
@@ -123,20 +147,25 @@ def field_problems(engine: Engine, stack: str | None) -> list[str]:
 
 
 def retrieving_rankers(stack: Stack) -> list[str]:
-    """Return the rankers that retrieve candidates of a stack."""
+    """Return the rankers of a stack that retrieve candidates; the first stage is not one of them."""
     return list(ranker_names(retriever_depths(stack.retrieve)))
 
 
 def retrieval_problems(engine: OpenSearchEngine, stack: Stack, config: Mapping[str, Any]) -> list[str]:
-    """Return why a pipeline does not add the documents that a stack was tuned with. config: its settings."""
+    """Return why a pipeline does not add the documents that a stack was tuned with.
+
+    config: the settings of the pipeline. If ``retrieve`` is false, the user has decided against these
+        documents, and no problem is reported. If it is missing, the user has not decided.
+    """
     names = retrieving_rankers(stack)
     retrieves = config.get("retrieve")
-    if not retrieves:
-        if not names or retrieves is not None:  # the user has decided
-            return []
+    if retrieves is None and names:
         return [f"the stack retrieves with {join_names(names)}; install with --retrieve to add its documents"]
+    if not retrieves:
+        return []
     if not names:
         return [f"the pipeline adds documents, but the stack {stack.name} has no ranker that retrieves"]
+
     problems = []
     for name in names:
         version = stack.versions.get(name, "")
@@ -161,26 +190,35 @@ def retrieval_problems(engine: OpenSearchEngine, stack: Stack, config: Mapping[s
 def index_problems(
     workspace: Workspace, engine: OpenSearchEngine, indices: Sequence[str], default_of: Sequence[str]
 ) -> list[str]:
-    """Return the problems of a workspace's indices. default_of: indices that use the hook by default."""
+    """Return the problems of a workspace's indices.
+
+    indices:    names of the indices.
+    default_of: names of the indices that use the hook by default.
+    """
     if not indices:
         return [f"{engine.settings.where} has no index {engine.settings.index!r}"]
     problems = []
-    without = [index for index in indices if index not in default_of]
-    if default_of and without:
+    without_default = [index for index in indices if index not in default_of]
+    if default_of and without_default:
         problems.append(
-            f"searches of {', '.join(without)} do not use the pipeline; install it as the default again"
+            f"searches of {', '.join(without_default)} do not use the pipeline; install it as the default"
+            " again"
         )
     try:
         engine.index.check()
-        count_missing = engine.missing_features
-        reason = "without features of {}"
-        if engine.attached_features is not None:  # moved documents with the same text make searches slower
-            count_missing = engine.attached_features.changed
-            reason = "new, moved, or written since {} was encoded"
         for name, version in workspace.versions().items():
-            missing = count_missing(name, version)
-            if missing:
-                problems.append(f"{count_of(missing, 'document')} {reason.format(name)}; encode them")
+            problems += _missing_features(engine, name, version)
     except (EngineError, UsageError, WorkspaceError) as error:
         problems.append(str(error))
     return problems
+
+
+def _missing_features(engine: OpenSearchEngine, name: str, version: str) -> list[str]:
+    """Return the problem that documents lack a feature of a ranker, or no problem."""
+    if engine.attached_features is None:
+        count = engine.missing_features(name, version)
+        reason = f"without features of {name}"
+    else:  # moved documents with the same text have features, but make searches slower
+        count = engine.attached_features.changed(name, version)
+        reason = f"new, moved, or written since {name} was encoded"
+    return [f"{count_of(count, 'document')} {reason}; encode them"] if count else []

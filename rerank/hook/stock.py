@@ -44,7 +44,9 @@ _RAISE = (
 
 
 def settings(options: HookOptions) -> dict[str, Any]:
-    """The settings of a pipeline. ML Commons counts the time limit in whole seconds.
+    """Return the settings that the description of a pipeline stores, as JSON values.
+
+    The time limit is in whole seconds, as ML Commons counts it.
 
     Raises UsageError for options of the route plugin.
     """
@@ -61,7 +63,9 @@ def settings(options: HookOptions) -> dict[str, Any]:
 
 
 def connector(name: str, options: HookOptions) -> dict[str, Any]:
-    """The connector for ML Commons.
+    """Return the connector with which ML Commons calls the service.
+
+    name: name of the connector, which all resources of one pipeline share.
 
     >>> made = connector("hook", HookOptions("http://localhost:8765", stack="bm25,text"))
     >>> made["actions"][0]["request_body"]
@@ -95,7 +99,10 @@ def connector(name: str, options: HookOptions) -> dict[str, Any]:
 
 
 def body(options: HookOptions, model: str) -> dict[str, Any]:
-    """The pipeline. ``oversample`` by 1 stores the size for ``truncate_hits``."""
+    """Return the search pipeline that reranks by a deployed model of ML Commons.
+
+    model: id of the model. ``oversample`` by 1 stores the size of a search for ``truncate_hits``.
+    """
     script = {"lang": "painless", "source": _RAISE, "params": {"depth": options.depth}}
     rerank = {
         "ml_opensearch": {"model_id": model},
@@ -200,23 +207,30 @@ class StockHook(Hook):
             raise EngineError(f"{self.settings.where}: the model is {state}; see the logs of the nodes")
 
     def _deletions(self, *kinds: str) -> list[Request]:
-        """Delete all resources of this hook, also of interrupted installations."""
+        """Return the requests that delete all resources of this hook, also of interrupted installations."""
         if self._missing_plugins(self.nodes()):
             return []
-        ids: dict[str, list[str]] = {"connectors": []}
-        for kind in ("connectors", "models", "model_groups"):
-            answer = self._ask("POST", f"{_ML}/{kind}/_search", {"query": {"match_all": {}}, "size": 1000})
-            hits = (answer or {}).get("hits", {}).get("hits", ())
-            ids[kind] = sorted(hit["_id"] for hit in hits if self._is_own(hit["_source"], ids["connectors"]))
+        connectors = self._ids_of_own("connectors")
         requests: list[Request] = []
         for kind in kinds:
-            requests += [Request("DELETE", f"{_ML}/{kind}/{id}") for id in ids[kind]]
+            for id in self._ids_of_own(kind, connectors):
+                requests.append(Request("DELETE", f"{_ML}/{kind}/{id}"))
         return requests
 
-    def _is_own(self, resource: Mapping[str, Any], connectors: Sequence[str]) -> bool:
-        """Whether this hook made a resource of ML Commons. connectors: the ids of its connectors."""
-        has_own_name = (resource.get("description"), resource.get("name")) == (MADE, self.name)
-        return has_own_name or resource.get("connector_id") in connectors
+    def _ids_of_own(self, kind: str, connectors: Sequence[str] = ()) -> list[str]:
+        """Return the ids of the resources of one kind that this hook made, ascending.
+
+        connectors: ids of its connectors. A model that uses one of them is also a resource of this hook.
+        """
+        body = {"query": {"match_all": {}}, "size": 1000}
+        answer = self._ask("POST", f"{_ML}/{kind}/_search", body) or {}
+        ids: list[str] = []
+        for hit in answer.get("hits", {}).get("hits", ()):
+            resource = hit["_source"]
+            has_own_name = (resource.get("description"), resource.get("name")) == (MADE, self.name)
+            if has_own_name or resource.get("connector_id") in connectors:
+                ids.append(hit["_id"])
+        return sorted(ids)
 
     def _config(self, pipeline: Mapping[str, Any]) -> dict[str, Any] | None:
         maker, _, settings_json = str(pipeline.get("description")).partition(": ")
@@ -236,7 +250,7 @@ class StockHook(Hook):
         if config["state"] != "DEPLOYED":
             return [f"the model of pipeline {self.name!r} is {config['state'].lower()}; install it again"]
         problems = super()._pipeline_problems(pipeline, config) + self._call_problems()
-        if self.name in self.default_of().values():
+        if self.name in self.default_pipelines().values():
             problems.append(
                 f"pipeline {self.name!r} is a default pipeline: searches without words for reranking keep"
                 " their order, and are slower"
@@ -268,11 +282,15 @@ class StockHook(Hook):
         }
 
     def outcome(self, answer: Mapping[str, Any], text: str) -> tuple[str, str | None]:
-        """The outcome of a search, and its reason."""
-        hits = [hit["_id"] for hit in answer["hits"]["hits"]]
-        model = _model(self.pipeline() or {}) if hits else ""
-        reason = self._predict(model, text, hits) if hits else "there are no hits"
-        return ("failed" if hits else "passed", reason) if reason is not None else ("reranked", None)
+        """Return whether the hits of a search were reranked, and the reason if not.
+
+        A search does not report it, so the model is called again with the same hits.
+        """
+        ids = [hit["_id"] for hit in answer["hits"]["hits"]]
+        if not ids:
+            return "passed", "there are no hits"
+        reason = self._predict(_model(self.pipeline() or {}), text, ids)
+        return ("reranked", None) if reason is None else ("failed", reason)
 
 
 def _model(pipeline: Mapping[str, Any]) -> str:

@@ -26,11 +26,17 @@ from rerank.stack.stack import Stack
 
 @dataclass
 class SearchTrial(Report):
-    """One search with and without the pipeline.
+    """One search with and without the pipeline, and the ranking that the workspace computes.
 
-    weights:    weights and case of the query, if reported.
-    expected:   the best candidates by ``rerank query``; same: whether the hits have this order.
-    difference: largest difference between two scores of a hit.
+    pipeline:   name of the pipeline.
+    query:      the query of the search, in the language of OpenSearch.
+    stack:      the stack that scores. depth: number of candidates.
+    outcome:    what the hook did: ``reranked``, ``passed`` or ``failed``. reason: why it did not rerank.
+    plain:      ids of the hits without the pipeline, best first.
+    reranked:   ids of the hits with the pipeline, best first.
+    expected:   ids of the best candidates by ``rerank query``. same: whether ``reranked`` has this order.
+    difference: largest difference between the two scores of a hit; None: no common hit.
+    weights:    weights and case of the query, if the hook reports them.
     """
 
     pipeline: str
@@ -48,14 +54,18 @@ class SearchTrial(Report):
 
 
 def try_search(hook: Hook, text: str, count: int = 10) -> SearchTrial:
-    """Compare a search with and without the pipeline, and with the workspace.
+    """Search once without and once with the pipeline, and compare the hits with the workspace's ranking.
+
+    text:  words of the query.
+    count: number of hits to compare.
 
     Raises EngineError without a pipeline, UsageError for a query without words.
     """
     config = hook.config()
     if not text.strip():
         raise UsageError("the query is empty; give some words to search for")
-    stack, depth = hook.stack_of(config), int(config.get("depth", 100))
+    stack = hook.stack_of(config)
+    depth = int(config.get("depth", 100))
     body = _body(hook, stack, text)
     hook.search(body, count, text)  # after this search, the node knows which features to send
     named_body = with_names(body, leg_names(stack.signals))
@@ -68,10 +78,11 @@ def try_search(hook: Hook, text: str, count: int = 10) -> SearchTrial:
         ranking = _ranking(hook, stack, text, plain[:depth])
     if config.get("min_score") is not None:
         ranking = ranking.above(config["min_score"])
+
     best = ranking.top(count)
     expected = tuple(hit.id for hit in best)
     scores = {hit["_id"]: float(hit["_score"]) for hit in reranked["hits"]["hits"]}
-    differences = (abs(scores[hit.id] - hit.score) for hit in best if hit.id in scores)
+    differences = [abs(scores[hit.id] - hit.score) for hit in best if hit.id in scores]
     return SearchTrial(
         pipeline=hook.name,
         query=body["query"],

@@ -60,13 +60,17 @@ class StackState:
 class StatusReport(Report):
     """The state of a workspace, its rankers and its stacks.
 
-    stacks: the candidates, which are the tuned stacks. releases: their versions in use, newest first.
+    stacks:    the candidates, which are the tuned stacks.
+    releases:  the versions of stacks in use, newest first.
+    workspace: folder of the workspace.
+    location:  where the documents are: a folder, or an index and the nodes of its cluster.
+    documents: number of documents. lang: their language; None if it is unknown or mixed.
     """
 
     stacks: list[StackState]
     releases: list[StackState]
     workspace: str
-    place: str
+    location: str
     documents: int
     lang: str | None
     rankers: list[RankerState]
@@ -98,7 +102,7 @@ def status(workspace: WorkspaceOrPath) -> StatusReport:
     return StatusReport(
         *_stacks(workspace),
         workspace=str(workspace.folder),
-        place=workspace.location,
+        location=workspace.location,
         documents=len(workspace.engine),
         lang=workspace.lang,
         rankers=list(rankers.values()),

@@ -100,7 +100,7 @@ def test_train_tune_query_and_evaluate_on_a_cluster(run, node, index, cluster, s
     ).ok()  # fmt: skip
     assert list((tmp_path / "runs").rglob("*"))
     status = run("status", "-w", cluster, "--json").json
-    assert status["place"] == f"index {index} at {node.url}"
+    assert status["location"] == f"index {index} at {node.url}"
     assert [ranker["missing_features"] for ranker in status["rankers"]] == [0, 0]
 
 

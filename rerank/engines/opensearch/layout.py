@@ -20,7 +20,12 @@ FIELDS = ("title", "text", "categories", "links", "lang")
 
 
 def fields_of(table: Mapping[str, Any], settings_file: str) -> dict[str, tuple[str, ...]]:
-    """Return the document fields of an attached index. Raises UsageError, which names the file.
+    """Return the document fields of an attached index: part of a document -> paths of fields.
+
+    table:         ``[opensearch.fields]`` of the settings.
+    settings_file: the file of the settings, which errors name.
+
+    Raises UsageError for a table that names an unknown part of a document, or no field with words.
 
     >>> fields_of({"text": "body", "categories": ["tags", "topic.name"]}, "rerank.toml")
     {'text': ('body',), 'categories': ('tags', 'topic.name')}
@@ -72,34 +77,40 @@ class Layout:
 
     @property
     def word_fields(self) -> list[str]:
-        """The fields that BM25 searches."""
+        """The fields of the index that BM25 searches for the words of a query."""
         return self._words or ["content"]
 
     def query(self, text: str, signal: str) -> dict[str, Any]:
-        """Return the query of a lexical signal. text: plain words. Scores of title and text add up."""
+        """Return the query of a lexical signal, in the language of OpenSearch.
+
+        text: plain words. If title and text are different fields, their scores add up.
+        """
         if len(self._words) > 1:
             return {"multi_match": {"query": text, "fields": self._words, "type": "most_fields"}}
         (field,) = self._words or ["content" if signal == "bm25" else "content.tfidf"]
         return {"match": {field: {"query": text}}}
 
     def document(self, id: str, source: Mapping[str, Any]) -> Document:
-        """Return the document of a ``_source``; several texts are joined by line breaks."""
-        texts: dict[str, list[str]] = {}
+        """Return the document that a ``_source`` contains.
+
+        Several values of a title or text are joined by line breaks. Of several languages, the first is used.
+        """
+        texts: dict[str, list[str]] = {name: [] for name in FIELDS}
         for name, path in self._paths:
             value = source.get(path[0]) if len(path) == 1 else _value_at(source, path)
-            texts.setdefault(name, []).extend(_strings(value))
+            texts[name] += _strings(value)
         return Document(
             id,
-            "\n".join(texts.get("title", ())),
-            "\n".join(texts.get("text", ())),
-            tuple(texts.get("categories", ())),
-            tuple(texts.get("links", ())),
-            next(iter(texts.get("lang", ())), None),
+            "\n".join(texts["title"]),
+            "\n".join(texts["text"]),
+            tuple(texts["categories"]),
+            tuple(texts["links"]),
+            texts["lang"][0] if texts["lang"] else None,
             {} if self.attached else source.get("extra") or {},
         )
 
     def has_value(self, path: str, source: Mapping[str, Any]) -> bool:
-        """Return whether a ``_source`` has a text at the path of a field."""
+        """Return whether a ``_source`` has a text that is not empty at the path of a field."""
         return any(_strings(_value_at(source, path.split("."))))
 
     def row(self, document: Document) -> dict[str, Any]:
@@ -110,7 +121,10 @@ class Layout:
         return {} if self.attached else {DOCUMENT: document_row(document.id, document.categories)}
 
     def to_source(self, document: Document) -> dict[str, Any]:
-        """Return a document's ``_source`` in an index of rerank, with filter terms."""
+        """Return the ``_source`` of a document in an index that rerank made.
+
+        It has the parts of the document that are not empty, its normalized words and its filter terms.
+        """
         fields = {
             "id": document.id,
             "title": document.title,
@@ -131,51 +145,71 @@ class Layout:
         """
         if document.content.isascii() and "&" not in document.content:
             return []
-        words = document.content.split()
-        return [text for word in words if (text := searchable(word, stemmed=self._stemmed)) != word]
+        normalized: list[str] = []
+        for word in document.content.split():
+            text = searchable(word, stemmed=self._stemmed)
+            if text != word:
+                normalized.append(text)
+        return normalized
 
 
 def check_fields(index: str, mappings: Mapping[str, Any], fields: Mapping[str, Sequence[str]]) -> None:
-    """Raise UsageError or EngineError for missing or unreadable fields."""
-    types = dict(field_types(mappings.get("properties", {})))
+    """Check that the fields of an attached index exist, can be read, and can be searched.
+
+    mappings: the mappings of the index. fields: part of a document -> paths of fields.
+
+    Raises UsageError for a field that is missing or of an unsuitable type, EngineError for one that is not in
+    ``_source``.
+    """
     source = mappings.get("_source", {})
     if source.get("enabled") is False:
         raise EngineError(f"index {index!r} has no _source, so it cannot be read; reindex it with _source")
-    not_stored = [path for paths in fields.values() for path in paths if not _in_source(path, source)]
+    not_stored: list[str] = []
+    for paths in fields.values():
+        not_stored += [path for path in paths if not _in_source(path, source)]
     if not_stored:
         raise EngineError(
             f"index {index!r} excludes {', '.join(not_stored)} from _source; name others, or reindex it with"
             " them"
         )
+    types = dict(field_types(mappings.get("properties", {})))
     for name, paths in fields.items():
         for path in paths:
-            kind = types.get(path)
-            field = f"field {path!r} of index {index!r}"
-            if kind is None:
+            if path not in types:
                 names = ", ".join(types) or "none"
                 raise UsageError(f"index {index!r} has no field {path!r} ({name}); it has {names}")
-            definition, nested = _definition(mappings, path)
-            if kind == "alias":
-                raise UsageError(f"{field} is an alias; name the field {definition.get('path')!r} itself")
-            if name not in ("title", "text"):
-                continue
-            if kind not in _SEARCHED:
-                raise UsageError(f"{field} is of type {kind}; {name} needs text")
-            if nested:
-                raise UsageError(
-                    f"{field} is inside {nested!r} of type nested, so no search for words finds it; name a"
-                    " field outside, or reindex it with `include_in_root: true`"
-                )
-            if definition.get("index") is False:
-                raise UsageError(
-                    f"{field} has `index: false`, so no search finds its words; name another, or reindex it"
-                )
+            _check_field(name, path, mappings, f"field {path!r} of index {index!r}")
+
+
+def _check_field(name: str, path: str, mappings: Mapping[str, Any], described: str) -> None:
+    """Raise UsageError for an existing field that cannot be used for a part of a document.
+
+    name: the part of a document. described: the field, for messages.
+    """
+    definition, nested = _definition(mappings, path)
+    kind = definition.get("type")
+    if kind == "alias":
+        raise UsageError(f"{described} is an alias; name the field {definition.get('path')!r} itself")
+    if name not in ("title", "text"):
+        return
+    if kind not in _SEARCHED:
+        raise UsageError(f"{described} is of type {kind}; {name} needs text")
+    if nested:
+        raise UsageError(
+            f"{described} is inside {nested!r} of type nested, so no search for words finds it; name a field"
+            " outside, or reindex it with `include_in_root: true`"
+        )
+    if definition.get("index") is False:
+        raise UsageError(
+            f"{described} has `index: false`, so no search finds its words; name another, or reindex it"
+        )
 
 
 def field_types(properties: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
-    """Return the path and the type of each field.
+    """Yield the path and the type of each field of a mapping, without the fields that rerank adds.
 
-    above: path of the object with these properties, with a dot at its end.
+    properties: the fields of the mapping or of an object in it.
+    above:      path of this object, with a dot at its end.
     """
     for name, definition in properties.items():
         path = above + name
@@ -190,55 +224,62 @@ def field_types(properties: Mapping[str, Any], above: str = "") -> Iterator[tupl
 def _definition(mappings: Mapping[str, Any], path: str) -> tuple[Mapping[str, Any], str]:
     """Return the mapping of an existing field, and the path of the nested field around it, or ""."""
     definition: Mapping[str, Any] = mappings
-    parts = path.split(".")
     nested = ""
-    start = 0
-    while start < len(parts):
-        properties = definition["properties"]
-        # A name in a mapping can have dots with `subobjects: false`.
-        end = next(
-            end for end in range(start + 1, len(parts) + 1) if ".".join(parts[start:end]) in properties
-        )
-        definition = properties[".".join(parts[start:end])]
+    remaining = path
+    while remaining:
+        name = _first_name(remaining, definition["properties"])
+        definition = definition["properties"][name]
+        remaining = remaining[len(name) + 1 :]
         if definition.get("type") == "nested" and not definition.get("include_in_root"):
-            nested = ".".join(parts[:end])
-        start = end
+            nested = path.removesuffix(f".{remaining}")
     return definition, nested
 
 
+def _first_name(path: str, properties: Mapping[str, Any]) -> str:
+    """Return the property with which a path begins. A name can have dots with ``subobjects: false``."""
+    parts = path.split(".")
+    for end in range(1, len(parts)):
+        name = ".".join(parts[:end])
+        if name in properties:
+            return name
+    return path
+
+
 def _in_source(path: str, source: Mapping[str, Any]) -> bool:
+    """Return whether the ``_source`` of documents contains a field. source: ``_source`` of the mapping."""
+    parts = path.split(".")
+    path_and_parents = [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
+
     def covers(patterns: Sequence[str]) -> bool:
-        parts = path.split(".")
-        above = [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
-        return any(fnmatchcase(name, pattern) for name in above for pattern in patterns)
+        return any(fnmatchcase(name, pattern) for name in path_and_parents for pattern in patterns)
 
     includes = source.get("includes") or ["*"]
-    return covers(includes) and not covers(source.get("excludes") or [])
+    excludes = source.get("excludes") or []
+    return covers(includes) and not covers(excludes)
 
 
-def _value_at(source: Any, path: Sequence[str]) -> Any:
-    """Return the value at a path; of a list, the values of its items."""
+def _value_at(source: object, path: Sequence[str]) -> object:
+    """Return the value at a path of names; of a list, the values of its items; None: there is no value."""
     if not path:
         return source
     if isinstance(source, list):
         return [_value_at(item, path) for item in source]
     if not isinstance(source, Mapping):
         return None
-    for end in range(len(path), 0, -1):
-        key = ".".join(path[:end])
-        if key in source:
-            return _value_at(source[key], path[end:])
+    for end in range(len(path), 0, -1):  # a name in a document can have dots
+        name = ".".join(path[:end])
+        if name in source:
+            return _value_at(source[name], path[end:])
     return None
 
 
-def _strings(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _strings(item)
-    elif isinstance(value, (list, tuple)):
+def _strings(value: object) -> list[str]:
+    """Return the texts inside a JSON value; a number or truth value is a text."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        strings: list[str] = []
         for item in value:
-            yield from _strings(item)
-    elif value is not None:
-        yield str(value)
+            strings += _strings(item)
+        return strings
+    return [] if value is None else [str(value)]

@@ -28,26 +28,31 @@ class Reader:
         self._client, self._settings, self._layout = index.client, index.settings, index.layout
 
     def ids(self) -> list[str]:
-        """All document ids, ascending by code point."""
+        """Read the ids of all documents at one point in time, and sort them by code point."""
         body = {"size": 10 * _PAGE, "_source": False}
-        return sorted({hit["_id"] for hits in self.pages(body) for hit in hits})
+        ids: set[str] = set()
+        for hits in self.pages(body):
+            ids.update(hit["_id"] for hit in hits)
+        return sorted(ids)
 
     def contains(self, ids: Iterable[str]) -> set[str]:
-        """Return the existing ids."""
+        """Return those of the ids that a document in the index has."""
         return {hit["_id"] for hit in self.hits(ids, _source=False)}
 
     def get(self, ids: Sequence[str]) -> list[Document | None]:
-        """Return the documents in this order; None: unknown id."""
-        documents = {
-            hit["_id"]: self._layout.document(hit["_id"], hit["_source"])
-            for hit in self.hits(ids, _source=self._layout.source)
-        }
+        """Return the documents of these ids, in this order; None for an id that no document has."""
+        documents: dict[str, Document] = {}
+        for hit in self.hits(ids, _source=self._layout.source):
+            documents[hit["_id"]] = self._layout.document(hit["_id"], hit["_source"])
         return [documents.get(id) for id in ids]
 
-    def hits(self, ids: Iterable[str], **body: Any) -> Iterator[dict[str, Any]]:
-        """Search for ids: an alias of several indices and routing do not allow to get them.
+    def hits(self, ids: Iterable[str], **body: object) -> Iterator[dict[str, Any]]:
+        """Search for documents by their ids; yield a hit for each id that exists.
 
+        A search is needed because an alias of several indices, or routing, do not allow to get documents.
         Each shard may have a document of the same id. Only one of them is returned.
+
+        body: other parts of the search, such as ``_source``.
         """
         usable_ids = [id for id in dict.fromkeys(ids) if usable(id)]
         shape = self.index.shape()
@@ -59,16 +64,17 @@ class Reader:
             yield from {hit["_id"]: hit for hit in answer["hits"]["hits"]}.values()
 
     def at(self, locations: Sequence[tuple[str, int, int]]) -> list[Document | None]:
-        """Return the documents at these locations; None: changed or deleted.
+        """Return the documents at these locations; None if a document was changed or deleted since.
 
-        locations: uuid of the index, shard and sequence number.
+        locations: uuid of the index, number of the shard, and sequence number of the document.
         """
-        numbers: dict[tuple[str, int], list[int]] = {}
+        seq_nos_by_shard: dict[tuple[str, int], list[int]] = {}
         for uuid, shard, seq_no in locations:
-            numbers.setdefault((uuid, shard), []).append(seq_no)
-        names = self._names_of_indices({uuid for uuid, _ in numbers})
+            seq_nos_by_shard.setdefault((uuid, shard), []).append(seq_no)
+        names = self._names_of_indices({uuid for uuid, _ in seq_nos_by_shard})
+
         documents: dict[tuple[str, int, int], Document] = {}
-        for (uuid, shard), seq_nos in numbers.items():
+        for (uuid, shard), seq_nos in seq_nos_by_shard.items():
             if uuid not in names:
                 continue
             query = {"terms": {"_seq_no": seq_nos}}
@@ -92,7 +98,7 @@ class Reader:
         return hits
 
     def documents(self) -> Iterator[Document]:
-        """Return all documents as a stream, each id once."""
+        """Read all documents at one point in time, page by page; yield each id once."""
         body = {"size": _PAGE, "_source": self._layout.source}
         ids_may_repeat = self._layout.attached and self.index.shape().shards > 1
         yielded: set[str] = set()
@@ -106,7 +112,7 @@ class Reader:
     def pages(
         self, body: Mapping[str, Any], index_slice: IndexSlice | None = None
     ) -> Iterator[list[dict[str, Any]]]:
-        """Return all hits at one point in time, by page."""
+        """Yield all hits of the index; see :func:`pages`."""
         yield from pages(self.index, body, index_slice)
 
 
@@ -118,41 +124,68 @@ def pages(
     body:        body of the search, with ``size``, the number of hits on a page.
     index_slice: yield only the hits of this part.
     """
-    number, total = index_slice or (1, 1)
+    names = _names_to_read(index)
+    if not names:
+        return
     with index.asking("reading documents"):
         pit = index.client.create_pit(
-            index=index.settings.index,
+            index=names,
             params={"keep_alive": _KEEP, "allow_partial_pit_creation": "false"},
         )
-    keep = pit["pit_id"]
+    pit_id = pit["pit_id"]
     try:
+        number, total = index_slice or (1, 1)
         shards = int(pit["_shards"]["total"])
         # Slice s is a part of the shard s % shards, so each search reads one shard, which is fastest.
         for shard in range(shards):
-            page = {**body, "sort": ["_doc"]}
+            page = {**body, "sort": ["_doc"], "pit": {"id": pit_id, "keep_alive": _KEEP}}
             if shards * total > 1:
                 page["slice"] = {"id": (number - 1) * shards + shard, "max": shards * total}
-            while True:
-                page["pit"] = {"id": keep, "keep_alive": _KEEP}
-                hits = index.search("reading documents", page, None)["hits"]["hits"]
-                if hits:
-                    yield hits
-                if len(hits) < page["size"]:
-                    break
-                page["search_after"] = hits[-1]["sort"]
+            yield from _pages_of_slice(index, page)
     finally:
         with suppress(Exception):
             params = {"request_timeout": min(1.0, index.settings.timeout)}
-            index.client.delete_pit(body={"pit_id": [keep]}, params=params)
+            index.client.delete_pit(body={"pit_id": [pit_id]}, params=params)
+
+
+def _names_to_read(index: Index) -> str:
+    """Return the alias or the names of the indices to read; empty if no index can have documents.
+
+    An index without any mapping has never received a document. It is left out, because OpenSearch answers
+    status 400 if such an index is read in slices.
+    """
+    states = index.indices()
+    alias = index.settings.index
+    has_filter = any("filter" in state["aliases"].get(alias, {}) for state in states.values())
+    if has_filter or all(state["mappings"] for state in states.values()):
+        return alias
+    names: list[str] = []
+    for name, state in states.items():
+        # Documents without fields leave the mapping empty.
+        if state["mappings"] or index.count(index=name):
+            names.append(name)
+    return ",".join(names)
+
+
+def _pages_of_slice(index: Index, body: Mapping[str, Any]) -> Iterator[list[dict[str, Any]]]:
+    """Yield the hits of a search in one slice, by page."""
+    page = dict(body)
+    while True:
+        hits = index.search("reading documents", page, None)["hits"]["hits"]
+        if hits:
+            yield hits
+        if len(hits) < page["size"]:
+            return
+        page["search_after"] = hits[-1]["sort"]
 
 
 def primary(shard: int) -> str:
-    """Return the preference of searches in one primary shard."""
+    """Return the preference of searches that read only one primary shard. shard: its number."""
     return f"_shards:{shard}|_primary"
 
 
 def usable(id: str) -> bool:
-    """Return whether an id is valid."""
+    """Return whether OpenSearch accepts an id: text of 1 to ``LONGEST_ID`` bytes in UTF-8."""
     try:
         return 0 < len(id.encode()) <= LONGEST_ID
     except UnicodeEncodeError:

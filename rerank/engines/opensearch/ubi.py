@@ -44,8 +44,6 @@ def read_ubi(settings: Settings, id_fields: Sequence[str]) -> Iterator[LogRecord
                     f"{settings.where} has no index {name!r}; check the URL, or give the log as files"
                 )
             continue
-        if not index.count():  # an index without fields cannot be read in slices
-            continue
         for hits in pages(index, {"size": _PAGE, "_source": fields}):
             for hit in hits:
                 yield record_of_source(f"{name}/{hit['_id']}", hit["_source"])

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rerank.errors import UsageError
-from rerank.hook import ROUTES, HookOptions, Request, plugin, stock
+from rerank.hook import ROUTES, HookOptions, PluginHook, Request, plugin, stock
 from rerank.hook.readiness import service_problems
+from rerank.stack.linear import Linear
+from rerank.stack.stack import Stack
 
 URL = "http://127.0.0.1:8765"
 
@@ -134,3 +138,57 @@ def test_features_that_do_not_fit_into_a_call_are_a_problem():
 def test_a_service_that_does_not_match_has_a_problem(stack, depth, here, part):
     (problem,) = service_problems(READY, here, stack, depth)
     assert part in problem
+
+
+@dataclass
+class Retrieval:
+    """The decision of a hook about the documents that rankers retrieve, without a cluster."""
+
+    adds_documents: bool = True
+    missing_vectors: int | None = 0
+    condition_words: tuple[str, ...] = ("content",)
+
+    def count_missing_vectors(self, name: str, version: str) -> int | None:
+        return self.missing_vectors
+
+    def decide(self, retrieve: bool | None, stack: Stack | None) -> tuple[bool | None, tuple, list[str]]:
+        hook = SimpleNamespace(engine=self, adds_documents=self.adds_documents)
+        options, notes = PluginHook._with_retrieval(hook, HookOptions(URL, retrieve=retrieve), stack)
+        return options.retrieve, tuple(options.words), notes
+
+
+LINEAR = Linear(("bm25", "s2net"), (0.5, 0.5))
+RETRIEVING = Stack(LINEAR, "bm25", retrieve=("bm25", "s2net:100"), versions={"s2net": "v1"})
+
+
+@pytest.mark.parametrize("adds_documents", [True, False])
+@pytest.mark.parametrize("stack", [RETRIEVING, Stack(LINEAR, "bm25"), None])
+def test_a_user_who_decided_against_retrieval_gets_no_note(stack, adds_documents):
+    assert Retrieval(adds_documents).decide(False, stack) == (False, (), [])
+
+
+@pytest.mark.parametrize("retrieve", [None, True])
+def test_searches_get_the_documents_of_a_stack_that_retrieves(retrieve):
+    retrieves, words, (note,) = Retrieval().decide(retrieve, RETRIEVING)
+    assert (retrieves, words) == (True, ("content",))
+    assert "s2net retrieves; --no-retrieve leaves them out" in note
+
+
+def test_a_route_that_cannot_add_documents_says_so():
+    retrieves, words, (note,) = Retrieval(adds_documents=False).decide(None, RETRIEVING)
+    assert (retrieves, words) == (None, ())
+    assert "use the route plugin" in note
+
+
+@pytest.mark.parametrize("stack", [Stack(LINEAR, "bm25"), None])
+def test_a_stack_that_does_not_retrieve_needs_no_decision(stack):
+    assert Retrieval().decide(None, stack) == (None, (), [])
+
+
+def test_retrieval_that_is_not_possible_is_refused():
+    with pytest.raises(UsageError, match="no ranker that retrieves"):
+        Retrieval().decide(True, Stack(LINEAR, "bm25"))
+    with pytest.raises(UsageError, match="cannot retrieve on this index"):
+        Retrieval(missing_vectors=None).decide(None, RETRIEVING)
+    # The service has the stack, and it is not readable from here.
+    assert Retrieval().decide(True, None) == (True, ("content",), [])
