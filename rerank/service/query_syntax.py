@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
+from collections.abc import Sequence
 from typing import NamedTuple
 
 _SPACE = r" \t\n\r\u3000"
@@ -28,6 +29,9 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+_CLAUSES = frozenset(("open", "close", "term", "phrase", "range", "regex", "bare"))
+"""Tokens that begin or end a clause, so a field or ``NOT`` before them holds for nothing else."""
+
 _ESCAPED = re.compile(r"\\(.)|[*?]", re.DOTALL)
 _EXISTS = "_exists_"
 """The name of a field whose value is the name of another field."""
@@ -62,33 +66,37 @@ def parse_query_string(text: str) -> list[FieldText]:
     scopes = [_Scope(None, excluded=False)]
     field: str | None = None  # named for the next clause
     excluded = False  # the next clause is below NOT
-    for index, (kind, token) in enumerate(tokens):
-        following = tokens[index + 1][0] if index + 1 < len(tokens) else ""
+    for (kind, token), (following_kind, _) in zip(tokens, [*tokens[1:], ("", "")]):
         if kind == "not":
             excluded = True
-        elif kind == "term" and following == "colon":
+            continue
+        if kind == "term" and following_kind == "colon":
             field = _unescape(token, wildcards=True)
-        elif kind == "open":
-            scopes.append(_Scope(field or scopes[-1].field, excluded or scopes[-1].excluded))
-            field = None
-            excluded = False
+            continue
+        if kind not in _CLAUSES:
+            continue
+
+        scope = _Scope(field or scopes[-1].field, excluded or scopes[-1].excluded)
+        field = None
+        excluded = False
+        if kind == "open":
+            scopes.append(scope)
         elif kind == "close":
             if len(scopes) > 1:
                 scopes.pop()
-            field = None
-            excluded = False
-        elif kind in ("term", "phrase", "range", "regex", "bare"):
-            scope = _Scope(field or scopes[-1].field, excluded or scopes[-1].excluded)
-            if kind in ("term", "phrase") and not scope.excluded and not _is_no_text(scope.field, token):
-                words.append(FieldText(scope.field, _unescape(token)))
-            field = None
-            excluded = False
+        elif kind in ("term", "phrase") and _is_searched(token, scope):
+            words.append(FieldText(scope.field, _unescape(token)))
     return words
 
 
-def _is_no_text(field: str | None, token: str) -> bool:
-    """Whether a term is the name of a field, or an open range such as ``year:>2000``."""
-    return field == _EXISTS or (field is not None and token[0] in "<>")
+def _is_searched(token: str, scope: _Scope) -> bool:
+    """Return whether a term has words that are not excluded.
+
+    The name of a field and an open range such as ``year:>2000`` have no words.
+    """
+    is_name = scope.field == _EXISTS
+    is_range = scope.field is not None and token[0] in "<>"
+    return not (scope.excluded or is_name or is_range)
 
 
 def _unescape(token: str, *, wildcards: bool = False) -> str:
@@ -131,30 +139,40 @@ def parse_simple_query_string(text: str, *, has_not: bool = True) -> str:
             negations += 1
             index += 1
             continue
+        negations = 0
         if character == "(" and index in groups and groups[index] < end:
             scopes.append((groups[index], excluded))
             index += 1
-        elif character == '"':
-            closing = bisect_left(quotes, index + 1)
-            if closing < len(quotes) and quotes[closing] < end:
-                phrase = text[index + 1 : quotes[closing]]
-                index = quotes[closing] + 1
-                if not excluded:
-                    words.append(_unescape(phrase))
-                if distance := _SIMPLE_DISTANCE.match(text, index, end):
-                    index = distance.end()
-            else:
-                index += 1
+            continue
+
+        if character == '"':
+            word, index = _read_phrase(text, index, end, quotes)
         else:
-            match = _SIMPLE_TOKEN.match(text, index, end)
-            assert match is not None
-            token = match[0]
-            index = match.end()
-            word = _SIMPLE_WORD.match(token)
-            if word and not excluded and token not in _SIMPLE_SIGNS:
-                words.append(_unescape(word[0]))
-        negations = 0
+            word, index = _read_word(text, index, end)
+        if not excluded:
+            words.append(word)
     return " ".join(" ".join(words).split())
+
+
+def _read_phrase(text: str, begin: int, end: int, quotes: Sequence[int]) -> tuple[str, int]:
+    """Return the phrase after a quote, and the index behind it. Without a closing quote, it is empty.
+
+    end: end of the group. quotes: indices of all quotes in the text, ascending.
+    """
+    position = bisect_left(quotes, begin + 1)
+    if position == len(quotes) or quotes[position] >= end:
+        return "", begin + 1
+    closing = quotes[position]
+    distance = _SIMPLE_DISTANCE.match(text, closing + 1, end)
+    return _unescape(text[begin + 1 : closing]), distance.end() if distance else closing + 1
+
+
+def _read_word(text: str, begin: int, end: int) -> tuple[str, int]:
+    """Return the word at an index, and the index behind it. A sign has no word."""
+    match = _SIMPLE_TOKEN.match(text, begin, end)
+    assert match is not None
+    word = None if match[0] in _SIMPLE_SIGNS else _SIMPLE_WORD.match(match[0])
+    return _unescape(word[0]) if word else "", match.end()
 
 
 def _groups(text: str) -> dict[int, int]:

@@ -89,15 +89,25 @@ def query_text(query: object, fields: Sequence[str] = ()) -> str | None:
     >>> query_text({"bool": {"must": [{"match": {"body": "wolf"}}, {"match": {"year": 2000}}]}}, ["body"])
     'wolf'
     """
-    texts = [(names, " ".join(text.split())) for names, text in _visit(query, _clause)]
     is_user_field = _field_test(fields)
-    user_texts = [text for names, text in texts if not names or any(map(is_user_field, names[:_MOST_NAMES]))]
-    unique = dict.fromkeys(user_texts or [text for _, text in texts])
-    return " ".join(text for text in unique if text) or None
+    all_texts: list[str] = []
+    user_texts: list[str] = []
+    for names, text in _visit(query, _read_clause):
+        all_texts.append(" ".join(text.split()))
+        if not names or any(map(is_user_field, names[:_MOST_NAMES])):
+            user_texts.append(all_texts[-1])
+    unique_texts = dict.fromkeys(user_texts or all_texts)
+    return " ".join(filter(None, unique_texts)) or None
 
 
 def _visit(root: object, read_clause: Callable[[Query], tuple[Iterable[T], Iterable[Any]]]) -> Iterator[T]:
-    waiting = [root]  # the next one is last; not recursive: a query may be nested to any depth
+    """Yield the results of all clauses of a query, in the order of the query.
+
+    read_clause: returns the results of one clause, and the clauses inside it.
+
+    It is not recursive, because a query may be nested to any depth, and it stops after ``_MOST`` values.
+    """
+    waiting = [root]  # the next one is last
     for _ in range(_MOST):
         if not waiting:
             return
@@ -110,27 +120,25 @@ def _visit(root: object, read_clause: Callable[[Query], tuple[Iterable[T], Itera
             waiting.extend(reversed([*inner]))
 
 
-def _clause(clause: Query) -> tuple[list[Text], list[Any]]:
+def _read_clause(clause: Query) -> tuple[list[Text], list[Any]]:
     """Return the texts of a clause, and the clauses inside."""
     texts: list[Text] = []
     inner: list[Any] = []
     for kind, body in clause.items():
-        if not isinstance(body, Mapping):
-            continue
-        inner += [body[name] for name in _AROUND.get(kind, ()) if name in body]
-        if kind == "template":  # a query that another processor has not filled in yet
-            inner.append(body)
-        elif kind == "wrapper":
-            inner += _decode_wrapper(body)
-        elif kind in _BY_FIELD:
-            texts += _texts_by_field(kind, body)
-        elif kind == "intervals":
-            texts += _interval_texts(body)
-        elif kind == "more_like_this":
-            texts += _like_texts(body)
-        elif kind in _OF_FIELDS:
-            texts += _texts_of_fields(kind, body)
+        if isinstance(body, Mapping):
+            inner += _inner_clauses(kind, body)
+            if kind in _TEXT_READERS:
+                texts += _TEXT_READERS[kind](kind, body)
     return texts, inner
+
+
+def _inner_clauses(kind: str, body: Query) -> list[Any]:
+    """Return the queries inside a query of this kind."""
+    if kind == "template":  # a query that another processor has not filled in yet
+        return [body]
+    if kind == "wrapper":
+        return _decode_wrapper(body)
+    return [body[name] for name in _AROUND.get(kind, ()) if name in body]
 
 
 def _as_text(value: object) -> str | None:
@@ -150,33 +158,44 @@ def _as_text(value: object) -> str | None:
 
 
 def _texts_by_field(kind: str, body: Query) -> list[Text]:
+    """Return the texts of a query of the shape {field: text} or {field: {NAME: text}}."""
     texts: list[Text] = []
     for field, value in body.items():
-        text = _as_text(value.get(_BY_FIELD[kind]) if isinstance(value, Mapping) else value)
+        if isinstance(value, Mapping):
+            value = value.get(_BY_FIELD[kind])
+        text = _as_text(value)
         if text is not None:
-            texts.append((() if kind in _BY_VECTORS else (field,), text))
+            fields = () if kind in _BY_VECTORS else (field,)
+            texts.append((fields, text))
     return texts
 
 
 def _texts_of_fields(kind: str, body: Query) -> list[Text]:
+    """Return the texts of a query of the shape {"query": text, "fields": [field]}."""
     fields = _fields(body)
     text = _as_text(body.get("query"))
     if text is None:
         return []
-    if kind == "simple_query_string":
-        return [(fields, parse_simple_query_string(text, has_not=_has_not(body.get("flags"))))]
     if kind == "query_string":
-        text = escape_query_string(text) if body.get("escape") is True else text
-        grouped = groupby(parse_query_string(text), lambda part: part.field)
-        return [
-            (fields if field is None else (field,), " ".join(part.text for part in parts))
-            for field, parts in grouped
-        ]
+        return _texts_of_query_string(text, fields, is_escaped=body.get("escape") is True)
+    if kind == "simple_query_string":
+        text = parse_simple_query_string(text, has_not=_has_not(body.get("flags")))
     return [(fields, text)]
 
 
+def _texts_of_query_string(text: str, fields: tuple[str, ...], *, is_escaped: bool) -> list[Text]:
+    """Return a text for each run of words with the same field. fields: those of words without a field."""
+    if is_escaped:
+        text = escape_query_string(text)
+    texts: list[Text] = []
+    for field, parts in groupby(parse_query_string(text), lambda part: part.field):
+        words_of_field = " ".join(part.text for part in parts)
+        texts.append((fields if field is None else (field,), words_of_field))
+    return texts
+
+
 def escape_query_string(text: str) -> str:
-    """Escape a text as ``"escape": true`` does: signs become letters.
+    """Return a ``query_string`` in which all signs are letters, as with ``"escape": true``.
 
     >>> print(escape_query_string("wolf -fox"))
     wolf \\-fox
@@ -191,48 +210,64 @@ def _has_not(flags: object) -> bool:
     return not isinstance(flags, str) or bool({"ALL", "NOT"} & set(flags.upper().split("|")))
 
 
-def _interval_texts(body: Query) -> list[Text]:
+def _interval_texts(kind: str, body: Query) -> list[Text]:
+    """Return the texts of ``intervals``: {field: rule}, where rules can be inside rules."""
     texts: list[Text] = []
-
-    def read_rule(rule: Query) -> tuple[list[str], list[Any]]:
-        rule_texts: list[str] = []
-        inner: list[Any] = []
-        for kind, options in rule.items():
-            if not isinstance(options, Mapping):
-                continue
-            text = _as_text(options.get(_INTERVAL_WORDS[kind])) if kind in _INTERVAL_WORDS else None
-            if text:
-                rule_texts.append(text)
-            inner.append(options.get("intervals"))
-            conditions = options.get("filter")
-            if isinstance(conditions, Mapping):
-                inner += [conditions[name] for name in _INTERVAL_FILTERS if name in conditions]
-        return rule_texts, inner
-
     for field, rule in body.items():
-        texts += [((field,), text) for text in _visit(rule, read_rule)]
+        for text in _visit(rule, _read_interval_rule):
+            texts.append(((field,), text))
     return texts
 
 
-def _like_texts(body: Query) -> list[Text]:
-    """Return the texts of ``like``, without the words of ``unlike``."""
-    like = _example_texts(body.get("like"))
-    excluded = {word for text in _example_texts(body.get("unlike")) for word in words(text)}
-    if excluded:
-        like = [" ".join(word for word in words(text) if word not in excluded) for text in like]
-    return [(_fields(body), text) for text in like]
+def _read_interval_rule(rule: Query) -> tuple[list[str], list[Any]]:
+    """Return the texts of a rule, and the rules inside."""
+    texts: list[str] = []
+    inner: list[Any] = []
+    for kind, options in rule.items():
+        if not isinstance(options, Mapping):
+            continue
+        text = _as_text(options.get(_INTERVAL_WORDS.get(kind)))
+        if text:
+            texts.append(text)
+        inner.append(options.get("intervals"))
+        filters = options.get("filter")
+        if isinstance(filters, Mapping):
+            inner += [filters[name] for name in _INTERVAL_FILTERS if name in filters]
+    return texts, inner
+
+
+def _like_texts(kind: str, body: Query) -> list[Text]:
+    """Return the texts of ``like`` in a ``more_like_this``, without the words of ``unlike``."""
+    excluded: set[str] = set()
+    for text in _example_texts(body.get("unlike")):
+        excluded.update(words(text))
+    texts: list[Text] = []
+    for text in _example_texts(body.get("like")):
+        if excluded:
+            text = " ".join(word for word in words(text) if word not in excluded)
+        texts.append((_fields(body), text))
+    return texts
 
 
 def _example_texts(examples: object) -> list[str]:
-    texts: list[str] = []
+    """Return the texts of examples: texts, or documents that are not in the index. An id has no text."""
+    values: list[object] = []
     for example in examples if isinstance(examples, list) else [examples]:
-        if isinstance(example, Mapping):  # a document that is not in the index, or only an id
-            document = example.get("doc")
-            values = list(document.values()) if isinstance(document, Mapping) else []
-        else:
-            values = [example]
-        texts += [text for value in values if (text := _as_text(value)) is not None]
-    return texts
+        if not isinstance(example, Mapping):
+            values.append(example)
+        elif isinstance(example.get("doc"), Mapping):
+            values += example["doc"].values()
+    texts = map(_as_text, values)
+    return [text for text in texts if text is not None]
+
+
+_TEXT_READERS: Mapping[str, Callable[[str, Query], list[Text]]] = {
+    **dict.fromkeys(_BY_FIELD, _texts_by_field),
+    **dict.fromkeys(_OF_FIELDS, _texts_of_fields),
+    "intervals": _interval_texts,
+    "more_like_this": _like_texts,
+}
+"""Kind of a query -> the function that returns its texts."""
 
 
 def _decode_wrapper(body: Query) -> list[Any]:
@@ -244,8 +279,10 @@ def _decode_wrapper(body: Query) -> list[Any]:
 
 
 def _fields(body: Query) -> tuple[str, ...]:
-    names = body.get("fields") or body.get("default_field") or ()
-    names = [names] if isinstance(names, str) else names
+    """Return the fields that a query names; none: the default fields of the index."""
+    names = body.get("fields") or body.get("default_field")
+    if isinstance(names, str):
+        return (names,)
     return tuple(map(str, names)) if isinstance(names, (list, Mapping)) else ()
 
 
@@ -262,8 +299,8 @@ def _field_test(fields: Sequence[str]) -> Callable[[str], bool]:
         name = name.partition("^")[0]
         if len(name) > _LONGEST_NAME:
             return False
-        if "*" in name:
-            begin = name.partition("*")[0]
+        begin, wildcard, _ = name.partition("*")
+        if wildcard:
             return any(begin.startswith(field) or field.startswith(begin) for field in beginnings)
         return pattern.match(name) is not None
 

@@ -10,11 +10,16 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from rerank.errors import InputError
 
 Query = Mapping[str, Any]
+Clause = dict[str, Any]
+"""A query that restricts documents, in the language of OpenSearch."""
+
+Minimum = int | str | None
+"""``minimum_should_match``: a number, or a text such as ``75%``. None: one clause."""
 
 _INNER = {
     **dict.fromkeys(("function_score", "script_score"), "query"),
@@ -43,12 +48,13 @@ _BOOL = {
 }
 """Key of a ``bool`` -> its part; empty: without effect on hits."""
 
+_ALL: Clause = {"match_all": {}}
 _CONDITIONS = ("filter", "must_not", "mustNot")
 _OPERATORS = frozenset(("AND", "OR", "NOT"))
 _SIGNS = frozenset(" \t\n\r\u3000.,;'_")
 
 
-def restrictions(query: Query, word_fields: Collection[str]) -> list[dict[str, Any]]:
+def restrictions(query: Query, word_fields: Collection[str]) -> list[Clause]:
     """Return filters that every hit of a query meets; only the words of the user are left out.
 
     Always kept: ``filter``, ``must_not`` and other required clauses. Left out: a match of words in a field of
@@ -79,6 +85,8 @@ class _Reader:
 
     texts:      sets of texts; every hit matches a text of each set in word fields.
     has_search: whether the query searches for words or vectors.
+
+    In all methods, ``required`` states that every hit matches the query.
     """
 
     def __init__(self, word_fields: Collection[str]) -> None:
@@ -86,8 +94,11 @@ class _Reader:
         self.texts: set[frozenset[str]] = set()
         self.has_search = False
 
-    def read(self, query: Any, *, required: bool) -> list[dict[str, Any]]:
-        """Return the conditions of a query. required: every hit matches it."""
+    def read(self, query: object, *, required: bool) -> list[Clause]:
+        """Return the conditions of a query, and note its texts.
+
+        Raises InputError for a query whose conditions cannot be separated from its words.
+        """
         if not isinstance(query, Mapping) or len(query) != 1:
             raise InputError("a query must be an object with one name; correct it")
         ((kind, value),) = query.items()
@@ -97,26 +108,23 @@ class _Reader:
         if kind in ("function_score", "script_score") and "min_score" in inner:
             raise _unknown("min_score", kind, "remove it")
         if kind == "bool":
-            return self._of_bool(inner, required=required)
+            return self._read_bool(inner, required=required)
         if kind in _INNER:
-            return self.read(inner[_INNER[kind]], required=required) if _INNER[kind] in inner else []
+            return self.read(inner.get(_INNER[kind], _ALL), required=required)
         if kind in _ALTERNATIVES:
-            always = [inner["filter"]] if "filter" in inner else []
-            return always + self._alternatives(_listed(inner.get("queries", [])), None, required=required)
+            conditions = [inner["filter"]] if "filter" in inner else []
+            queries = _listed(inner.get("queries", []))
+            return conditions + self._read_alternatives(queries, None, required=required)
         if kind in _JOINED:
-            _refuse_conditions(inner, kind)
-            reader = _Reader(self._word_fields)
-            conditions = reader.read(inner.get("query", {"match_all": {}}), required=required)
-            self.texts |= reader.texts
-            self.has_search |= reader.has_search
-            return [] if reader.has_search and not conditions else [dict(query)]
+            is_search = self._is_search_in_other_documents(inner, kind, required=required)
+            return [] if is_search else [dict(query)]
         if kind in _VECTORS:
             _refuse_conditions(inner, kind)
             self.has_search = True
             return []
         return [] if self._is_words(kind, inner, required=required) else [dict(query)]
 
-    def _of_bool(self, inner: Query, *, required: bool) -> list[dict[str, Any]]:
+    def _read_bool(self, inner: Query, *, required: bool) -> list[Clause]:
         parts: dict[str, Any] = {}
         for key, value in inner.items():
             if key not in _BOOL:
@@ -125,77 +133,112 @@ class _Reader:
         must = _listed(parts.get("must", []))
         filters = _listed(parts.get("filter", []))
         excluded = _listed(parts.get("must_not", []))
-        conditions: list[dict[str, Any]] = []
+
+        conditions: list[Clause] = []
         for clause in must:
             conditions += self.read(clause, required=required)
         conditions += filters
         if excluded:
             conditions.append({"bool": {"must_not": excluded}})
+
         minimum = parts.get("minimum_should_match")
-        if minimum is not None or not (must or filters):
+        has_required_clauses = bool(must or filters)
+        if minimum is not None or not has_required_clauses:  # otherwise "should" is optional
             is_required = required and minimum not in (0, "0")
             should = _listed(parts.get("should", []))
-            conditions += self._alternatives(should, minimum, required=is_required)
+            conditions += self._read_alternatives(should, minimum, required=is_required)
         return conditions
 
-    def _alternatives(self, queries: Sequence[Any], minimum: Any, *, required: bool) -> list[dict[str, Any]]:
-        """Return the condition that ``minimum`` of the queries match (None: one), if they have conditions.
+    def _read_alternatives(
+        self, queries: Sequence[object], minimum: Minimum, *, required: bool
+    ) -> list[Clause]:
+        """Return the condition that ``minimum`` of the queries match, if they have conditions.
 
         A query without conditions counts as matched. required: every hit matches ``minimum`` of them.
         """
-        readers = [_Reader(self._word_fields) for _ in queries]
-        conditions_of_queries = [
-            reader.read(query, required=required) for reader, query in zip(readers, queries)
-        ]
+        readers: list[_Reader] = []
+        should: list[Clause] = []
+        without_conditions = 0
+        for query in queries:
+            reader = _Reader(self._word_fields)
+            conditions = reader.read(query, required=required)
+            should.append({"bool": {"filter": conditions}} if conditions else _ALL)
+            without_conditions += not conditions
+            readers.append(reader)
         self._add_texts(readers, minimum)
-        if minimum is None and not all(conditions_of_queries):
+
+        is_always_met = without_conditions > 0 if minimum is None else without_conditions == len(should)
+        if is_always_met or not should:
             return []
-        if not any(conditions_of_queries):
-            return []
-        should: list[dict[str, Any]] = [
-            {"bool": {"filter": conditions}} if conditions else {"match_all": {}}
-            for conditions in conditions_of_queries
-        ]
         return [{"bool": {"should": should, "minimum_should_match": 1 if minimum is None else minimum}}]
 
-    def _add_texts(self, alternatives: Sequence[_Reader], minimum: Any) -> None:
-        """Add the texts of alternatives of which every hit matches ``minimum`` (None: one)."""
-        self.has_search |= any(reader.has_search for reader in alternatives)
-        texts = set[frozenset[str]]().union(*(reader.texts for reader in alternatives))
-        each_needs_several = all(len(reader.texts) > 1 for reader in alternatives)
+    def _add_texts(self, alternatives: Sequence[_Reader], minimum: Minimum) -> None:
+        """Add the texts of alternatives of which every hit matches ``minimum``."""
+        texts: set[frozenset[str]] = set()
+        each_needs_several = True
+        for reader in alternatives:
+            texts |= reader.texts
+            self.has_search |= reader.has_search
+            each_needs_several &= len(reader.texts) > 1
         if minimum not in (None, 1, "1") or each_needs_several:
             self.texts |= texts
         elif texts:
             self.texts.add(frozenset[str]().union(*texts))
 
+    def _is_search_in_other_documents(self, inner: Query, kind: str, *, required: bool) -> bool:
+        """Return whether a query for other documents, such as ``nested``, only searches for words or vectors.
+
+        Raises InputError if it has conditions next to them.
+        """
+        _refuse_conditions(inner, kind)
+        reader = _Reader(self._word_fields)
+        conditions = reader.read(inner.get("query", _ALL), required=required)
+        self.texts |= reader.texts
+        self.has_search |= reader.has_search
+        return reader.has_search and not conditions
+
     def _is_words(self, kind: str, inner: Query, *, required: bool) -> bool:
-        """Whether a query searches for the words of the user."""
-        if kind in _WORDS_OF_FIELD and len(inner) == 1:
-            ((field, value),) = inner.items()
-            fields = [field]
-            text = value.get("query") if isinstance(value, Mapping) else value
-        elif kind in _WORDS_OF_FIELDS:
-            listed = inner.get("fields") or inner.get("default_field") or []
-            fields = [listed] if isinstance(listed, str) else list(listed)
-            text = inner.get("query")
-        else:
+        """Return whether a query searches for the words of the user, and note its text."""
+        search = _word_search(kind, inner)
+        if search is None:
             return False
-        if fields and not any(is_word_field(field, self._word_fields) for field in fields):
+        if search.fields and not any(is_word_field(field, self._word_fields) for field in search.fields):
             return False
-        text = text if isinstance(text, str) else str(text)
-        if kind.endswith("query_string") and not _is_plain(text):
+        if kind.endswith("query_string") and not _is_plain(search.text):
             raise InputError(
                 f'the "{kind}" has operators or names of fields, which may be conditions; write them into a'
                 ' "filter"'
             )
         self.has_search = True
         if required:
-            self.texts.add(frozenset([" ".join(text.split())]))
+            self.texts.add(frozenset([" ".join(search.text.split())]))
         return True
 
 
+class _WordSearch(NamedTuple):
+    """A text and the fields in which a query searches for it. No fields: the default ones of the index."""
+
+    fields: Sequence[str]
+    text: str
+
+
+def _word_search(kind: str, inner: Query) -> _WordSearch | None:
+    """Return the search of a query for a text, or None if it is of another kind."""
+    if kind in _WORDS_OF_FIELD and len(inner) == 1:
+        ((field, value),) = inner.items()
+        text = value.get("query") if isinstance(value, Mapping) else value
+        return _WordSearch([field], str(text))
+    if kind in _WORDS_OF_FIELDS:
+        fields = inner.get("fields") or inner.get("default_field") or []
+        return _WordSearch([fields] if isinstance(fields, str) else list(fields), str(inner.get("query")))
+    return None
+
+
 def is_word_field(field: str, word_fields: Collection[str]) -> bool:
-    """Whether a field of a query is one of these fields, or a sub-field. A boost is left out.
+    """Return whether a field of a query is one of these fields, or one of their sub-fields.
+
+    field:       name in a query; a boost such as ``^2`` is left out, and ``*`` is a wildcard.
+    word_fields: names of fields; ``*`` is a wildcard.
 
     >>> names = ["title^2", "title.stem", "body_en", "t*", "id"]
     >>> [is_word_field(name, ["title", "body_*"]) for name in names]
@@ -223,15 +266,15 @@ def _is_plain(text: str) -> bool:
     )
 
 
-def _refuse_conditions(inner: Any, kind: str) -> None:
+def _refuse_conditions(inner: object, kind: str) -> None:
     """Raise InputError for conditions inside a query that other retrievers cannot obey."""
     waiting = [inner]
     while waiting:
         value = waiting.pop()
         if isinstance(value, Mapping):
-            for name in _CONDITIONS:
-                if name in value:
-                    raise _unknown(name, kind, 'for --retrieve, write it into a "bool" around it')
+            conditions = [name for name in _CONDITIONS if name in value]
+            if conditions:
+                raise _unknown(conditions[0], kind, 'for --retrieve, write it into a "bool" around it')
             waiting += value.values()
         elif isinstance(value, (list, tuple)):
             waiting += value
@@ -241,5 +284,5 @@ def _unknown(name: str, kind: str, remedy: str) -> InputError:
     return InputError(f'the query has "{name}" inside "{kind}"; {remedy}')
 
 
-def _listed(value: Any) -> list[Any]:
+def _listed(value: object) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple)) else [value]

@@ -6,7 +6,7 @@ Sort values return the ids, which is faster than stored fields.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any, NamedTuple
@@ -34,6 +34,12 @@ _TOGETHER = 2000  # hits that one _msearch returns, about
 
 Clauses = list[dict[str, Any]]
 """Queries that hits must match. They have no effect on scores."""
+
+Features = dict[str, NDArray[Any]]
+"""Ranker -> (n, width) features of n hits."""
+
+Missing = dict[str, NDArray[np.bool_]]
+"""Ranker -> (n,) bool: which hits have no feature."""
 
 
 class Hit(NamedTuple):
@@ -105,14 +111,15 @@ class Searcher:
         options = requests[0]
         options.check(self._layout.first_stages)
         columns: dict[str, Column] = {}
+        depths = [options.depth] * len(options.signals)
         for query in options.vector_queries:
+            depths.append(query.depth or options.depth)
             column = self._searchable_column(query)
             if column is not None:
                 columns[query.name] = column
         feature_keys = self._feature_keys(options, columns)
         clauses = [*(conditions or ()), *self.fields.clauses(options.filters)]
-        depths = [options.depth] * len(options.signals)
-        depths += [query.depth or options.depth for query in options.vector_queries]
+
         batch_size = max(1, _TOGETHER // sum(depths))
         for start in range(0, len(requests), batch_size):
             batch = []
@@ -126,7 +133,10 @@ class Searcher:
                 yield self._union(request, list(islice(answers, len(depths))), columns, feature_keys)
 
     def select(self, request: SearchRequest) -> Candidates:
-        """Score and order the requested documents."""
+        """Score the documents that a request names by their ids, and order them.
+
+        A document that shares no term with the text has the score 0. Unknown ids are left out.
+        """
         request.check(self._layout.first_stages)
         feature_keys = self._feature_keys(request, {})
         ids = [id for id in dict.fromkeys(request.ids or ()) if usable(id)]
@@ -135,7 +145,7 @@ class Searcher:
         return self._candidates(_ordered(answer.hits), answer.took, request, feature_keys)
 
     def score(self, text: str, signal: str, ids: Sequence[str]) -> NDArray[np.float64]:
-        """Score documents; see :meth:`Engine.score`."""
+        """Return (n,) scores of documents by a lexical signal; 0: unknown, or no shared term."""
         check_signal(signal, self._layout.first_stages)
         answer = self._among(ids, _encodable(text), signal, matching=True)
         scores = {hit.id: hit.score for hit in reversed(_ordered(answer.hits))}
@@ -170,8 +180,8 @@ class Searcher:
                 return None
         else:
             column = self._features.searchable(name, query.version)
-        if column is None:
-            raise cannot_retrieve(name)
+            if column is None:
+                raise cannot_retrieve(name)
         expected = feature_width(query.passages, len(query.vector))
         if column.width != expected:
             raise WorkspaceError(
@@ -185,10 +195,12 @@ class Searcher:
         columns: the rankers whose vectors are searched in the index.
         """
         versions = {} if self._attached else dict(request.features)
-        versions |= {query.name: query.version for query in request.vector_queries if query.name in columns}
+        for query in request.vector_queries:
+            if query.name in columns:
+                versions[query.name] = query.version
         keys = {name: feature_key(name, version) for name, version in versions.items()}
-        if any(key not in self._features.columns for key in keys.values()):
-            self._features.stored()
+        if not self._features.columns.keys() >= set(keys.values()):
+            self._features.stored()  # another client may have written them since
         return {name: key for name, key in keys.items() if key in self._features.columns}
 
     def _searches(
@@ -234,20 +246,19 @@ class Searcher:
         depth = vector_query.depth or request.depth
         shape = self._index.shape()
 
-        def inside(query: dict[str, Any]) -> dict[str, Any]:
-            return {"nested": {"path": path, "query": query, "score_mode": "max"}} if path else query
-
         if column.vectors == "exact":
             values = {"field": name, "query_value": vector, "space_type": "innerproduct"}
             script = {"source": "knn_score", "lang": "knn", "params": values}
             with_vector = {"bool": {"filter": {"exists": {"field": name}}}}
-            scored = inside({"script_score": {"query": with_vector, "script": script}})
+            scored = _inside(path, {"script_score": {"query": with_vector, "script": script}})
             query: dict[str, Any] = {"bool": {"must": [scored], "filter": conditions}}
             return Search(query, request.text, min(depth, shape.window))
+
         count = neighbors_per_shard(depth, shape)
-        # The filter is applied in the search of the graph, and again to its result.
-        filters = {"filter": {"bool": {"filter": list(conditions)}}} if conditions else {}
-        near = inside({"knn": {name: {"vector": vector, "k": count, **filters}}})
+        neighbors: dict[str, Any] = {"vector": vector, "k": count}
+        if conditions:  # applied in the search of the graph, and again to its result
+            neighbors["filter"] = {"bool": {"filter": list(conditions)}}
+        near = _inside(path, {"knn": {name: neighbors}})
         scoring = self._layout.query(request.text, request.first_stage)
         query = {"bool": {"filter": [near, *conditions], "should": scoring}}
         return Search(query, request.text, min(shape.shards * count, shape.window))
@@ -264,25 +275,39 @@ class Searcher:
         took = max(answer.took for answer in answers)
         if not request.retrievers:
             return self._candidates(hits_by_retriever[request.first_stage], took, request, feature_keys)
+
         hits_by_id: dict[str, Hit] = {}
-        scores: dict[str, float] = {}
-        for name, hits in hits_by_retriever.items():
-            # A search in a graph or in files also scores its hits by the first stage.
-            is_scored = name not in columns or columns[name].vectors != "exact"
-            has_scores = name == request.first_stage or (name not in request.signals and is_scored)
-            for hit in hits:
-                hits_by_id[hit.id] = hit
-                if has_scores:
-                    scores[hit.id] = max(hit.score, scores.get(hit.id, hit.score))
+        for hits in hits_by_retriever.values():
+            hits_by_id.update((hit.id, hit) for hit in hits)
+        scores = self._first_stage_scores(request, hits_by_retriever, columns)
         unscored = [id for id in hits_by_id if id not in scores]
         if unscored:
             scores |= zip(unscored, self.score(request.text, request.first_stage, unscored).tolist())
         union = _ordered([hit._replace(score=scores[id]) for id, hit in hits_by_id.items()])
-        retrieved_by = {}
+
+        retrieved_by: dict[str, NDArray[np.bool_]] = {}
         for name, hits in hits_by_retriever.items():
             ids = {hit.id for hit in hits}
             retrieved_by[name] = np.array([hit.id in ids for hit in union], np.bool_)
         return replace(self._candidates(union, took, request, feature_keys), retrieved_by=retrieved_by)
+
+    @staticmethod
+    def _first_stage_scores(
+        request: SearchRequest, hits_by_retriever: Mapping[str, list[Hit]], columns: Mapping[str, Column]
+    ) -> dict[str, float]:
+        """Return id -> first-stage score, for the hits of the searches that score by the first stage.
+
+        A search in a graph or in files does so too. One that compares all vectors has similarities.
+        """
+        scored_by = {request.first_stage}
+        for query in request.vector_queries:
+            if query.name not in columns or columns[query.name].vectors != "exact":
+                scored_by.add(query.name)
+        scores: dict[str, float] = {}
+        for name in hits_by_retriever.keys() & scored_by:
+            for hit in hits_by_retriever[name]:
+                scores[hit.id] = max(hit.score, scores.get(hit.id, hit.score))
+        return scores
 
     def _hits_by_retriever(
         self,
@@ -319,40 +344,60 @@ class Searcher:
     def _decoded(self, hits: Sequence[Hit], key: str) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """Return (n, width) features of hits, and (n,) bool: missing."""
         field = f"{FEATURES}.{key}"
-        texts = [hit.features[field][0] if field in hit.features else None for hit in hits]
+        texts: list[str | None] = []
+        for hit in hits:
+            values = hit.features.get(field)
+            texts.append(values[0] if values else None)
         return self._features.columns[key].decode(texts)
 
     def _candidates(
         self, hits: Sequence[Hit], took: float, request: SearchRequest, feature_keys: Mapping[str, str]
     ) -> Candidates:
+        """Return hits as candidates in this order, with the features that the request names."""
         ids = [hit.id for hit in hits]
         scores = np.array([hit.score for hit in hits], np.float64)
-        values: dict[str, NDArray[Any]] = {}
-        missing: dict[str, NDArray[np.bool_]] = {}
-        if self._attached is not None:
-            if request.features:
-                versions = [hit.version for hit in hits if hit.version is not None]
-                values, missing = self._attached.read(request.features, ids, versions)
-        else:
-            for name in request.features:
-                if name in feature_keys:
-                    values[name], missing[name] = self._decoded(hits, feature_keys[name])
-                else:
-                    values[name] = np.empty((len(ids), 0), np.float32)
-                    missing[name] = np.ones(len(ids), np.bool_)
+        values: Features = {}
+        missing: Missing = {}
+        if self._attached is None:
+            values, missing = self._features_of_hits(hits, request.features, feature_keys)
+        elif request.features:
+            versions = [hit.version for hit in hits if hit.version is not None]
+            values, missing = self._attached.read(request.features, ids, versions)
         return Candidates(ids, scores, np.arange(len(ids), dtype=np.int64), values, missing, took=took)
 
+    def _features_of_hits(
+        self, hits: Sequence[Hit], names: Iterable[str], feature_keys: Mapping[str, str]
+    ) -> tuple[Features, Missing]:
+        """Return the features of rankers that the hits contain. All are missing if the index has none."""
+        values: Features = {}
+        missing: Missing = {}
+        for name in names:
+            if name in feature_keys:
+                values[name], missing[name] = self._decoded(hits, feature_keys[name])
+            else:
+                values[name] = np.empty((len(hits), 0), np.float32)
+                missing[name] = np.ones(len(hits), np.bool_)
+        return values, missing
+
     def _find(self, searches: Sequence[Search], keys: Sequence[str]) -> list[Answer]:
-        """Send searches in one request. keys: features to return."""
-        located = self._attached if self._attached is not None and self._attached.locates else None
-        stored = self._layout.attached and located is None
+        """Send searches in one request. keys: features to return.
+
+        Ids come from the sort values, or from the files of an attached index. A hit without such an id was
+        written without the field ``id``, or after the encoding: its search is repeated with stored ids.
+        """
+        attached = self._attached
+        reads_files = attached is not None and attached.locates
+        stored = self._layout.attached and not reads_files
         bodies = [self._body(search, keys, stored) for search in searches]
         responses = list(self._send(searches, bodies))
         results = [response["hits"]["hits"] for response in responses]
-        ids_of_results = list(map(_ids, results)) if located is None else located.ids(results)
+        ids_of_results = list(map(_ids, results))
+        if attached is not None and reads_files:
+            ids_of_results = attached.ids(results)
+
         answers: list[Answer] = []
         for search, response, ids in zip(searches, responses, ids_of_results):
-            if not all(ids):  # written without `id`, or after the encoding
+            if not all(ids):
                 (response,) = self._send([search], [self._body(search, keys, True)])
                 ids = _ids(response["hits"]["hits"])
             hits = list(map(_hit, response["hits"]["hits"], ids))
@@ -379,7 +424,7 @@ class Searcher:
         if len(bodies) == 1:
             yield self._index.search(_DOING, bodies[0], **options[0])
             return
-        lines: list[Any] = []
+        lines: list[dict[str, Any]] = []
         for search_parameters, body in zip(options, bodies):
             lines += [{**search_parameters, "index": self._settings.index}, {**DEFAULTS, **body}]
         with self._index.asking(_DOING):
@@ -390,13 +435,21 @@ class Searcher:
             yield response
 
 
+def _inside(path: str, query: dict[str, Any]) -> dict[str, Any]:
+    """Return a query for the vectors inside a nested field, or the query itself if ``path`` is empty."""
+    return {"nested": {"path": path, "query": query, "score_mode": "max"}} if path else query
+
+
 def _ids(hits: Sequence[Mapping[str, Any]]) -> list[str]:
-    return [(hit["sort"][1] if "sort" in hit else hit["_id"]) or "" for hit in hits]
+    """Return the ids of hits; "" for a hit that was sorted by an id that it does not have."""
+    return [(hit["sort"][1] if "sort" in hit else hit.get("_id")) or "" for hit in hits]
 
 
 def _hit(hit: Mapping[str, Any], id: str) -> Hit:
     score = hit["sort"][0] if "sort" in hit else hit["_score"]
-    version = (hit["_index"], hit["_seq_no"], hit["_primary_term"]) if "_seq_no" in hit else None
+    version = None
+    if "_seq_no" in hit:
+        version = (hit["_index"], hit["_seq_no"], hit["_primary_term"])
     return Hit(id, score, hit.get("fields", {}), version)
 
 

@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from opensearchpy import exceptions as client_errors
@@ -50,28 +50,44 @@ _WORDS = "zqwordsofthequery"
 _PLAIN = re.compile(r"[^\W_][\w .'-]*")  # text without characters of JSON and Mustache
 
 
+class _Rendering(NamedTuple):
+    """The last rendering of a template: its query, and the body with words for the texts of the query.
+
+    texts: word -> text.
+    """
+
+    search: SearchTemplate
+    query: Query
+    body: dict[str, Any]
+    texts: dict[str, str]
+
+
 class Templates:
     """Searches by search templates. attached: the features of an attached index."""
 
     def __init__(self, index: Index, attached: AttachedFeatures | None) -> None:
-        self._index, self._attached = index, attached
+        self._index = index
+        self._attached = attached
         self._pipelines = lru_cache(64)(self._pipeline_without_rerank)
         self._definitions = lru_cache(64)(self._definition)
         self._read = time.monotonic()
-        self._last: tuple[Any, ...] = (None, None)  # search and query of the last rendering, and its result
+        self._last: _Rendering | None = None
 
     def check(self, search: SearchTemplate, query: Query) -> SearchTemplate:
         """Return a template after a trial rendering.
 
         Raises InputError for an invalid body, UsageError for another index.
         """
-        self._last = (None, None)
+        self._last = None
         self._forget()
         self.body(search, query)
         return search
 
     def find(self, requests: Sequence[SearchRequest]) -> Iterator[Candidates]:
-        """Return the ``depth`` best hits of requests with one template."""
+        """Search for each request by its template; yield its ``depth`` best hits.
+
+        Raises InputError for a template that cannot be searched with a query, or lacks a leg of the request.
+        """
         for request in requests:
             assert request.template is not None
             search, query = request.template
@@ -103,13 +119,19 @@ class Templates:
             except EngineError as error:  # a part of the search may need stored fields
                 if not isinstance(error.__cause__, client_errors.RequestError):
                     raise
+
         answer = self._index.search(doing, body, **params)
         return _candidates(answer, [hit["_id"] for hit in answer["hits"]["hits"]], template, legs)
 
     def body(self, search: SearchTemplate, query: Query) -> dict[str, Any]:
-        """Return the search body of a query. Its texts are inserted after the rendering."""
-        body: dict[str, Any] = _put_back(*self._rendered(search, query))
-        return body
+        """Return the body of the search for a query: the rendered template with the texts of the query.
+
+        The texts are inserted after the rendering, so they cannot change the structure of the body.
+
+        Raises InputError if the template does not render to a search.
+        """
+        rendering = self._rendered(search, query)
+        return _put_back(rendering.body, rendering.texts)
 
     def filters(
         self, search: SearchTemplate, query: Query, word_fields: Collection[str]
@@ -146,22 +168,18 @@ class Templates:
         query_of_ids = {"bool": {"must": [body["query"]], "filter": {"ids": {"values": list(ids)}}}}
         return self._hits({**body, "query": query_of_ids}, request.template, len(ids))
 
-    def _rendered(self, search: SearchTemplate, query: Query) -> tuple[dict[str, Any], dict[str, str]]:
-        """Return a checked body with words for the query's texts, and word -> text."""
-        last = self._last
-        if last[0] is search and last[1] is query:
-            body, texts = last[2:]
-            return body, texts
+    def _rendered(self, search: SearchTemplate, query: Query) -> _Rendering:
+        """Return the rendering of a template for a query, after a check of its body.
+
+        The last one is kept, because one search needs it several times.
+        """
+        last = self._last  # other threads may replace it
+        if last is not None and last.search is search and last.query is query:
+            return last
         self._check_index(search)
         location = f"{search}: query {query.id!r}"
-        params: dict[str, Any] = {**query.params, "categories": list(query.categories)}
-        params |= {"lang": query.lang} if query.lang else {}
         texts = {SLOT: query.lexical}
-        params = _replace_unusual_texts(params, texts)
-        name = slots(search.source)[0]
-        if name != SLOT and query.lexical:
-            texts[_WORDS] = query.lexical
-        params[name] = _WORDS if query.lexical else ""
+        params = self._params(search, query, texts)
         try:
             rendered = self._render(search, params, location)
         except InputError:
@@ -170,11 +188,33 @@ class Templates:
         _check(rendered, location)
         pipeline = rendered.get("search_pipeline", search.pipeline)
         body = {**rendered, "search_pipeline": pipeline} if pipeline else rendered
-        self._last = (search, query, body, texts)
-        return body, texts
+        rendering = _Rendering(search, query, body, texts)
+        self._last = rendering
+        return rendering
+
+    @staticmethod
+    def _params(search: SearchTemplate, query: Query, texts: dict[str, str]) -> dict[str, Any]:
+        """Return the parameters of a rendering, with words for texts. ``texts`` receives word -> text."""
+        values: dict[str, Any] = {**query.params, "categories": list(query.categories)}
+        if query.lang:
+            values["lang"] = query.lang
+        params: dict[str, Any] = {}
+        for name, value in values.items():
+            params[name] = _replace_unusual_texts(value, texts)
+        slot = slots(search.source)[0]
+        if slot != SLOT and query.lexical:
+            texts[_WORDS] = query.lexical
+        params[slot] = _WORDS if query.lexical else ""
+        return params
 
     def ids_only(self, body: Mapping[str, Any], size: int) -> dict[str, Any]:
-        """Return the body with the same hits without fields, unless response processors may read them."""
+        """Return the body of a search for ids and scores only.
+
+        The hits and their order stay the same. Documents are read if response processors may need them, and
+        the search pipeline is the one of the body without rerank's processors.
+
+        size: number of hits.
+        """
         short_body = {name: value for name, value in body.items() if name not in _SHOWN}
         if time.monotonic() > self._read + FRESH:
             self._forget()
@@ -236,7 +276,8 @@ class Templates:
             return name
         pipeline = self._definitions(name)
         remaining = other_processors(pipeline)
-        if all(processors == pipeline[phase] for phase, processors in remaining.items()):
+        is_unchanged = all(processors == pipeline[phase] for phase, processors in remaining.items())
+        if is_unchanged:
             return name
         return {phase: processors for phase, processors in remaining.items() if processors} or NO_PIPELINE
 
@@ -257,12 +298,16 @@ class Templates:
 
 
 def other_processors(pipeline: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Return phase -> processors of a search pipeline, without ours."""
-    return {
-        phase: [processor for processor in processors if PROCESSOR not in processor]
-        for phase, processors in pipeline.items()
-        if isinstance(processors, list)
-    }
+    """Return the processors of a search pipeline that are not rerank's.
+
+    pipeline: its definition: phase, such as ``request_processors`` -> list of processors. Other entries, such
+        as a description, are left out.
+    """
+    remaining: dict[str, list[Any]] = {}
+    for phase, processors in pipeline.items():
+        if isinstance(processors, list):
+            remaining[phase] = [processor for processor in processors if PROCESSOR not in processor]
+    return remaining
 
 
 def _check(body: Mapping[str, Any], location: str) -> None:
@@ -271,18 +316,25 @@ def _check(body: Mapping[str, Any], location: str) -> None:
             raise InputError(f'{location}: the template has "{name}", but {reason}; remove it')
     if not body.get("query"):
         raise InputError(f'{location}: the template has no "query"; write the body of a _search')
-    sort = body.get("sort")
-    first = sort[0] if isinstance(sort, list) and sort else sort
-    if sort and not (first == "_score" or (isinstance(first, Mapping) and list(first) == ["_score"])):
+    if body.get("sort") and not _sorts_by_score(body["sort"]):
         raise InputError(f'{location}: the template must sort by "_score"; remove "sort"')
 
 
-def _replace_unusual_texts(value: Any, texts: dict[str, str]) -> Any:
-    """Replace texts with special characters by words; ``texts`` receives word -> text."""
+def _sorts_by_score(sort: object) -> bool:
+    """Return whether the first key of a ``sort`` is the score: ``"_score"`` or ``{"_score": ...}``."""
+    first = sort[0] if isinstance(sort, list) else sort
+    return list(first) == ["_score"] if isinstance(first, Mapping) else first == "_score"
+
+
+def _replace_unusual_texts(value: object, texts: dict[str, str]) -> object:
+    """Return a JSON value with words for its texts with special characters.
+
+    texts: receives word -> text. Names in objects stay.
+    """
     if isinstance(value, Mapping):
         return {name: _replace_unusual_texts(inner, texts) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_replace_unusual_texts(inner, texts) for inner in value]
+        return [_replace_unusual_texts(item, texts) for item in value]
     if isinstance(value, str) and value and not _PLAIN.fullmatch(value):
         word = f"zq{len(texts)}word"
         texts[word] = value
@@ -290,19 +342,22 @@ def _replace_unusual_texts(value: Any, texts: dict[str, str]) -> Any:
     return value
 
 
-def _put_back(value: Any, texts: Mapping[str, str]) -> Any:
+def _put_back(body: Mapping[str, Any], texts: Mapping[str, str]) -> dict[str, Any]:
     """Replace words by texts in names and values; the inverse of :func:`_replace_unusual_texts`."""
     longest_first = sorted(texts, key=len, reverse=True)
     words = re.compile("|".join(map(re.escape, longest_first)))
 
-    def replaced(node: Any) -> Any:
-        if isinstance(node, dict):
-            return {replaced(name): replaced(inner) for name, inner in node.items()}
-        if isinstance(node, list):
-            return [replaced(inner) for inner in node]
-        return words.sub(lambda match: texts[match[0]], node) if isinstance(node, str) else node
+    def text_of(text: str) -> str:
+        return words.sub(lambda match: texts[match[0]], text)
 
-    return replaced(value)
+    def replaced(value: object) -> object:
+        if isinstance(value, dict):
+            return {text_of(name): replaced(inner) for name, inner in value.items()}
+        if isinstance(value, list):
+            return [replaced(item) for item in value]
+        return text_of(value) if isinstance(value, str) else value
+
+    return {text_of(name): replaced(value) for name, value in body.items()}
 
 
 def _candidates(
