@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rerank.engines.base import VectorQuery, cannot_retrieve
 from rerank.records import Document
+
+if TYPE_CHECKING:
+    from rerank.engines.opensearch.text_rows import TextRows
 
 
 class NearestByRanker(NamedTuple):
@@ -45,8 +48,8 @@ class HookSource(ABC):
     """Reads the documents and features of hits that a cluster sends to the hook."""
 
     @property
-    def files(self) -> Any:
-        """Rows and features in the files of the workspace (``TextRows``); None if the hits have them."""
+    def files(self) -> TextRows | None:
+        """Rows and features in the files of the workspace; None if the hits contain the features."""
         return None
 
     @abstractmethod

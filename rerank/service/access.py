@@ -16,44 +16,67 @@ class Access:
 
     def __init__(self, settings: Settings) -> None:
         self._tokens = [(token.secret.encode(), token) for token in settings.tokens]
-        self._hosts = {
-            name.lower().rstrip(".") for name in ("localhost", settings.host, *settings.allow_host)
-        }
+        self._hosts = {_host_name(host) for host in ("localhost", settings.host, *settings.allow_host)}
         self.open = not settings.tokens
         """Whether no token is needed."""
 
     def token(self, headers: Headers) -> Token | None:
-        """The valid token of a request, or None."""
-        values = [value for name, value in headers if name == b"authorization"]
-        scheme, _, secret = (values[0] if len(values) == 1 else b"").partition(b" ")
-        # Compare all tokens, so that the time reveals nothing.
-        sent = secret.strip()
-        valid = [token for valid_secret, token in self._tokens if hmac.compare_digest(sent, valid_secret)]
-        return valid[0] if valid and scheme.lower() == b"bearer" else None
+        """Return the valid token that a request sends, or None.
+
+        headers: names in lower case, and values.
+        """
+        values = header_values(headers, b"authorization")
+        if len(values) != 1:
+            return None
+        scheme, _, secret = values[0].partition(" ")
+        sent = secret.encode("latin-1").strip()
+        valid: Token | None = None
+        for valid_secret, token in self._tokens:  # compare all, so that the time reveals nothing
+            if hmac.compare_digest(sent, valid_secret):
+                valid = token
+        return valid if scheme.lower() == "bearer" else None
 
     def foreign(self, headers: Headers) -> str | None:
-        """The problem with a host or origin without a token, or None."""
-        hosts = [value.decode("latin-1") for name, value in headers if name == b"host"]
-        if len(hosts) > 1 or not all(map(self._is_known, hosts)):
+        """Return why a request without a token may come from a foreign web page, or None.
+
+        Such a page sends its own origin, or has a name that leads to this machine.
+        """
+        hosts = header_values(headers, b"host")
+        if len(hosts) > 1 or not all(map(self._is_own, hosts)):
             return "the Host of the request is not a name of this service; start the service with its name"
-        origins = [value.decode("latin-1") for name, value in headers if name == b"origin"]
-        if any(origin.partition("://")[2] not in hosts for origin in origins):
-            return "this service does not answer pages of other origins"
+        for origin in header_values(headers, b"origin"):
+            if origin.partition("://")[2] not in hosts:
+                return "this service does not answer pages of other origins"
         return None
 
-    def _is_known(self, host: str) -> bool:
-        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
-        name = name.lower().rstrip(".")
-        if name in self._hosts:
-            return True
-        try:
-            ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
-        except ValueError:
-            return False
-        return True  # a page's own name is never an address
+    def _is_own(self, host: str) -> bool:
+        """Return whether a ``Host`` header names this service, by a name or by an address."""
+        name, _, port = host.rpartition(":")
+        name = _host_name(name if port.isdecimal() else host)
+        return name in self._hosts or _is_address(name)  # a page's own name is never an address
+
+
+def _host_name(host: str) -> str:
+    return host.lower().rstrip(".")
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return False
+    return True
+
+
+def header_values(headers: Headers, name: bytes) -> list[str]:
+    """Return the values of all headers of one name, which is in lower case."""
+    return [value.decode("latin-1") for header, value in headers if header == name]
 
 
 def has_kind(headers: Headers, kind: str) -> bool:
-    """Whether the body has this content type."""
-    values = [value.decode("latin-1") for name, value in headers if name == b"content-type"]
-    return {value.partition(";")[0].strip().lower() for value in values} == {kind}
+    """Return whether the body of a request has this content type, whatever its parameters.
+
+    kind: for example ``application/json``.
+    """
+    kinds = {value.partition(";")[0].strip().lower() for value in header_values(headers, b"content-type")}
+    return kinds == {kind}

@@ -27,6 +27,7 @@ from rerank.errors import (
 from rerank.judging.judgments import NotSavedError
 from rerank.service import endpoints, logs, metrics, openapi, schemas
 from rerank.service.access import Access, has_kind
+from rerank.service.asgi import Receive, Scope, Send
 from rerank.service.body import (
     Bodies,
     Body,
@@ -67,8 +68,6 @@ queries of 100 MB; a closed connection would count as a failure of the service, 
 
 _RETRY_HEADER = ("Retry-After", "1")
 _TOKEN_HEADER = ("WWW-Authenticate", "Bearer")
-
-Scope = Mapping[str, Any]
 
 
 class Answer(NamedTuple):
@@ -120,7 +119,7 @@ class Application:
         self._newer: Snapshot | None = None  # not in use: some of its features are not stored yet
         self._reported = ""
 
-    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, count and log a request."""
         if scope["type"] == "lifespan":
             await self._live(receive, send)
@@ -144,7 +143,7 @@ class Application:
         finally:
             self._log(scope, notes, status, time.perf_counter() - begin)
 
-    async def _live(self, receive: Any, send: Any) -> None:
+    async def _live(self, receive: Receive, send: Send) -> None:
         """Watch the workspace until the server stops."""
         logs.start()
         logs.event("started", pid=os.getpid(), **self.snapshot.describe())
@@ -214,7 +213,7 @@ class Application:
         limits = (settings.max_candidates, settings.max_encoded)
         return RequestContext(deadline, *limits, self._costs, logs_searches=self._ubi_log is not None)
 
-    async def _answer(self, scope: Scope, receive: Any, notes: Notes) -> Answer:
+    async def _answer(self, scope: Scope, receive: Receive, notes: Notes) -> Answer:
         path = str(scope["path"])
         reading = scope["method"] in ("GET", "HEAD")
         if self._judging is not None and path in JUDGE_PAGES and reading:
@@ -239,7 +238,7 @@ class Application:
             data = await _read(receive, self.settings.max_body, reservation)
             return await self._run(endpoint, data, encoding, receive, notes)
 
-    async def _judge(self, judging: Judging, scope: Scope, receive: Any, notes: Notes) -> Answer:
+    async def _judge(self, judging: Judging, scope: Scope, receive: Receive, notes: Notes) -> Answer:
         """Answer the page to judge hits, or its next query."""
         notes.endpoint = JUDGE
         path = str(scope["path"])
@@ -253,7 +252,7 @@ class Application:
         return Answer(await self._pool.run(work, self._context(), receive), headers=HEADERS)
 
     async def _run(
-        self, endpoint: Endpoint, data: bytes, encoding: str | None, receive: Any, notes: Notes
+        self, endpoint: Endpoint, data: bytes, encoding: str | None, receive: Receive, notes: Notes
     ) -> Answer:
         """Answer a complete request in a thread."""
         # Documents of requests take long to encode: they must not occupy the threads of searches.
@@ -267,7 +266,12 @@ class Application:
         return Answer(await pool.run(work, context, receive), kind=endpoint.kind)
 
     def _admit(self, path: str, headers: list[tuple[bytes, bytes]], *, public: bool = False) -> bool:
-        """Whether the client may see the stack. public: the path needs no token."""
+        """Check the token of a request, or its origin; return whether the client may see the stack.
+
+        public: the path needs no token.
+
+        Raises RefusedError without a valid token, or for a request that may come from a foreign page.
+        """
         if path == "/healthz":
             return False
         if self._access.open:
@@ -339,7 +343,7 @@ class Application:
 
 
 def judge_endpoint(save: Callable[..., dict[str, Any]]) -> Endpoint:
-    """Return the endpoint that saves grades by this function."""
+    """Return the endpoint that saves the grade of a hit. save: the function that answers a request."""
     return Endpoint(PAGE, save, schemas.JudgeBody, _JUDGED)
 
 
@@ -350,7 +354,7 @@ def _run(endpoint: Endpoint, snapshot: Snapshot, sent: Body, context: RequestCon
     return answer if isinstance(answer, bytes) else msgspec.json.encode(answer)
 
 
-async def _read(receive: Any, limit: int, reservation: Reservation) -> bytes:
+async def _read(receive: Receive, limit: int, reservation: Reservation) -> bytes:
     """Read a body; drop the excess, so that the client gets the answer."""
     chunks: list[bytes] = []
     size = 0

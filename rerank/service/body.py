@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import msgspec
+
+from rerank.service.access import Headers, header_values
 
 _FREE = 2**18
 """Bytes of each body that do not count, so that large bodies do not stop searches and calls of the hook."""
@@ -71,7 +73,7 @@ class Bodies:
             self._available += reservation.counted
 
     def take(self, size: int) -> None:
-        """Count bytes. Raises TooManyBytesError."""
+        """Count bytes of a body. Raises TooManyBytesError if they do not fit into the memory."""
         if size > self._available:
             raise TooManyBytesError
         self._available -= size
@@ -86,7 +88,7 @@ class Reservation:
         self.counted = 0
 
     def add(self, size: int) -> None:
-        """Count more bytes. Raises TooManyBytesError."""
+        """Count more bytes of this body. Raises TooManyBytesError if they do not fit into the memory."""
         self._size += size
         counted = max(self._size - _FREE, 0)
         self._bodies.take(counted - self.counted)
@@ -102,7 +104,10 @@ class Body:
     limit: int
 
     def decoded(self) -> bytes:
-        """Return the decompressed body. Raises BodyTooLongError, msgspec.DecodeError."""
+        """Return the decompressed body.
+
+        Raises BodyTooLongError for more bytes than ``limit``, msgspec.DecodeError for damaged data.
+        """
         if self.encoding is None:
             return self.data
         decompressor = zlib.decompressobj(_GZIP)
@@ -117,11 +122,14 @@ class Body:
         return data
 
 
-def content_encoding(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
-    """Return ``gzip``, or None for a body that is not compressed. Raises UnknownEncodingError."""
-    values = [
-        value.decode("latin-1").strip().lower() for name, value in headers if name == b"content-encoding"
-    ]
+def content_encoding(headers: Headers) -> str | None:
+    """Return how a body is compressed: ``gzip``, or None if it is not compressed.
+
+    headers: of the request, with names in lower case.
+
+    Raises UnknownEncodingError for another encoding.
+    """
+    values = [value.strip().lower() for value in header_values(headers, b"content-encoding")]
     encodings = [value for value in values if value not in ("", "identity")]
     if not encodings:
         return None

@@ -26,10 +26,10 @@ _WAITING, _IDLE, _NEW, _BUSY = range(4)
 
 
 class Connection(HttpToolsProtocol):
-    """A client's connection."""
+    """A client's connection. It is closed if a request takes too long or is too large."""
 
-    def __init__(self, *args: Any, **more: Any) -> None:
-        super().__init__(*args, **more)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
         self.settings = self.app.settings
         self._use = _NEW, self.loop.time()  # and since when
         self._written = self.loop.time()  # when the client had last read everything
@@ -37,7 +37,7 @@ class Connection(HttpToolsProtocol):
         self._refused = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Wait for a request; close a connection if there are too many."""
+        """Wait for a request. If there are too many connections, close the one that was idle longest."""
         super().connection_made(transport)
         if len(self.connections) > CONNECTIONS_PER_REQUEST * self.settings.max_requests:
             metrics.REFUSED.labels("connections").inc()
@@ -47,7 +47,7 @@ class Connection(HttpToolsProtocol):
         self._check()
 
     def data_received(self, data: bytes) -> None:
-        """Parse bytes, unless the request was refused."""
+        """Parse received bytes. After a refusal, drop them, and close the connection after too many."""
         self._unparsed += len(data)
         if not self._refused:
             super().data_received(data)
@@ -57,18 +57,18 @@ class Connection(HttpToolsProtocol):
             self.transport.abort()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer invalid HTTP."""
         self._refuse(400, msg)
 
     def on_message_begin(self) -> None:
-        """Wait for the rest of a request."""
         super().on_message_begin()
         if self._use[0] != _WAITING:
             self._set_use(_WAITING)
 
     def on_headers_complete(self) -> None:
-        """Wait for the body."""
-        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > HEAD_BYTES:
+        size = len(self.url)
+        for name, value in self.headers:
+            size += len(name) + len(value)
+        if size > HEAD_BYTES:
             self._refuse(431, _LONG_HEAD)
             return
         self._unparsed = 0
@@ -76,24 +76,20 @@ class Connection(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_chunk_header(self) -> None:
-        """A chunk of the body begins."""
         self._unparsed = 0
 
     def on_body(self, body: bytes) -> None:
-        """Receive a part of the body."""
         self._unparsed = 0
         if not self._refused:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """The request is complete."""
         self._unparsed = 0
         if not self._refused:
             self._set_use(_BUSY)
             super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Wait for the next request."""
         super().on_response_complete()
         if self._use[0] == _BUSY and self.cycle.response_complete:
             self._set_use(_IDLE)

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 from rerank.errors import UsageError
 from rerank.scoring.scorer import StageTimer
@@ -33,7 +32,10 @@ class EncodingCosts:
         self._loaded: set[str] = set()
 
     def add(self, ranker: str, characters: int, seconds: float) -> None:
-        """Note a measurement. The first one of a ranker is ignored, because it also loads the model."""
+        """Note a measurement. The first one of a ranker is ignored, because it also loads the model.
+
+        ranker: its name. characters: number of encoded characters. seconds: the time for all of them.
+        """
         if ranker not in self._loaded:
             self._loaded.add(ranker)
             return
@@ -42,7 +44,10 @@ class EncodingCosts:
         self._seconds[ranker] = current + _MEMORY * (earlier - current)
 
     def estimate(self, rankers: Iterable[str], characters: int) -> float:
-        """Return the seconds that these rankers need together; 0 before the first measurement."""
+        """Return the seconds that these rankers need together to encode so many characters.
+
+        It is 0 before the first measurement.
+        """
         return characters * sum(self._seconds.get(ranker, 0.0) for ranker in rankers)
 
     def relax(self, rankers: Iterable[str]) -> None:
@@ -90,19 +95,22 @@ class RequestContext(StageTimer):
     record: SearchRecord | None = None
 
     def check(self) -> None:
-        """Raise DeadlineError if the time is over or the client is gone."""
+        """Raise DeadlineError if the time for the request is over, or if its client is gone."""
         if self.cancelled or time.monotonic() > self.deadline:
             raise DeadlineError
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Time a stage. Raises DeadlineError."""
+        """Measure the time of the block as a stage. Raises DeadlineError before it; see :meth:`check`."""
         self.check()
         with super().stage(name):
             yield
 
     def check_count(self, count: int, noun: str) -> None:
-        """Note the number of candidates. Raises UsageError."""
+        """Note the number of candidates of the request. noun: their name, for messages.
+
+        Raises UsageError for more candidates than the service takes.
+        """
         if count > self.max_candidates:
             raise UsageError(f"{count:,} {noun}, but this service takes {self.max_candidates:,}; send fewer")
         self.candidates = count
@@ -133,11 +141,20 @@ class RequestContext(StageTimer):
         return int(min(self.max_encoded, affordable))
 
     def on_documents_encoded(self, ranker: str, characters: int, seconds: float) -> None:
-        """Note the cost of encoding."""
         self.costs.add(ranker, characters, seconds)
 
-    def to_log(self, with_query: bool) -> dict[str, Any]:
-        """Return the notes as log fields."""
-        names = ("candidates", "missing", "without_features", "unscored", "passed", "late")
-        notes = {name: value for name in names if (value := getattr(self, name)) not in (None, {}, False)}
-        return notes | ({"query": self.query} if with_query and self.query is not None else {})
+    def to_log(self, with_query: bool) -> dict[str, object]:
+        """Return the notes that the log shows, as field -> value; notes without a value are left out.
+
+        with_query: include the words of the query.
+        """
+        notes: dict[str, object] = {
+            "candidates": self.candidates,
+            "missing": self.missing,
+            "without_features": self.without_features,
+            "unscored": self.unscored,
+            "passed": self.passed,
+            "late": self.late,
+            "query": self.query if with_query else None,
+        }
+        return {name: value for name, value in notes.items() if value not in (None, {}, False)}

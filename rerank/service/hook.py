@@ -27,7 +27,7 @@ from rerank.service.schemas import FRAME, HookCall, SearchOptions, Values
 from rerank.service.snapshot import Snapshot
 from rerank.service.ubi_log import MOST_HITS, SearchRecord
 from rerank.stack.parse import retriever_depths
-from rerank.stack.ranking import Hit, Ranking
+from rerank.stack.ranking import Ranking
 from rerank.stack.signals import is_field, leg_names, lexical_names, ranker_names
 from rerank.stack.stack import Stack
 from rerank.text import language_or_none
@@ -40,7 +40,7 @@ _LONGEST_ANSWER = 2**24 - 1
 class NotRerankedError(Exception):
     """A search keeps its order. The message is counted, so it must not contain names or texts of users.
 
-    fields: more fields of the answer.
+    requested_fields: the fields that the next call must send; None: the answer does not name them.
     """
 
     def __init__(self, message: str, requested_fields: Mapping[str, Any] | None = None) -> None:
@@ -52,7 +52,9 @@ class NotRerankedError(Exception):
 class _Search:
     """A call and its scorer.
 
-    by_id: scoring needs ids. unknown: unknown categories. first: number of hits of the query.
+    by_id:      whether scoring needs the ids of the hits, because a signal is read from the engine.
+    unknown:    categories of the request that no ranker knows.
+    first:      number of hits of the query; the other hits were added because a ranker retrieves them.
     experiment: interleaves the hits, by the coins; None: the hits are ranked by the stack.
     """
 
@@ -71,22 +73,32 @@ class _Search:
 
 
 def hook(snapshot: Snapshot, call: HookCall, context: RequestContext) -> bytes:
-    """``POST /v1/hook``: put the hits of a search in the order of a stack."""
+    """``POST /v1/hook``: put the hits of a search in the order of a stack.
+
+    Returns the framed answer. A search that cannot be reranked keeps its order, and the answer has the reason
+    as ``passed``.
+
+    Raises RerankError for a call with an error of the caller, DeadlineError if the time is over.
+    """
     try:
         return _rerank(snapshot, call, context)
     except NotRerankedError as reason:
         context.passed = str(reason)
         return _framed({"passed": context.passed, **reason.fields})
-    except (DeadlineError, ModuleNotFoundError):
-        raise
     except Exception as error:
-        is_broken_ranker = isinstance(error, TrainingError) and not isinstance(error, NotTrainedError)
-        if isinstance(error, RerankError) and not is_broken_ranker:
+        if not _is_error_of_one_search(error):
             raise
-        # It is an error of one search: a status of 500 would stop the plugin's calls for all searches.
+        # A status of 500 would stop the plugin's calls for all searches.
         logs.problem("failed", path="/v1/hook", kind=type(error).__name__, places=logs.places(error))
         context.passed = "scoring failed"
         return _framed({"passed": context.passed})
+
+
+def _is_error_of_one_search(error: Exception) -> bool:
+    """Return whether an error is neither the caller's nor one of the whole service: a ranker is broken."""
+    if isinstance(error, TrainingError) and not isinstance(error, NotTrainedError):
+        return True
+    return not isinstance(error, (DeadlineError, ModuleNotFoundError, RerankError))
 
 
 def _rerank(snapshot: Snapshot, call: HookCall, context: RequestContext) -> bytes:
@@ -99,29 +111,36 @@ def _rerank(snapshot: Snapshot, call: HookCall, context: RequestContext) -> byte
 
 
 def _parse(snapshot: Snapshot, call: HookCall, context: RequestContext) -> _Search:
+    """Read a call, and note its text. Raises NotRerankedError if it has no text, no hits or no right."""
     ids = call.ids
     options = call.body.rerank or _NO_OPTIONS
     context.timeout = call.body.timeout or context.timeout
     context.check_count(len(ids), "hits")
-    text = options.query if options.query is not None else query_text(call.body.query, snapshot.words)
+    text = options.query
+    if text is None:
+        text = query_text(call.body.query, snapshot.words)
     context.query = text
+
     stack, scorer = snapshot.scorer(options.stack or call.body.stack)
+    experiment: Experiment | None = None
+    coins = b""
     is_excluded = options.stack is not None or call.body.min_score is not None or call.body.shadow
-    experiment, coins = (None, b"") if is_excluded else snapshot.draw(options.client_id, text)
+    if not is_excluded:
+        experiment, coins = snapshot.draw(options.client_id, text)
     if experiment is not None:
-        stack, scorer = experiment.joint, snapshot.scorer_of(experiment.joint)
+        stack = experiment.joint
+        scorer = snapshot.scorer_of(stack)
+
     if text is None or not text.strip():
         raise NotRerankedError("the query has no text")
     if not ids:
         raise NotRerankedError("there are no hits")
-    query, unknown = scorer.with_known_categories(
-        make_query(text, options.categories, lang=language_or_none(options.lang))
-    )
-    other_lexical = set(lexical_names(stack.signals)) - {stack.first_stage}
-    by_id = bool(other_lexical) or any(is_field(name) for name in stack.signals)
-    must_be_free = options.stack is not None and not call.body.stack_allowed
-    if must_be_free and (by_id or not is_free(snapshot, options.stack or "", stack)):
+    by_id = _needs_ids(stack)
+    is_chosen_by_user = options.stack is not None and not call.body.stack_allowed
+    if is_chosen_by_user and (by_id or not is_free(snapshot, options.stack or "", stack)):
         raise NotRerankedError("the pipeline does not allow this stack")
+    query = make_query(text, options.categories, lang=language_or_none(options.lang))
+    query, unknown = scorer.with_known_categories(query)
     return _Search(
         context=context,
         call=call,
@@ -138,36 +157,53 @@ def _parse(snapshot: Snapshot, call: HookCall, context: RequestContext) -> _Sear
     )
 
 
+def _needs_ids(stack: Stack) -> bool:
+    """Return whether a stack has signals that only the engine can compute: lexical ones, and fields."""
+    from_engine = set(lexical_names(stack.signals)) - {stack.first_stage}
+    from_engine.update(filter(is_field, stack.signals))
+    return bool(from_engine)
+
+
+def _stored_features(
+    snapshot: Snapshot, search: _Search, name: str, version: str
+) -> tuple[NDArray[Any], NDArray[np.bool_]] | None:
+    """Return the features of the hits, and (n,) bool: missing; None if neither call nor files have them."""
+    if search.hits.attached:
+        return search.hits.features(name, version)
+    key = feature_key(name, version)
+    if key not in search.call.stored:
+        return None
+    return _decode(snapshot.columns[key], search.call.stored[key])
+
+
 def _stored(snapshot: Snapshot, search: _Search) -> ScoringInput:
+    """Return the input of the scorer: scores and features of the call, the files or the engine."""
     context = search.context
-    call = search.call
     hits = search.hits
     scorer = search.scorer
+    features: dict[str, NDArray[Any]] = {}
+    missing: dict[str, NDArray[np.bool_]] = {}
+    categories: dict[str, Sequence[str]] = {}
     with context.stage("decode"):
-        stored = {}
         for name, version in scorer.features.items():
-            key = feature_key(name, version)
-            if hits.attached:
-                stored[name] = hits.features(name, version)
-            elif key in call.stored:
-                stored[name] = _decode(snapshot.columns[key], call.stored[key])
-        if search.by_id or len(stored) < len(scorer.features) or search.first < len(hits.ids):
+            stored = _stored_features(snapshot, search, name, version)
+            if stored is None:
+                context.missing[name] = len(hits.ids)
+            else:
+                features[name], missing[name] = stored
+        if search.by_id or context.missing or search.first < len(hits.ids):
             hits.find_ids()
         if hits.repeated:  # of two indices behind an alias, or two shards: a score could belong to either
             raise NotRerankedError("two hits have the same id")
-        ids = hits.ids
-        categories: dict[str, Sequence[str]] = {}
         if scorer.infers and not search.query.categories:
-            categories = hits.categories(call.scores)
-    context.missing = {name: len(ids) for name in scorer.features if name not in stored}
-    features = {name: values for name, (values, _) in stored.items()}
-    missing = {name: absent for name, (_, absent) in stored.items()}
+            categories = hits.categories(search.call.scores)
+    ids = hits.ids
 
     def read(ids_to_read: Sequence[str]) -> list[Document | None]:
         position = {id: i for i, id in enumerate(ids)}
         return hits.documents([position[id] for id in ids_to_read])
 
-    scores = {search.stack.first_stage: call.scores, **_leg_scores(search)}
+    scores = {search.stack.first_stage: search.call.scores, **_leg_scores(search)}
     inputs = ScoringInput(ids, scores, features, missing, categories, read)
     with context.stage("engine"):
         inputs = scorer.load_missing_scores_and_features(search.query, inputs)
@@ -183,16 +219,19 @@ def _added(snapshot: Snapshot, search: _Search, inputs: ScoringInput) -> Added:
         queries = vector_queries(snapshot, search.stack, search.query)
         features: Features = {}
         for query in queries:
-            if query.name in inputs.features and search.scorer.features.get(query.name) == query.version:
-                features[query.name] = (inputs.features[query.name], inputs.missing[query.name])
-            elif search.hits.attached:
-                features[query.name] = search.hits.features(query.name, query.version)
-            elif (key := feature_key(query.name, query.version)) in search.call.stored:
-                features[query.name] = _decode(snapshot.columns[key], search.call.stored[key])
+            name = query.name
+            is_scored = search.scorer.features.get(name) == query.version
+            if is_scored and name in inputs.features:
+                features[name] = (inputs.features[name], inputs.missing[name])
+                continue
+            stored = _stored_features(snapshot, search, name, query.version)
+            if stored is not None:
+                features[name] = stored
         return cut_to_depth(queries, inputs.ids, search.first, features)
 
 
 def _select(search: _Search, inputs: ScoringInput, kept: NDArray[np.int64]) -> ScorableInput:
+    """Select the hits that can be scored, and note how many cannot. kept: (n,) positions in the call."""
     context = search.context
     owned = search.hits.ours[kept]
     selected = select_scorable(search.scorer, inputs, context, owned)
@@ -231,6 +270,7 @@ def _answer(search: _Search, added: Added, selected: ScorableInput, scored: Scor
         answer["experiment"] = search.experiment.to_json(ranking)
     context.late = ranking.late
     context.record = _record(search, added.kept[ranking.order], answer.get("experiment", {}))
+
     if search.call.body.first is not None:
         answer["dropped"] = len(search.hits.ids) - len(added.kept)
     if search.call.body.min_score is not None:
@@ -238,21 +278,18 @@ def _answer(search: _Search, added: Added, selected: ScorableInput, scored: Scor
         answer["removed"] = ranking.removed
     if ranking.late:
         answer["late"] = True
-    shows_values = search.call.body.raw_values
-    if search.unknown and shows_values:  # otherwise a user could test which hidden categories exist
+    if search.unknown and search.call.body.raw_values:  # else a user could test which hidden categories exist
         answer["unknown_categories"] = list(search.unknown)
     if context.without_features:
         answer["without_features"] = context.without_features
     if search.options.explain:
-        hits = list(ranking)
-        answer["signals"] = [_explanation(hit, shows_values) for hit in hits]
-        if added.found_by:
-            answer["found_by"] = [list(hit.found_by) for hit in hits]
-        if ranking.relevance is not None:
-            answer["relevance"] = [hit.relevance for hit in hits]
+        answer |= _explanation(search, ranking, has_added=bool(added.found_by))
         # Without the inferred categories: the user may not be allowed to read them.
-        shown = {"stack": str(stack), "normalization": stack.combiner.normalization}
-        answer["weights"] = {**shown, "case": scored.case}
+        answer["weights"] = {
+            "stack": str(stack),
+            "normalization": stack.combiner.normalization,
+            "case": scored.case,
+        }
     positions = added.kept[ranking.order]
     return _framed(answer, positions.astype(">i4").tobytes(), ranking.scores.astype(">f4").tobytes())
 
@@ -279,16 +316,24 @@ def _above(ranking: Ranking, min_score: float) -> Ranking:
     return ranking.above(min_score)
 
 
-def _explanation(hit: Hit, shows_values: bool) -> dict[str, dict[str, float]]:
-    """The scores of a hit by signal. Raw scores can be the values of a field that the user may not see."""
-    scores = hit.explanation()
-    if not shows_values:
-        for by_signal in scores.values():
-            del by_signal["raw"]
-    return scores
+def _explanation(search: _Search, ranking: Ranking, *, has_added: bool) -> dict[str, Any]:
+    """Return the parts of an answer that explain each hit. has_added: rankers have added hits."""
+    hits = list(ranking)
+    signals = [hit.explanation() for hit in hits]
+    if not search.call.body.raw_values:  # they can be values of a field that the user may not see
+        for scores_by_signal in signals:
+            for scores in scores_by_signal.values():
+                del scores["raw"]
+    explanation: dict[str, Any] = {"signals": signals}
+    if has_added:
+        explanation["found_by"] = [list(hit.found_by) for hit in hits]
+    if ranking.relevance is not None:
+        explanation["relevance"] = [hit.relevance for hit in hits]
+    return explanation
 
 
 def _framed(answer: dict[str, Any], *numbers: bytes) -> bytes:
+    """Return an answer: the length of its JSON, the JSON, and arrays of numbers. Raises UsageError."""
     head = msgspec.json.encode(answer)
     if len(head) > _LONGEST_ANSWER:
         raise UsageError(f"an explanation of {len(head):,} bytes; ask without it, or for fewer hits")
@@ -296,12 +341,15 @@ def _framed(answer: dict[str, Any], *numbers: bytes) -> bytes:
 
 
 def _requested_fields(search: _Search) -> dict[str, Any]:
-    """The fields that the next call must send."""
+    """Return the fields that the next call must send: ids, and stored values of each hit."""
     hits = search.hits
-    keys = [feature_key(name, version) for name, version in search.scorer.features.items()]
-    if search.call.body.first is not None:  # to cut added hits
-        keys += [feature_key(name, search.stack.versions[name]) for name in _retrieving(search)]
-    features = [] if hits.sidecar else [DOCUMENT, *keys] if hits.locatable else keys
+    features: list[str] = []
+    if not hits.sidecar:
+        if hits.locatable:
+            features.append(DOCUMENT)
+        features += [feature_key(name, version) for name, version in search.scorer.features.items()]
+        if search.call.body.first is not None:  # to cut added hits
+            features += [feature_key(name, search.stack.versions[name]) for name in _retrieving(search)]
     return {"features": [*features, *leg_names(search.stack.signals)], "ids": not hits.locatable}
 
 

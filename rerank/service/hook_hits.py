@@ -22,36 +22,37 @@ from rerank.service.schemas import HookCall, Values
 class HookHits:
     """The n hits of one call.
 
-    ours:      (n,) bool: documents of the workspace.
-    ids:       of the call, or of stored values; else numbers.
-    sidecar:   workspace files contain the features.
-    attached:  these files can be used: the call has locations.
-    locatable: the engine finds documents by location.
+    ours:      (n,) bool: the hit is a document of the workspace, not of another index.
+    ids:       id of each hit: from the call, or from stored values; else a placeholder.
+    sidecar:   files of the workspace contain the features.
+    attached:  these files can be used, because the call has the locations of the hits.
+    locatable: the engine finds documents by their locations.
     repeated:  two documents of the workspace have the same id, as far as ids are known.
+
+    Raises UsageError for a call whose locations do not fit its ids.
     """
 
     def __init__(self, engine: Engine, call: HookCall) -> None:
         self._engine = engine
+        self._source = engine.hook_source()
+        self._files = None if self._source is None else self._source.files
         self._locations = call.places
         self._uuids = call.body.places.uuids
-        count = len(call.ids)
-        index = np.array(call.body.places.index, np.int64)
-        if len(index) not in (0, count) or (len(index) and index.max() >= len(self._uuids)):
-            raise UsageError(f"{count} ids came with {len(index)} positions in uuids; send one for each")
-        self._index = index if len(index) else np.zeros(count, np.int64)
-        source = self._source = engine.hook_source()
-        self.ours = np.ones(count, np.bool_)
-        if self._uuids and source is not None:
-            self.ours = np.array(source.owned(self._uuids), np.bool_)[self._index]
-        self._files: Any = source.files if source is not None else None
+        self._index = _index_of_hits(call)
+        self.locatable = self._source is not None
         self.sidecar = self._files is not None
-        self.locatable = source is not None
         self.attached = self.sidecar and call.places is not None
+
+        count = len(call.ids)
+        self.ours = np.ones(count, np.bool_)
+        if self._uuids and self._source is not None:
+            self.ours = np.array(self._source.owned(self._uuids), np.bool_)[self._index]
         self.ids = list(call.ids)
         for position in np.flatnonzero(~self.ours).tolist():  # other indices can have the same ids
             self.ids[position] = f"\0{position:06}"
         self.repeated = len(set(self.ids)) < count
-        self._unnamed = set() if call.body.ids else set(np.flatnonzero(self.ours).tolist())
+
+        self._unnamed: set[int] = set() if call.body.ids else set(np.flatnonzero(self.ours).tolist())
         self._categories: dict[str, Sequence[str]] = {}
         self._stored_ids: dict[int, str] = {}  # position -> id
         if DOCUMENT in call.stored and not self.sidecar:
@@ -59,13 +60,14 @@ class HookHits:
 
     def _read_rows(self, stored: Values) -> None:
         """Read ids and categories of our documents."""
-        values = {i: value for i, value in stored.split().items() if self.ours[i]}
+        values = {position: value for position, value in stored.split().items() if self.ours[position]}
         with suppress(msgspec.DecodeError, UnicodeDecodeError):  # then documents are read
-            for i, row in zip(values, rows(list(values.values()))):
-                self._name(i, row[0] if row else "")
-                self._categories[self.ids[i]] = row[1:]
+            for position, row in zip(values, rows(list(values.values()))):
+                self._name(position, row[0] if row else "")
+                self._categories[self.ids[position]] = row[1:]
 
     def _name(self, position: int, id: str) -> None:
+        """Give a hit its id, unless it has one. An id that another hit has is ``repeated``."""
         if position not in self._unnamed or not id:
             return
         if id in self._categories:
@@ -76,38 +78,48 @@ class HookHits:
 
     @cached_property
     def rows(self) -> NDArray[np.int64]:
-        """(n,) row of each hit in the feature files; -1: none."""
+        """The (n,) rows of the hits in the feature files; -1: the text of a hit has no row."""
         assert self._locations is not None
+        assert self._files is not None
         rows = np.full(len(self.ids), -1, np.int64)
         for index, uuid in enumerate(self._uuids):
             positions = np.flatnonzero(self._index == index)
-            locations = (values[positions] for values in self._locations)
-            rows[positions], ids = self._files.find(uuid, *locations)
-            self._stored_ids.update((position, id) for position, id in zip(positions.tolist(), ids) if id)
+            shards, seq_nos, terms = (values[positions] for values in self._locations)
+            rows[positions], ids = self._files.find(uuid, shards, seq_nos, terms)
+            for position, id in zip(positions.tolist(), ids):
+                if id:
+                    self._stored_ids[position] = id
         moved = np.flatnonzero((rows < 0) & self.ours)  # written since the encoding; the text may be the same
         documents = self._documents_by_position(moved.tolist())
         if documents:
-            rows[[*documents]] = self._files.of_texts([*documents.values()])
+            rows[list(documents)] = self._files.of_texts(list(documents.values()))
             self._stored_ids.update((position, document.id) for position, document in documents.items())
         self.repeated |= len(set(self._stored_ids.values())) < len(self._stored_ids)
         return rows
 
     def _documents_by_position(self, positions: Sequence[int]) -> dict[int, Document]:
         """Read the documents of these hits, without deleted ones."""
-        if not positions:
-            return {}
-        documents = zip(positions, self.documents(positions))
-        return {position: document for position, document in documents if document is not None}
+        documents: dict[int, Document] = {}
+        if positions:
+            for position, document in zip(positions, self.documents(positions)):
+                if document is not None:
+                    documents[position] = document
+        return documents
 
     def features(self, name: str, version: str) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """Stored features, and (n,) bool: missing."""
+        """Return the (n, width) features of a ranker in the files, and (n,) bool: missing."""
+        assert self._files is not None
         values, missing = self._files.features.read(name, version, self.rows)
         return values.astype(np.float32) if values.dtype == np.float16 else values, missing  # as rankers do
 
     def categories(self, scores: NDArray[np.float64]) -> dict[str, Sequence[str]]:
-        """Id -> categories of the hits that may vote, if known."""
+        """Return id -> categories of the hits from which the categories of a query are inferred.
+
+        scores: (n,) first-stage scores. Hits whose categories are not stored are left out.
+        """
         if not self.attached or not len(scores):
             return self._categories
+        assert self._files is not None
         depth = min(FEEDBACK_DEPTH, len(scores))
         last = np.partition(scores, -depth)[-depth]
         positions = np.flatnonzero((scores >= last) & (self.rows >= 0))
@@ -116,7 +128,10 @@ class HookHits:
         return dict(zip(ids, categories_of_hits))
 
     def documents(self, positions: Sequence[int]) -> list[Document | None]:
-        """The stored documents of these hits; None if deleted."""
+        """Read the documents of hits from the engine; None for one that was changed or deleted since.
+
+        positions: of the hits in the call.
+        """
         if self._source is None or self._locations is None:
             return list(self._engine.get([self.ids[position] for position in positions]))
         shards, seq_nos, _ = self._locations
@@ -132,8 +147,8 @@ class HookHits:
         if unnamed and self.attached:
             _ = self.rows  # stores the ids
         else:
-            documents = self._documents_by_position(unnamed)
-            self._stored_ids.update((position, document.id) for position, document in documents.items())
+            for position, document in self._documents_by_position(unnamed).items():
+                self._stored_ids[position] = document.id
         used_ids = set(self.ids)
         for position in unnamed:
             id = self._stored_ids.get(position)
@@ -142,3 +157,17 @@ class HookHits:
             elif id is not None:
                 self.ids[position] = id
                 used_ids.add(id)
+
+
+def _index_of_hits(call: HookCall) -> NDArray[np.int64]:
+    """Return (n,) position of each hit's index in the uuids of a call; 0 if the call names none.
+
+    Raises UsageError for positions that do not fit the ids or the uuids.
+    """
+    count = len(call.ids)
+    index = np.array(call.body.places.index, np.int64)
+    if not len(index):
+        return np.zeros(count, np.int64)
+    if len(index) != count or index.max() >= len(call.body.places.uuids):
+        raise UsageError(f"{count} ids came with {len(index)} positions in uuids; send one for each")
+    return index

@@ -7,7 +7,6 @@ import logging
 import re
 import traceback
 from datetime import datetime, timezone
-from typing import Any
 
 # JSON does not escape these: characters that control a terminal, and surrogates that no stream can write.
 _UNSAFE = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -19,7 +18,6 @@ class Lines(logging.Formatter):
     """One JSON object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """A line."""
         when = datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds")
         head = {"time": when, "level": record.levelname.lower(), "event": record.getMessage()}
         text = json.dumps({**head, **getattr(record, "fields", {})}, ensure_ascii=False, default=str)
@@ -27,7 +25,7 @@ class Lines(logging.Formatter):
 
 
 def start() -> None:
-    """Log to standard error, also warnings of the server."""
+    """Send the log of the service and warnings of its libraries to standard error, as JSON lines."""
     logging.raiseExceptions = False  # the reader may go
     handler = logging.StreamHandler()
     handler.setFormatter(Lines())
@@ -39,13 +37,13 @@ def start() -> None:
         log.setLevel(level)
 
 
-def event(name: str, **fields: Any) -> None:
-    """Log a step of the service."""
+def event(name: str, **fields: object) -> None:
+    """Log a step of the service as one JSON line. fields: further entries of the line."""
     _LOG.info(name, extra={"fields": fields})
 
 
-def problem(name: str, **fields: Any) -> None:
-    """Log an error."""
+def problem(name: str, **fields: object) -> None:
+    """Log an error as one JSON line. fields: further entries of the line."""
     _LOG.error(name, extra={"fields": fields})
 
 

@@ -8,9 +8,9 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
 
 from rerank.service import metrics
+from rerank.service.asgi import Receive
 from rerank.service.context import RequestContext
 
 _LAST_SECONDS = 1.0  # for threads that end by themselves
@@ -30,7 +30,7 @@ class Pool:
     def __len__(self) -> int:
         return len(self._contexts)
 
-    async def run(self, work: Callable[[], bytes], context: RequestContext, receive: Any) -> bytes:
+    async def run(self, work: Callable[[], bytes], context: RequestContext, receive: Receive) -> bytes:
         """Return the result of ``work``, which runs in a thread.
 
         If the deadline of ``context`` passes or the client disconnects, the thread stops at its next check,
@@ -60,7 +60,7 @@ class Pool:
         metrics.BUSY.dec()
 
     def stop(self) -> None:
-        """Drop waiting requests, and stop the others at their next check."""
+        """Drop the waiting requests. The running ones stop at their next check of the deadline."""
         self._executor.shutdown(wait=False, cancel_futures=True)
         for context in list(self._contexts.values()):
             context.cancelled = True

@@ -14,13 +14,12 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
-from typing import Any
 
 import uvicorn
 from uvicorn.supervisors import Multiprocess
 
 from rerank.errors import RerankError, UsageError
-from rerank.service import logs
+from rerank.service import asgi, logs
 from rerank.service.app import Application
 from rerank.service.connection import Connection
 from rerank.service.metrics import SHARED
@@ -29,12 +28,15 @@ from rerank.service.settings import Settings
 
 _BACKLOG = 2048
 _KEEP_ALIVE = 75  # seconds; longer than clients keep idle connections, so that the client closes them
-_PREFIX, _LOCK = "rerank-metrics-", "lock"  # folder of the counters of all workers, and a file in it
+_PREFIX = "rerank-metrics-"  # of the folder with the counters of all workers
+_LOCK = "lock"  # a file in this folder
 _HUNG = 30  # seconds after which a worker that does not react is replaced
 
 
 def serve(settings: Settings, listening: Callable[[str], object]) -> None:
-    """Serve until a signal. listening: called with the URL.
+    """Answer requests until the process receives SIGTERM or SIGINT.
+
+    listening: called with the URL of the service when it accepts connections.
 
     Raises RerankError if the workspace or address cannot be used.
     """
@@ -69,7 +71,9 @@ def remove_abandoned_folders(parent: str) -> None:
                 shutil.rmtree(path.parent)
 
 
-def _config(settings: Settings, app: Any, **more: Any) -> uvicorn.Config:
+def _config(
+    settings: Settings, app: asgi.Application | Callable[[], asgi.Application], *, factory: bool = False
+) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=Connection,
@@ -84,7 +88,7 @@ def _config(settings: Settings, app: Any, **more: Any) -> uvicorn.Config:
         timeout_keep_alive=_KEEP_ALIVE,
         timeout_graceful_shutdown=math.ceil(settings.deadline) + 1,
         timeout_worker_healthcheck=_HUNG,
-        **more,
+        factory=factory,
     )
 
 

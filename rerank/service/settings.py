@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal, get_args
@@ -31,7 +32,7 @@ class Token:
     only: tuple[str, ...] = ()
 
     def opens(self, name: str) -> bool:
-        """Whether the token is valid for an endpoint or path."""
+        """Return whether the token is valid for an endpoint, or for a path such as ``metrics``."""
         return not self.only or name in self.only
 
 
@@ -69,7 +70,10 @@ class Settings(ServeOptions, frozen=True, kw_only=True):
 
 
 def read_token(path: str | None) -> str:
-    """Return the one token that :func:`read_tokens` finds, or "". Raises InputError for several."""
+    """Return the one token that a client sends, or "" if there is none; see :func:`read_tokens`.
+
+    Raises InputError for several tokens.
+    """
     tokens = read_tokens(path)
     if len(tokens) > 1:
         raise InputError(f"{path}: the file has several tokens; name a file with the token to send")
@@ -77,35 +81,20 @@ def read_token(path: str | None) -> str:
 
 
 def read_tokens(path: str | None) -> tuple[Token, ...]:
-    """Return the tokens of a file, else of RERANK_SERVICE_TOKEN.
+    """Return the tokens of a file, else of RERANK_SERVICE_TOKEN; none if neither is set.
 
     A line is a token, optionally with endpoints: ``7f3a hook,rerank_ids``, or with ``metrics`` or
     ``judge`` for these pages. ``#`` begins a comment.
+
     Raises InputError for a file that is unreadable, has no token or an unknown endpoint.
     """
     source = path or TOKEN_VARIABLE
-    try:
-        text = Path(path).read_text("utf-8") if path else os.environ.get(TOKEN_VARIABLE, "")
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise InputError(f"{path}: the token cannot be read ({reason}); name a file with a token") from error
+    text = _read_text(path) if path else os.environ.get(TOKEN_VARIABLE, "")
     tokens: list[Token] = []
     for number, line in enumerate(text.splitlines(), 1):
         words = line.split()
-        if not words or words[0].startswith("#"):
-            continue
-        secret = words[0]
-        if len(words) > 2 or not secret.isascii() or not secret.isprintable():
-            raise InputError(
-                f"{source}:{number}: a token is one word of printable ASCII characters; endpoints may follow,"
-                f" as in TOKEN {','.join(NAMES[:2])}"
-            )
-        only = tuple(words[1].split(",")) if len(words) == 2 else ()
-        for name in only:
-            if name not in (*NAMES, METRICS, JUDGE):
-                known_names = ", ".join((*NAMES, METRICS, JUDGE))
-                raise InputError(f"{source}:{number}: unknown endpoint {name!r}; use {known_names}")
-        tokens.append(Token(secret, only))
+        if words and not words[0].startswith("#"):
+            tokens.append(_parse_token(words, f"{source}:{number}"))
     if not tokens and (path or text.strip()):
         raise InputError(f"{source}: no token; write one line of letters and digits")
     if len({token.secret for token in tokens}) < len(tokens):
@@ -113,8 +102,35 @@ def read_tokens(path: str | None) -> tuple[Token, ...]:
     return tuple(tokens)
 
 
+def _read_text(path: str) -> str:
+    """Return the text of a file with tokens. Raises InputError."""
+    try:
+        return Path(path).read_text("utf-8")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise InputError(f"{path}: the token cannot be read ({reason}); name a file with a token") from error
+
+
+def _parse_token(words: Sequence[str], location: str) -> Token:
+    """Return the token of a line: its secret, and perhaps its endpoints. Raises InputError."""
+    secret, *endpoints = words
+    if len(endpoints) > 1 or not secret.isascii() or not secret.isprintable():
+        raise InputError(
+            f"{location}: a token is one word of printable ASCII characters; endpoints may follow, as in"
+            f" TOKEN {','.join(NAMES[:2])}"
+        )
+    only = tuple(endpoints[0].split(",")) if endpoints else ()
+    names = (*NAMES, METRICS, JUDGE)
+    unknown = [name for name in only if name not in names]
+    if unknown:
+        raise InputError(f"{location}: unknown endpoint {unknown[0]!r}; use {', '.join(names)}")
+    return Token(secret, only)
+
+
 def withheld(settings: Settings, shared: bool) -> tuple[str, ...]:
-    """The endpoints that are not served. shared: the documents are in a cluster, whose nodes have a token.
+    """Return the endpoints that are not served.
+
+    shared: the documents are in a cluster, whose nodes have a token.
 
     A search has the permissions of the service. So it is served to a cluster only if ``only`` names it or a
     token is limited.
@@ -126,12 +142,21 @@ def withheld(settings: Settings, shared: bool) -> tuple[str, ...]:
     """
     if settings.only:
         return tuple(name for name in NAMES if name not in settings.only)
-    unlimited = bool(settings.tokens) and all(not token.only for token in settings.tokens)
-    return ("search",) if shared and unlimited else ()
+    if not shared or not settings.tokens:
+        return ()
+    has_limited_token = any(token.only for token in settings.tokens)
+    return () if has_limited_token else ("search",)
 
 
 def check_exposure(host: str, token: bool, insecure: bool) -> None:
-    """Raise UsageError if other machines can reach the address without a token."""
+    """Check that other machines cannot reach a service without a token.
+
+    host:     address that the service listens on.
+    token:    whether requests need a token.
+    insecure: whether the user accepts to do without.
+
+    Raises UsageError if other machines can reach it, and neither ``token`` nor ``insecure`` is set.
+    """
     if token or insecure or is_loopback(host):
         return
     raise UsageError(
@@ -140,7 +165,7 @@ def check_exposure(host: str, token: bool, insecure: bool) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address.
+    """Return whether only this machine can reach the address of a service.
 
     >>> is_loopback("localhost"), is_loopback("::1"), is_loopback("0.0.0.0")
     (True, True, False)

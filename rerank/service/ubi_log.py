@@ -25,6 +25,8 @@ MOST_HITS = 20
 _MOST_WAITING = 10_000
 """Records that wait for the disk. Further ones are lost."""
 
+_BATCH = 1000  # records that are written at once
+
 _LAST_SECONDS = 0.8
 """Seconds to write the last records before the process ends."""
 
@@ -115,17 +117,25 @@ class UbiLog:
     def _write_all(self) -> None:
         is_open = True
         while is_open:
-            batch = [self._records.get()]
-            while len(batch) < 1000 and not self._records.empty():
-                batch.append(self._records.get_nowait())
-            records = [record for record in batch if record is not None]
-            is_open = len(records) == len(batch)
+            records, is_open = self._take_batch()
             try:
-                self._write(b"".join(msgspec.json.encode(record.to_json()) + b"\n" for record in records))
+                lines = [msgspec.json.encode(record.to_json()) + b"\n" for record in records]
+                self._write(b"".join(lines))
                 metrics.UBI_RECORDS.labels("written").inc(len(records))
                 self._has_failed = False
             except Exception as error:  # the thread must continue
                 self._fail(len(records), getattr(error, "strerror", None) or type(error).__name__)
+
+    def _take_batch(self) -> tuple[list[SearchRecord], bool]:
+        """Wait for a record; return all waiting ones, and whether more can follow."""
+        records: list[SearchRecord] = []
+        record = self._records.get()
+        while record is not None:
+            records.append(record)
+            if len(records) == _BATCH or self._records.empty():
+                return records, True
+            record = self._records.get_nowait()
+        return records, False
 
     def _write(self, lines: bytes) -> None:
         self._reopen_if_renamed()
