@@ -46,7 +46,7 @@ _NO_TOKEN = "shows its stack only with its token; give it in RERANK_SERVICE_TOKE
 
 
 class Hook(ABC):
-    """The search pipeline with which a cluster reranks the hits of its searches for a workspace.
+    """A search pipeline of a cluster. It reranks the hits of searches by the stacks of a workspace.
 
     workspace: its documents must be in OpenSearch.
     name:      name of the pipeline; None: ``rerank-INDEX``, with the suffix of the route.
@@ -129,7 +129,7 @@ class Hook(ABC):
 
     @abstractmethod
     def outcome(self, answer: Mapping[str, Any], text: str) -> tuple[str, str | None]:
-        """Return what the hook did with a search, and the reason if it did not rerank.
+        """Return the outcome of a search, such as ``reranked``, and the reason if it was not reranked.
 
         answer: the answer of the cluster to :meth:`search` with this text.
         """
@@ -168,7 +168,7 @@ class Hook(ABC):
         return (self._ask("GET", f"/_search/pipeline/{name}") or {}).get(name)
 
     def config(self) -> dict[str, Any]:
-        """Return the settings with which the pipeline was installed.
+        """Return the settings that the pipeline got at its installation.
 
         Raises EngineError if the pipeline does not exist, or if rerank did not make it.
         """
@@ -382,7 +382,7 @@ class Hook(ABC):
     def _defaults(self, options: HookOptions) -> list[Request]:
         """Return the requests that make the pipeline the default of the workspace's indices.
 
-        Raises EngineError if there is no index, or if one has another default pipeline.
+        Raises EngineError if the index does not exist, or if it has another default pipeline.
         """
         requests = []
         default_pipelines = self.default_pipelines()

@@ -63,7 +63,7 @@ def settings(options: HookOptions) -> dict[str, Any]:
 
 
 def connector(name: str, options: HookOptions) -> dict[str, Any]:
-    """Return the connector with which ML Commons calls the service.
+    """Return the connector of ML Commons that calls the service.
 
     name: name of the connector, which all resources of one pipeline share.
 

@@ -31,7 +31,7 @@ class SearchTrial(Report):
     pipeline:   name of the pipeline.
     query:      the query of the search, in the language of OpenSearch.
     stack:      the stack that scores. depth: number of candidates.
-    outcome:    what the hook did: ``reranked``, ``passed`` or ``failed``. reason: why it did not rerank.
+    outcome:    ``reranked``, ``passed`` or ``failed``. reason: why it did not rerank.
     plain:      ids of the hits without the pipeline, best first.
     reranked:   ids of the hits with the pipeline, best first.
     expected:   ids of the best candidates by ``rerank query``. same: whether ``reranked`` has this order.

@@ -30,7 +30,7 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _CLAUSES = frozenset(("open", "close", "term", "phrase", "range", "regex", "bare"))
-"""Tokens that begin or end a clause, so a field or ``NOT`` before them holds for nothing else."""
+"""Tokens that begin or end a clause, so a field or ``NOT`` holds only up to the next one."""
 
 _ESCAPED = re.compile(r"\\(.)|[*?]", re.DOTALL)
 _EXISTS = "_exists_"
@@ -155,7 +155,7 @@ def parse_simple_query_string(text: str, *, has_not: bool = True) -> str:
 
 
 def _read_phrase(text: str, begin: int, end: int, quotes: Sequence[int]) -> tuple[str, int]:
-    """Return the phrase after a quote, and the index behind it. Without a closing quote, it is empty.
+    """Return the phrase after a quote, and the index after it. Without a closing quote, it is empty.
 
     end: end of the group. quotes: indices of all quotes in the text, ascending.
     """
@@ -168,7 +168,7 @@ def _read_phrase(text: str, begin: int, end: int, quotes: Sequence[int]) -> tupl
 
 
 def _read_word(text: str, begin: int, end: int) -> tuple[str, int]:
-    """Return the word at an index, and the index behind it. A sign has no word."""
+    """Return the word at an index, and the index after it. A sign has no word."""
     match = _SIMPLE_TOKEN.match(text, begin, end)
     assert match is not None
     word = None if match[0] in _SIMPLE_SIGNS else _SIMPLE_WORD.match(match[0])

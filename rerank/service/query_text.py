@@ -184,7 +184,7 @@ def _texts_of_fields(kind: str, body: Query) -> list[Text]:
 
 
 def _texts_of_query_string(text: str, fields: tuple[str, ...], *, is_escaped: bool) -> list[Text]:
-    """Return a text for each run of words with the same field. fields: those of words without a field."""
+    """Return a text for each run of words with the same field. fields: the fields of all other words."""
     if is_escaped:
         text = escape_query_string(text)
     texts: list[Text] = []

@@ -10,6 +10,7 @@ import json
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,14 +22,14 @@ from rerank.engines.nearest import SingleSearch, nearest, products
 from rerank.engines.opensearch.columns import Column, feature_key
 from rerank.engines.opensearch.doc_value_features import DocValueFeatures
 from rerank.engines.opensearch.index import FRESH
-from rerank.engines.opensearch.reading import Hits, primary
+from rerank.engines.opensearch.reading import DocumentVersion, Hits, primary
 from rerank.engines.opensearch.text_rows import LocatedDocuments, TextRows
 from rerank.errors import UsageError, WorkspaceError
 from rerank.records import Document
 from rerank.text import count_of
 
 _BATCH = 256  # documents per call of an encoder
-_KEPT = 2  # versions of a ranker: the service still uses the one before
+_VERSIONS_TO_KEEP = 2  # of a ranker: the service still uses the one before
 
 MOST_IN_FILES = 300_000
 """Documents in which a ranker retrieves by reading all vectors in the files, in about 20 ms on one core."""
@@ -64,7 +65,7 @@ class AttachedFeatures(FeatureStore):
 
     @property
     def rows(self) -> TextRows:
-        """Current rows and features. Row numbers are valid for this object only."""
+        """The current rows and features of texts. Numbers of rows are valid for this object only."""
         self._rows = self._rows.current()
         return self._rows
 
@@ -131,15 +132,7 @@ class AttachedFeatures(FeatureStore):
             )
         if not located.ids:
             return []
-        count = int(located.rows[-1]) + 1
-        matrix = text_rows.features.matrix(name, query.version, count)[:count]
-        if not len(matrix):
-            raise cannot_retrieve(name)
-        width = feature_width(query.passages, len(query.vector))
-        if matrix.shape[1] != width:
-            raise WorkspaceError(
-                f"the {name} features have {matrix.shape[1]} numbers, not {width}; train {name} again"
-            )
+        matrix = self._matrix(text_rows, query, count=int(located.rows[-1]) + 1)
         unused = located.unused[located.unused < len(matrix)]
 
         def first_ids(rows: NDArray[np.int64]) -> list[str]:
@@ -150,10 +143,30 @@ class AttachedFeatures(FeatureStore):
             rows = single.nearest(query.vector, depth, unused, first_ids)
         else:
             (rows,) = nearest(matrix, query.vector[None, :], depth, query.passages, unused, first_ids)
+
         scored: list[tuple[float, str]] = []
-        for row, product in zip(rows.tolist(), products(matrix[rows], query.vector, query.passages).tolist()):
-            scored += ((-product, id) for id in located.of_row(row))
+        products_of_rows = products(matrix[rows], query.vector, query.passages)
+        for row, product in zip(rows.tolist(), products_of_rows.tolist()):
+            for id in located.of_row(row):
+                scored.append((-product, id))
         return list(dict.fromkeys(id for _, id in sorted(scored)))[:depth]
+
+    @staticmethod
+    def _matrix(text_rows: TextRows, query: VectorQuery, count: int) -> NDArray[Any]:
+        """Return the features of the first ``count`` rows, or fewer if the last ones are not encoded.
+
+        Raises UsageError if there are none, WorkspaceError if they do not fit the vector of the query.
+        """
+        name = query.name
+        matrix = text_rows.features.matrix(name, query.version, count)[:count]
+        if not len(matrix):
+            raise cannot_retrieve(name)
+        width = feature_width(query.passages, len(query.vector))
+        if matrix.shape[1] != width:
+            raise WorkspaceError(
+                f"the {name} features have {matrix.shape[1]} numbers, not {width}; train {name} again"
+            )
+        return matrix
 
     def _single_search(
         self, query: VectorQuery, matrix: NDArray[Any], located: LocatedDocuments
@@ -176,62 +189,66 @@ class AttachedFeatures(FeatureStore):
         """Return the ids of the hits of several searches; "": not encoded. Only if :attr:`locates`."""
         # After the searches: an index may have replaced one of the same name.
         uuids = self._index.shape(fresh=True).uuids
-        locations: dict[str, list[tuple[int, int]]] = {name: [] for name in uuids}
-        for hits in results:
-            for hit in hits:
-                if hit["_index"] in locations:
-                    locations[hit["_index"]].append((hit["_seq_no"], hit["_primary_term"]))
-        id_by_version: dict[tuple[str, int, int], str] = {}
-        for name, pairs in locations.items():
-            seq_nos, terms = np.array(pairs, np.int64).reshape(-1, 2).T
-            shards = np.zeros(len(pairs), np.int64)
+        versions_by_index: dict[str, list[DocumentVersion]] = {}
+        for hit in chain.from_iterable(results):
+            versions_by_index.setdefault(hit["_index"], []).append(_version(hit))
+
+        id_by_version: dict[DocumentVersion, str] = {}
+        for name in versions_by_index.keys() & uuids.keys():
+            versions = versions_by_index[name]
+            seq_nos = np.array([version.seq_no for version in versions], np.int64)
+            terms = np.array([version.primary_term for version in versions], np.int64)
+            shards = np.zeros(len(versions), np.int64)
             _, ids = self.rows.find(uuids[name], shards, seq_nos, terms)
-            for (seq_no, term), id in zip(pairs, ids):
-                id_by_version[name, seq_no, term] = id
-        return [[id_by_version.get(_version(hit), "") for hit in hits] for hits in results]
+            id_by_version.update(zip(versions, ids))
+
+        ids_of_results: list[list[str]] = []
+        for hits in results:
+            ids_of_results.append([id_by_version.get(_version(hit), "") for hit in hits])
+        return ids_of_results
 
     def read(
-        self, features: Mapping[str, str], ids: Sequence[str], versions: Sequence[tuple[str, int, int]]
+        self, features: Mapping[str, str], ids: Sequence[str], versions: Sequence[DocumentVersion]
     ) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[np.bool_]]]:
         """Return the features of n hits, and (n,) bool: missing. Changed texts are looked up.
 
-        features: ranker -> version. versions: index, sequence number and primary term of each hit.
+        features: ranker -> version. versions: of the documents of the hits.
         """
         text_rows = self.rows
         rows = self._rows_of_versions(text_rows, ids, versions)
-        unknown = np.flatnonzero(rows < 0)
-        stored = text_rows.features.versions() if len(unknown) else {}
-        if any(version in stored.get(name, ()) for name, version in features.items()):
-            positions: list[int] = []
-            documents: list[Document] = []
-            for position, document in zip(
-                unknown.tolist(), self._reader.get([ids[i] for i in unknown.tolist()])
-            ):
+        unknown = np.flatnonzero(rows < 0).tolist()
+        if unknown and self._has_any(text_rows, features):
+            documents: dict[int, Document] = {}
+            for position, document in zip(unknown, self._reader.get([ids[i] for i in unknown])):
                 if document is not None:
-                    positions.append(position)
-                    documents.append(document)
-            rows[positions] = text_rows.of_texts(documents)
+                    documents[position] = document
+            rows[list(documents)] = text_rows.of_texts(list(documents.values()))
         values = {}
         missing = {}
         for name, version in features.items():
             values[name], missing[name] = text_rows.features.read(name, version, rows)
         return values, missing
 
+    @staticmethod
+    def _has_any(text_rows: TextRows, features: Mapping[str, str]) -> bool:
+        """Return whether the files have features of one of these rankers in its version."""
+        stored = text_rows.features.versions()
+        return any(version in stored.get(name, ()) for name, version in features.items())
+
     def _rows_of_versions(
-        self, text_rows: TextRows, ids: Sequence[str], versions: Sequence[tuple[str, int, int]]
+        self, text_rows: TextRows, ids: Sequence[str], versions: Sequence[DocumentVersion]
     ) -> NDArray[np.int64]:
         """Return the (n,) rows of documents that have not changed since they were encoded; -1 for others."""
         uuids = self._index.shape().uuids if ids else {}
         rows = np.full(len(ids), -1, np.int64)
         positions_by_index: dict[str, list[int]] = {}
-        for position, (name, _, _) in enumerate(versions):
-            positions_by_index.setdefault(name, []).append(position)
+        for position, version in enumerate(versions):
+            positions_by_index.setdefault(version.index, []).append(position)
         for name, positions in positions_by_index.items():
-            pairs = np.array([versions[position][1:] for position in positions], np.int64)
+            seq_nos = np.array([versions[position].seq_no for position in positions], np.int64)
+            terms = np.array([versions[position].primary_term for position in positions], np.int64)
             ids_of_index = [ids[position] for position in positions]
-            rows[positions], _ = text_rows.find(
-                uuids.get(name, ""), None, pairs[:, 0], pairs[:, 1], ids_of_index
-            )
+            rows[positions], _ = text_rows.find(uuids.get(name, ""), None, seq_nos, terms, ids_of_index)
         return rows
 
     def write(self, encoding: Encoding) -> dict[str, int]:
@@ -244,35 +261,38 @@ class AttachedFeatures(FeatureStore):
         encoded = {encoder.name: 0 for encoder in encoders}
         if not encoders:
             return encoded
-        self._doc_values.stored()
-        retrieving = self._doc_values.retrieving(encoders)
-        searched = [encoder for encoder in encoders if encoder.name in retrieving]
-        if searched:
-            self._doc_values.write(Encoding(searched, keep=encoding.keep))
+        self._write_vectors(encoding)
+
         rows = self.rows
         shards = self._shards()
         self._index.refresh("reading documents")
         for shard in shards:
             self._encode_shard(rows, shard, encoding, encoded)
         for name in encoded:
-            for version in rows.features.versions().get(name, [])[:-_KEPT]:
+            for version in rows.features.versions().get(name, [])[:-_VERSIONS_TO_KEEP]:
                 if version not in encoding.versions(name):
                     rows.remove(name, version)
         rows.keep_indices(shard.uuid for shard in shards)
         return encoded
 
+    def _write_vectors(self, encoding: Encoding) -> None:
+        """Write the vectors of the rankers that retrieve from the index."""
+        self._doc_values.stored()
+        retrieving = self._doc_values.retrieving(encoding.encoders)
+        searched = [encoder for encoder in encoding.encoders if encoder.name in retrieving]
+        if searched:
+            self._doc_values.write(Encoding(searched, keep=encoding.keep))
+
     def _encode_shard(
         self, rows: TextRows, shard: Shard, encoding: Encoding, encoded: dict[str, int]
     ) -> None:
         """Encode the documents after the last encoding. encoded: ranker -> count, which grows."""
-        ends = [-1] * len(encoding.encoders)  # of the last encoding, by encoder
-        if not encoding.force:
-            ends = [
-                rows.encoded(encoder.name, encoder.version, shard.uuid, shard.number)
-                for encoder in encoding.encoders
-            ]
-        for hits, reached in self._pages(shard, min(ends)):
-            behind = [encoder for encoder, end in zip(encoding.encoders, ends) if end < reached]
+        ends: dict[str, int] = {}  # ranker -> last sequence number that it has encoded
+        for encoder in encoding.encoders:
+            end = rows.encoded(encoder.name, encoder.version, shard.uuid, shard.number)
+            ends[encoder.name] = -1 if encoding.force else end
+        for hits, reached in self._pages(shard, min(ends.values())):
+            behind = [encoder for encoder in encoding.encoders if ends[encoder.name] < reached]
             for name, count in self._store(rows, shard, hits, behind, encoding.force).items():
                 encoded[name] += count
                 encoding.advance(len(hits))
@@ -321,8 +341,8 @@ class AttachedFeatures(FeatureStore):
             yield hits, last
 
 
-def _version(hit: Mapping[str, Any]) -> tuple[str, int, int]:
-    return hit["_index"], hit["_seq_no"], hit["_primary_term"]
+def _version(hit: Mapping[str, Any]) -> DocumentVersion:
+    return DocumentVersion(hit["_index"], hit["_seq_no"], hit["_primary_term"])
 
 
 def _after(last: int, shard: Shard) -> dict[str, Any]:

@@ -24,7 +24,8 @@ HOSTS = "RERANK_OPENSEARCH_HOSTS"
 """Trusted hosts, comma-separated: ``search.example.org``, with or without a port, or a URL. If it is set, no
 other hosts are trusted."""
 
-_PASSWORD, _TOKEN = "RERANK_OPENSEARCH_PASSWORD", "RERANK_OPENSEARCH_TOKEN"
+_PASSWORD = "RERANK_OPENSEARCH_PASSWORD"
+_TOKEN = "RERANK_OPENSEARCH_TOKEN"
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
@@ -33,7 +34,7 @@ class SecretWarning(UserWarning):
 
 
 def trust(settings: Settings) -> None:
-    """Store that the user named these hosts."""
+    """Store that the user named the hosts of these settings, so that secrets may be sent to them."""
     path = _hosts_file()
     trusted_hosts = _lines(path)
     new_hosts = [origin for origin in map(_origin, settings.url) if origin not in trusted_hosts]
@@ -57,12 +58,13 @@ def check_trust(settings: Settings, settings_file: str) -> None:
         return
     trusted_hosts = _trusted_hosts()
     for url in settings.url:
-        if not trusted_hosts & _names_of_host(url):
+        if trusted_hosts.isdisjoint(_names_of_host(url)):
             raise UsageError(
                 f"{settings_file}: sends {secret} to {_origin(url)}, which this user has never named; if that"
                 f" is right, set {HOSTS}={urlsplit(url).netloc}, or add the line {_origin(url)} to"
                 f" {_hosts_file()}"
             )
+
     secret_files = [name for name in ("password_file", "token_file", "client_key") if getattr(settings, name)]
     owner = _owner(settings_file)
     if secret_files and owner not in (0, os.geteuid(), None):
@@ -70,6 +72,7 @@ def check_trust(settings: Settings, settings_file: str) -> None:
             f"{settings_file}: belongs to another user (uid {owner}) and names a file with a secret"
             f" ({secret_files[0]}); pass the secret in the environment, or become the owner of the file"
         )
+
     for url in settings.url:
         parts = urlsplit(url)
         if parts.scheme == "http" and parts.hostname not in _LOCAL:
@@ -91,13 +94,18 @@ def _names_of_host(url: str) -> set[str]:
 
 
 def client_options(settings: Settings) -> dict[str, Any]:
-    """Return the client's authentication. Raises UsageError or InputError without a secret."""
+    """Return the options of the client that authenticate: a header, or a signer for AWS.
+
+    Raises UsageError for several ways to authenticate, UsageError or InputError for a secret that is missing
+    or cannot be read.
+    """
     password = _read_secret(_PASSWORD, settings.password_file, "password") if settings.user else ""
     token = _read_secret(_TOKEN, settings.token_file, "token")
     credentials = {"user": settings.user, "token": token, "aws": settings.aws_region}
     methods = [name for name, value in credentials.items() if value]
     if len(methods) > 1:
         raise UsageError(f"{settings.where}: {' and '.join(methods)} are set; authenticate in one way")
+
     if settings.user:
         if not password:
             raise UsageError(
@@ -121,16 +129,23 @@ def _read_secret(variable: str, file: str, kind: str) -> str:
     """
     source = variable
     secret = os.environ.get(variable, "")
-    if not secret:
-        source = file or os.environ.get(f"{variable}_FILE", "")
+    if not secret and file:
+        source = file
+        _refuse_special_file(file, kind)
+    elif not secret:
+        source = os.environ.get(f"{variable}_FILE", "")
         if not source:
             return ""
-        if file and os.path.exists(file) and not os.path.isfile(file):  # a foreign setting may be a pipe
-            raise InputError(f"{file}: the {kind} cannot be read (not a file); name a file")
-        secret = _read_secret_file(source, kind)
+    secret = secret or _read_secret_file(source, kind)
     if not secret.isprintable() or (kind == "token" and not secret.isascii()):
         raise InputError(f"{source}: the {kind} has invalid characters, maybe a line break; remove them")
     return secret
+
+
+def _refuse_special_file(file: str, kind: str) -> None:
+    """Raise InputError for a pipe or device: the settings may be another user's. It may be missing."""
+    if os.path.exists(file) and not os.path.isfile(file):
+        raise InputError(f"{file}: the {kind} cannot be read (not a file); name a file")
 
 
 def _read_secret_file(file: str, kind: str) -> str:
@@ -145,7 +160,8 @@ def _read_secret_file(file: str, kind: str) -> str:
     return secret
 
 
-def _aws(settings: Settings) -> Any:
+def _aws(settings: Settings) -> object:
+    """Return what signs requests with the AWS credentials of this machine. Raises UsageError."""
     from opensearchpy import Urllib3AWSV4SignerAuth
 
     try:
@@ -172,7 +188,10 @@ def _secret_of(settings: Settings) -> str:
         return f"the secret in {file}"
     if settings.aws_region:
         return "AWS credentials"
-    return next((f"the token of {name}" for name in (_TOKEN, f"{_TOKEN}_FILE") if os.environ.get(name)), "")
+    for variable in (_TOKEN, f"{_TOKEN}_FILE"):
+        if os.environ.get(variable):
+            return f"the token of {variable}"
+    return ""
 
 
 def _hosts_file() -> Path:
@@ -185,9 +204,10 @@ def _lines(path: Path) -> list[str]:
     if _owner(path) not in (0, os.geteuid()):
         return []
     try:
-        return [line.strip() for line in path.read_text("utf-8").splitlines() if line.strip()]
+        lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeError):
         return []
+    return [line.strip() for line in lines if line.strip()]
 
 
 def _owner(path: str | Path) -> int | None:

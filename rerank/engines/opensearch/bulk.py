@@ -50,9 +50,13 @@ class Written:
     refused: list[tuple[str, str]] = field(default_factory=list)
 
     def add(self, other: Written) -> None:
-        """Add other results."""
-        for name, value in vars(other).items():
-            setattr(self, name, getattr(self, name) + value)
+        """Add the counts and ids of other actions to these."""
+        self.created += other.created
+        self.updated += other.updated
+        self.deleted += other.deleted
+        self.missing += other.missing
+        self.conflicts += other.conflicts
+        self.refused += other.refused
 
     def count(self, item: Mapping[str, Any]) -> str:
         """Count the result of an action. Return the reason to repeat it, or "" if it is done.
@@ -65,25 +69,41 @@ class Written:
         status = answer["status"]
         id = answer["_id"]
         result = answer.get("result")
-        _, reason = root_cause(answer)
         if result == "not_found" or (status == 404 and kind == "update"):
             self.missing.append(id)
-        elif "error" not in answer:
-            name = result if result in ("created", "deleted") else "updated"
-            setattr(self, name, getattr(self, name) + 1)
-        elif status in (429, 503) and not describe_block(reason):
+        elif "error" in answer:
+            return self._count_error(id, status, root_cause(answer)[1])
+        elif result == "created":
+            self.created += 1
+        elif result == "deleted":
+            self.deleted += 1
+        else:
+            self.updated += 1
+        return ""
+
+    def _count_error(self, id: str, status: int, reason: str) -> str:
+        """Count an action that failed. Return the reason to repeat it, or "". Raises EngineError."""
+        block = describe_block(reason)
+        if block:
+            raise EngineError(f"{_ACTIVITY}: {block}")
+        if status in (429, 503):
             return f"{status}: {reason}"
-        elif status == 409:
+        if status in (401, 403, 404):
+            raise EngineError(f"{_ACTIVITY}: {reason} ({status})")
+        if status == 409:
             self.conflicts.append(id)
-        elif status in (401, 403, 404) or describe_block(reason):
-            raise EngineError(f"{_ACTIVITY}: {describe_block(reason) or f'{reason} ({status})'}")
         else:
             self.refused.append((id, reason))
         return ""
 
 
-def action(kind: str, id: str, source: object = None, **meta: Any) -> Action:
-    """Return the action for a document."""
+def action(kind: str, id: str, source: object = None, **meta: object) -> Action:
+    """Return the lines of ``_bulk`` for one document.
+
+    kind:   ``index``, ``update`` or ``delete``.
+    source: second line, as a JSON value; None: the action has only one line.
+    meta:   further entries of the first line, such as ``if_seq_no``.
+    """
     meta_line = msgspec.json.encode({kind: {"_id": id, **meta}}).decode()
     return meta_line, None if source is None else msgspec.json.encode(source).decode()
 

@@ -38,12 +38,15 @@ def document_row(id: str, categories: Sequence[str]) -> str:
 
 
 def rows(values: Sequence[bytes]) -> list[list[str]]:
-    """Return id and categories of values of ``DOCUMENT``. Raises msgspec.DecodeError."""
+    """Return the id and the categories in each value of ``DOCUMENT``; the inverse of :func:`document_row`.
+
+    Raises msgspec.DecodeError for a value that another client has written.
+    """
     return msgspec.json.decode(b"[" + b",".join(values) + b"]", type=list[list[str]])
 
 
 def feature_key(name: str, version: str) -> str:
-    """Return the field name of a ranker. Dots are escaped.
+    """Return the name of the field with the features of a ranker in one version. Dots are escaped.
 
     >>> feature_key("text", "v1.2")
     'text@v1%2E2'
@@ -52,7 +55,7 @@ def feature_key(name: str, version: str) -> str:
 
 
 def ranker_of(key: str) -> tuple[str, str]:
-    """Return ranker and version of a feature key.
+    """Return the ranker and the version of a feature key; the inverse of :func:`feature_key`.
 
     >>> ranker_of("text@v1%2E2")
     ('text', 'v1.2')
@@ -81,7 +84,7 @@ def vector_field(key: str, passages: int) -> tuple[str, str]:
 
 
 def without_vectors(key: str, passages: int) -> dict[str, Any]:
-    """Return the query for documents without vectors."""
+    """Return the query for the documents that have no vector of a feature, in the language of OpenSearch."""
     field, path = vector_field(key, passages)
     exists: dict[str, Any] = {"exists": {"field": field}}
     if path:
@@ -91,11 +94,14 @@ def without_vectors(key: str, passages: int) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """The features of one ranker and version, from the mapping.
+    """The features of one ranker and version in an index, as its mapping describes them.
 
-    since: time of the first write.
-    vectors: search method: ``hnsw``: k-NN graph; ``exact``: script over all documents; empty: none.
-    passages: maximum vectors per row; 0: the row is one vector.
+    dtype:    type of the numbers, as NumPy writes it.
+    width:    numbers per row.
+    since:    time of the first write, in seconds since 1970.
+    vectors:  how the index searches for them: ``hnsw``, a k-NN graph; ``exact``, a script that reads all
+              documents; empty: not at all.
+    passages: maximum number of vectors per row; 0: the row is one vector.
     """
 
     dtype: str
@@ -106,21 +112,24 @@ class Column:
 
     @property
     def bytes(self) -> int:
-        """Bytes per row without padding."""
+        """The number of bytes of a row, without padding."""
         return self.width * np.dtype(self.dtype).itemsize
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes per row with padding."""
+        """The number of bytes of a row as it is stored: a multiple of three."""
         return -(-self.bytes // 3) * 3
 
     def mapping(self) -> dict[str, Any]:
-        """Return the mapping of the binary field."""
+        """Return the mapping of the binary field. It describes the column, for :func:`columns`."""
         meta = {"dtype": self.dtype, "width": str(self.width), "since": f"{self.since:.3f}"}
         return {"type": "binary", "doc_values": True, "meta": meta}
 
     def vector_mapping(self, key: str, graph: bool) -> dict[str, Any]:
-        """Return the k-NN field's name and mapping. graph: index.knn is set."""
+        """Return the name of the k-NN field, or of the nested field around it, and its mapping.
+
+        key: of the feature. graph: the index can have a graph, because ``index.knn`` is set.
+        """
         dimension = (self.width - 1) // self.passages if self.passages else self.width
         mapping: dict[str, Any] = {"type": "knn_vector", "dimension": dimension}
         if graph:
@@ -150,7 +159,7 @@ class Column:
             nested.extend({version: vector} for vector in vectors_of_document)
 
     def encode(self, values: NDArray[Any]) -> list[str]:
-        """Return rows as Base64."""
+        """Return each of the (n, width) rows as Base64, with padding."""
         raw = np.zeros((len(values), self.stored_bytes), np.uint8)
         raw[:, : self.bytes] = np.ascontiguousarray(values).view(np.uint8).reshape(len(values), self.bytes)
         size = raw.shape[1] // 3 * 4
@@ -158,10 +167,15 @@ class Column:
         return [text[i * size : (i + 1) * size] for i in range(len(values))]
 
     def decode(self, texts: Sequence[str | None]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """Return (n, width) rows, and (n,) bool: missing. Missing rows are 0."""
-        size, stored = self.stored_bytes, [text for text in texts if text is not None]
+        """Return the (n, width) rows of texts in Base64, and (n,) bool: missing. Missing rows are 0.
+
+        Raises EngineError for a text of another length.
+        """
+        size = self.stored_bytes
+        stored = [text for text in texts if text is not None]
         raw = np.frombuffer(binascii.a2b_base64("".join(stored)), np.uint8)
-        if raw.size != len(stored) * size or any(len(text) != size // 3 * 4 for text in stored):
+        has_other_length = any(len(text) != size // 3 * 4 for text in stored)
+        if has_other_length or raw.size != len(stored) * size:
             raise EngineError(
                 f"stored features are not {self.width} values of {self.dtype}; encode them again"
             )
@@ -179,7 +193,12 @@ class Column:
 
 
 def column(name: str, values: NDArray[Any], count: int, stored: Column | None) -> Column:
-    """Return the column of encoded values. Raises EngineError if ``stored`` differs."""
+    """Return the column of encoded values: the stored one, or a new one.
+
+    name: of the ranker. values: (count, width) features.
+
+    Raises EngineError if the values do not fit ``stored``.
+    """
     check_features(name, values, count)
     new = values.dtype.str, values.shape[1]
     if stored is None:
@@ -208,20 +227,18 @@ def encode(
     missing = [position for position, stored_features in enumerate(features) if key not in stored_features]
     if missing:
         values = encoder.encode([documents[position] for position in missing])
-        new_column = column(encoder.name, values, len(missing), stored.get(key))
-        for position, text in zip(missing, new_column.encode(values)):
+        stored[key] = column(encoder.name, values, len(missing), stored.get(key))
+        for position, text in zip(missing, stored[key].encode(values)):
             features[position][key] = text
         if retrieves:
-            new_column = replace(new_column, vectors="hnsw", passages=encoder.passages)
-        stored[key] = new_column
-    encoded_column = stored.get(key)
-    if encoded_column is not None and encoded_column.vectors:
-        encoded_column.add_vectors(key, features)
+            stored[key] = replace(stored[key], vectors="hnsw", passages=encoder.passages)
+    if key in stored and stored[key].vectors:
+        stored[key].add_vectors(key, features)
     return missing
 
 
 def columns(mappings: Mapping[str, Any]) -> dict[str, Column]:
-    """Return feature key -> column of one index."""
+    """Return the columns of one index: feature key -> column. mappings: the mappings of the index."""
     fields = mappings.get("properties", {}).get(FEATURES, {}).get("properties", {})
     columns_by_key = {}
     for key, field in fields.items():
@@ -247,16 +264,23 @@ def _column_of_field(key: str, meta: Mapping[str, Any], fields: Mapping[str, Any
 
 
 def check_mapping(index: str, mappings: Mapping[str, Any]) -> None:
-    """Raise EngineError if an index cannot store features."""
+    """Check that features can be stored in an index without a loss of other fields.
+
+    Storing features rewrites a document from its ``_source``: parts that are not in it would be lost.
+
+    Raises EngineError if a part is not in ``_source``, or if another field has the name of the features.
+    """
     kind = mappings.get("properties", {}).get(FEATURES, {}).get("type", "object")
     if kind != "object":
         raise EngineError(f"index {index!r} has a field {FEATURES!r} of type {kind}; reindex it without it")
     source = mappings.get("_source", {})
-    excluded = [path for path in source.get("excludes", ()) if path not in (FEATURES, f"{FEATURES}.*")]
-    excluded += [f"all but {path}" for path in source.get("includes", ())]
-    if source.get("enabled") is False or excluded:
-        # Storing features rewrites a document from its _source: other parts would be lost.
+    if source.get("enabled") is False:
+        excluded = ["everything"]
+    else:
+        excluded = [path for path in source.get("excludes", ()) if path not in (FEATURES, f"{FEATURES}.*")]
+        excluded += [f"all but {path}" for path in source.get("includes", ())]
+    if excluded:
         raise EngineError(
-            f"index {index!r} excludes {', '.join(excluded) or 'everything'} from _source, which storing"
-            " vectors would lose; reindex it with the whole _source"
+            f"index {index!r} excludes {', '.join(excluded)} from _source, which storing vectors would lose;"
+            " reindex it with the whole _source"
         )

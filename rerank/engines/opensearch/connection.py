@@ -33,18 +33,18 @@ logging.getLogger("opensearch").addHandler(logging.NullHandler())
 
 
 class Settings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The table ``[opensearch]`` of ``rerank.toml``, without secrets.
+    """The table ``[opensearch]`` of ``rerank.toml``: the connection to a cluster, without secrets.
 
-    url: one or more nodes, http or https.
-    index: an alias or index.
-    shards, replicas: of new indices.
-    search_type: ``query_then_fetch``, or ``dfs_query_then_fetch`` for idf over all shards.
-    timeout: seconds per request.
-    ca_file: trusted certificates; empty: the system's.
-    user: with RERANK_OPENSEARCH_PASSWORD or ``password_file``.
-    token_file: bearer token; also RERANK_OPENSEARCH_TOKEN.
-    client_cert, client_key: client certificate.
-    aws_region, aws_service: AWS Signature Version 4 with the usual credentials (extra ``aws``).
+    url:              URLs of one or more nodes, http or https.
+    index:            name of an alias or index.
+    shards, replicas: numbers for indices that rerank makes.
+    search_type:      ``query_then_fetch``, or ``dfs_query_then_fetch`` for an idf over all shards.
+    timeout:          seconds that a request may take.
+    ca_file:          file of trusted certificates; empty: the certificates of the system.
+    user:             name of a user, whose password is in RERANK_OPENSEARCH_PASSWORD or ``password_file``.
+    token_file:       file with a bearer token, which can also be in RERANK_OPENSEARCH_TOKEN.
+    client_cert, client_key: files of a client certificate and its key.
+    aws_region, aws_service: for AWS Signature Version 4 with the usual credentials (extra ``aws``).
     """
 
     url: Annotated[tuple[str, ...], Meta(min_length=1)]
@@ -64,12 +64,12 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
 
     @classmethod
     def read(cls, table: Mapping[str, Any], settings_file: str) -> Settings:
-        """Check the values of a table. Raises UsageError with the setting and the file."""
-        url = table.get("url")
-        urls = url or ()
-        if isinstance(url, str):
-            urls = [url] if url else []
-        values = {**table, "url": urls}
+        """Check the values of a table, and return them as settings.
+
+        Raises UsageError, which names the setting and the file.
+        """
+        urls = table.get("url") or ()
+        values = {**table, "url": [urls] if isinstance(urls, str) else urls}
         for name in ("url", "index"):
             if not values.get(name):
                 raise UsageError(f"{settings_file}: {name} is missing; add it")
@@ -82,15 +82,15 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
                 raise UsageError(f"{settings_file}: {name}: {problem}") from error
             names = ", ".join(cls.__struct_fields__)
             raise UsageError(f"{settings_file}: {problem}; the settings are {names}") from error
-        problem = settings._problem_of_url() or settings._problem()
+        problem = settings._problem_of_urls() or settings._problem()
         if problem:
             raise UsageError(f"{settings_file}: {problem}")
         return settings
 
-    def _problem_of_url(self) -> str:
-        for url in self.url:
-            if re.search("[@?#]", url):  # not quoted: it may be a secret
-                return "a URL must not contain a password, ? or #; set `user` and RERANK_OPENSEARCH_PASSWORD"
+    def _problem_of_urls(self) -> str:
+        """Return the first problem of the URLs, or an empty text. A URL with a secret is not quoted."""
+        if any(re.search("[@?#]", url) for url in self.url):
+            return "a URL must not contain a password, ? or #; set `user` and RERANK_OPENSEARCH_PASSWORD"
         for url in self.url:
             if not is_url(url):
                 return f"{url!r} is not the URL of a node; for example http://127.0.0.1:9200"
@@ -98,9 +98,8 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
 
     def _problem(self) -> str:
         """Return the first problem of the other settings, or an empty text."""
-        name = self.index
-        if name != name.lower() or re.search(r'^[-_+.]|[\s\\/*?"<>|,#:]', name) or len(name.encode()) > 240:
-            return f"{name!r} is not the name of an index; use lower-case letters, digits, - and _"
+        if not _is_index_name(self.index):
+            return f"{self.index!r} is not the name of an index; use lower-case letters, digits, - and _"
         if math.isnan(self.timeout):
             return "timeout: expected a number, got nan"
         if ":" in self.user:
@@ -110,18 +109,24 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
         return ""
 
     def table(self) -> dict[str, Any]:
-        """Return the table for :meth:`read`, without defaults."""
+        """Return the settings that differ from their defaults, as a table for :meth:`read`."""
         url = self.url[0] if len(self.url) == 1 else list(self.url)
         return {**msgspec.to_builtins(self), "url": url}
 
     @property
     def where(self) -> str:
-        """The nodes, for messages."""
+        """The URLs of the nodes, separated by commas, for messages."""
         return ", ".join(self.url)
 
 
+def _is_index_name(name: str) -> bool:
+    """Return whether OpenSearch accepts the name for an index, also with a number at its end."""
+    has_sign = re.search(r'^[-_+.]|[\s\\/*?"<>|,#:]', name) is not None
+    return name == name.lower() and not has_sign and len(name.encode()) <= 240
+
+
 def is_url(url: str) -> bool:
-    """Whether a client can use this http or https URL."""
+    """Return whether a client can use this text as the URL of a node: http or https, host and port."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -151,17 +156,17 @@ _ANSWERS = {"_search": "hits", "_msearch": "responses", "_mget": "docs", "_count
 class _Transport(Transport):
     """Avoids nodes that time out, and checks that OpenSearch answers."""
 
-    def __init__(self, *positional: Any, **options: Any) -> None:
-        super().__init__(*positional, **options)
+    def __init__(self, hosts: object, **options: Any) -> None:
+        super().__init__(hosts, **options)
         self._thread = threading.local()
 
     def get_connection(self) -> Any:
         self._thread.last_connection = super().get_connection()
         return self._thread.last_connection
 
-    def perform_request(self, method: str, url: str, *positional: Any, **options: Any) -> Any:
+    def perform_request(self, method: str, url: str, **options: Any) -> Any:  # type: ignore[override]
         try:
-            answer = super().perform_request(method, url, *positional, **options)
+            answer = super().perform_request(method, url, **options)
         except client_errors.ConnectionTimeout:
             self.mark_dead(self._thread.last_connection)
             raise
@@ -171,23 +176,32 @@ class _Transport(Transport):
 
 
 def _has_part(answer: Mapping[str, Any], url: str) -> bool:
+    """Return whether an answer has the part that OpenSearch always sends for this kind of request."""
     key = _ANSWERS.get(url.rpartition("/")[2], "")
     if key == "hits":
         answer = answer.get("hits") or {}
     return not key or key in answer
 
 
-def _certificates(settings: Settings) -> dict[str, Any]:
-    files = {name: getattr(settings, name) for name in ("ca_file", "client_cert", "client_key")}
+def _certificates(settings: Settings) -> dict[str, str]:
+    """Return the options of the client for certificates. Raises InputError for a missing file."""
+    files = {
+        "ca_file": settings.ca_file,
+        "client_cert": settings.client_cert,
+        "client_key": settings.client_key,
+    }
     for name, file in files.items():
         if file and not Path(file).is_file():
             raise InputError(f"{file}: no such file; it is set as {name}")
-    files["ca_certs"] = files.pop("ca_file") or ssl.get_default_verify_paths().cafile
+    files["ca_certs"] = files.pop("ca_file") or ssl.get_default_verify_paths().cafile or ""
     return {name: file for name, file in files.items() if file}
 
 
 def connect(settings: Settings) -> OpenSearch:
-    """Return a client; sends nothing."""
+    """Return a client for the cluster of these settings. It sends nothing yet.
+
+    Raises UsageError or InputError for certificates or secrets that cannot be used.
+    """
     options: dict[str, Any] = {}
     if any(urlsplit(url).scheme == "https" for url in settings.url):
         options = _certificates(settings)
@@ -208,7 +222,7 @@ def connect(settings: Settings) -> OpenSearch:
 
 
 def check(client: OpenSearch, settings: Settings) -> None:
-    """Raise EngineError unless the cluster is OpenSearch of a supported version."""
+    """Ask the cluster for its version, and raise EngineError unless it is a supported one of OpenSearch."""
     with translate_client_errors(settings, "connecting"):
         try:
             info = client.info()
@@ -221,10 +235,12 @@ def check(client: OpenSearch, settings: Settings) -> None:
     version = info.get("version") if isinstance(info, dict) else None
     if not isinstance(version, dict) or "number" not in version:
         raise EngineError(f"{settings.where} answers, but not as OpenSearch does; check host, port and path")
-    product = version.get("distribution")
+
+    is_opensearch = version.get("distribution") == "opensearch"
     numbers = re.match(r"(\d+)\.(\d+)", str(version["number"]))
-    if product != "opensearch" or numbers is None or (int(numbers[1]), int(numbers[2])) < OLDEST:
-        name = "OpenSearch" if product == "opensearch" else "another product, version"
+    is_supported = numbers is not None and (int(numbers[1]), int(numbers[2])) >= OLDEST
+    if not is_opensearch or not is_supported:
+        name = "OpenSearch" if is_opensearch else "another product, version"
         raise EngineError(
             f"{settings.where} is {name} {version['number']}; rerank needs OpenSearch 2.19 or later"
         )

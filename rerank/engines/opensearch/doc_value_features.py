@@ -54,8 +54,13 @@ class _Plan:
     dropped: list[str]
     force: bool
 
+    @property
+    def only_rewritten(self) -> list[str]:
+        """The keys of ``rewritten`` without an encoder."""
+        return [key for key in self.rewritten if key not in self.encoders]
+
     def body(self, source: bool | list[str]) -> dict[str, Any]:
-        """Return the search for the documents to encode."""
+        """Return the search for the documents to encode. source: the fields of a document to read."""
         query: dict[str, Any] = {"match_all": {}}
         if not self.force:
             incomplete = [{"bool": {"must_not": _exists(key)}} for key in self.encoders]
@@ -70,7 +75,10 @@ class _Plan:
         }
 
     def actions(self, hits: Hits, features: Sequence[Mapping[str, Any]]) -> list[Action]:
-        """Return the ``_bulk`` updates. Each names its index, because an alias can have several."""
+        """Return the ``_bulk`` updates of hits. Each names its index, because an alias can have several.
+
+        features: for each hit, the fields to write. A hit that was changed since it was read is refused.
+        """
         dropped: dict[str, Any] = dict.fromkeys(self.dropped)
         actions = []
         for hit, values in zip(hits, features, strict=True):
@@ -105,7 +113,7 @@ class DocValueFeatures(FeatureStore):
         self.columns: dict[str, Column] = {}
 
     def stored(self) -> dict[str, Column]:
-        """Read the mapped columns."""
+        """Read the columns from the mappings; return feature key -> column, for features of all versions."""
         with self._index.asking("reading the mapping"):
             mappings = self._client.indices.get_mapping(index=self._settings.index)
         self.columns = {}
@@ -117,7 +125,10 @@ class DocValueFeatures(FeatureStore):
         return self.columns
 
     def searchable(self, name: str, version: str) -> Column | None:
-        """Return the column of a ranker's vectors, or None."""
+        """Return the column of a ranker's features if the index can search for their vectors, else None.
+
+        If the mapping that was read last has no such column, the mapping is read again.
+        """
         key = feature_key(name, version)
         column = self.columns.get(key)
         if column is None or not column.vectors:
@@ -125,7 +136,7 @@ class DocValueFeatures(FeatureStore):
         return column if column is not None and column.vectors else None
 
     def retrieving(self, encoders: Sequence[Encoder]) -> set[str]:
-        """Return the rankers that retrieve or will retrieve."""
+        """Return the rankers whose vectors are in the mapping, or will be after these encoders have run."""
         rankers = {encoder.name for encoder in encoders if encoder.retrieves}
         for key, column in self.columns.items():
             if column.vectors:
@@ -135,6 +146,7 @@ class DocValueFeatures(FeatureStore):
     def map(self, new: Mapping[str, Column], index: str) -> None:
         """Add the fields of new columns to the mapping of each index.
 
+        new:   feature key -> column.
         index: name of an index or alias.
 
         Raises EngineError if an index cannot have them.
@@ -158,13 +170,9 @@ class DocValueFeatures(FeatureStore):
         self, index: str, new: Mapping[str, Column], mapped: Mapping[str, Column]
     ) -> dict[str, Any]:
         """Return the fields that new columns need and an index lacks. mapped: columns of the index."""
-        fields: dict[str, Any] = {}
-        vectors: list[str] = []
-        for key, column in new.items():
-            if key not in mapped:
-                fields[key] = column.mapping()
-            if column.vectors and (key not in mapped or not mapped[key].vectors):
-                vectors.append(key)
+        fields = {key: column.mapping() for key, column in new.items() if key not in mapped}
+        with_vectors = {key for key, column in mapped.items() if column.vectors}
+        vectors = [key for key, column in new.items() if column.vectors and key not in with_vectors]
         if vectors:
             settings = self._client.indices.get_settings(index=index)[index]["settings"]["index"]
             has_graph = str(settings.get("knn")).lower() == "true"
@@ -199,24 +207,37 @@ class DocValueFeatures(FeatureStore):
         return encoded
 
     def _plan(self, encoding: Encoding) -> _Plan:
+        """Read the mapping, add the missing fields of vectors, and decide what a pass writes."""
         self._index.refresh("storing features")
         stored = dict(self.stored())
         encoders = {feature_key(encoder.name, encoder.version): encoder for encoder in encoding.encoders}
         retrieving = self.retrieving(encoding.encoders)
         vectors = [key for key, encoder in encoders.items() if encoder.name in retrieving]
-        new_vectors = {
-            key: replace(stored[key], vectors="hnsw", passages=encoders[key].passages)
-            for key in vectors
-            if key in stored and not stored[key].vectors
-        }
+
+        new_vectors: dict[str, Column] = {}
+        for key in vectors:
+            if key in stored and not stored[key].vectors:
+                new_vectors[key] = replace(stored[key], vectors="hnsw", passages=encoders[key].passages)
         self.map(new_vectors, self._settings.index)
         stored |= new_vectors
+
         rewritten = self._keys_to_rewrite(encoding, stored, encoders)
-        # They are part of _source in an attached index, where null removes the unused ones.
-        dropped = [key for key in stored if self._layout.attached and key not in rewritten]
-        # A list of passages is replaced anyway.
-        dropped += [vector_key(key, 0) for key in dropped if stored[key].vectors and not stored[key].passages]
+        dropped = self._fields_to_drop(stored.keys() - rewritten, stored)
         return _Plan(encoders, stored, vectors, new_vectors, rewritten, dropped, encoding.force)
+
+    def _fields_to_drop(self, unused: Collection[str], stored: Mapping[str, Column]) -> list[str]:
+        """Return the fields of unused features, which an update must set to null.
+
+        Only in an attached index are they part of ``_source``. A list of passages is replaced anyway.
+        """
+        if not self._layout.attached:
+            return []
+        fields: list[str] = []
+        for key in sorted(unused):
+            fields.append(key)
+            if stored[key].vectors and not stored[key].passages:
+                fields.append(vector_key(key, 0))
+        return fields
 
     @staticmethod
     def _keys_to_rewrite(
@@ -229,9 +250,10 @@ class DocValueFeatures(FeatureStore):
         keys = set(encoders)
         for name, versions in encoding.keep.items():
             keys.update(feature_key(name, version) for version in versions)
-        newest: dict[str, str] = {}
+        newest: dict[str, str] = {}  # ranker -> key
         for key in sorted(stored.keys() - encoders, key=lambda key: stored[key].since):
-            newest[ranker_of(key)[0]] = key
+            name, _ = ranker_of(key)
+            newest[name] = key
         keys.update(newest.values())
         return sorted(stored.keys() & keys)
 
@@ -261,18 +283,19 @@ class DocValueFeatures(FeatureStore):
         documents = [self._layout.document(hit["_id"], hit["_source"]) for hit in hits]
         encoded: Encoded = []
         for key, encoder in plan.encoders.items():
-            is_new = key not in plan.columns
+            is_mapped = key in plan.columns
             positions = encode(encoder, documents, features, plan.columns, retrieves=key in plan.vectors)
-            if is_new and positions:
+            if not is_mapped and positions:
                 self.map({key: plan.columns[key]}, self._settings.index)
-            # With a new field of vectors, documents with the feature get its vector.
-            changed = range(len(hits)) if key in plan.new_vectors else positions
-            encoded.append((encoder.name, {hits[position]["_id"] for position in changed}))
+            if key in plan.new_vectors:  # documents with the feature get its vector
+                positions = list(range(len(hits)))
+            encoded.append((encoder.name, {hits[position]["_id"] for position in positions}))
+
+        for key in plan.only_rewritten:
+            if plan.columns[key].vectors:
+                plan.columns[key].add_vectors(key, features)
         for values, document in zip(features, documents):
             values |= self._layout.row(document)
-        for key in plan.rewritten:
-            if key not in plan.encoders and plan.columns[key].vectors:
-                plan.columns[key].add_vectors(key, features)
         return features, encoded
 
     def _features_to_keep(self, plan: _Plan, hit: Mapping[str, Any]) -> dict[str, Any]:

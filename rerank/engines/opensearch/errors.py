@@ -36,7 +36,10 @@ def translate_client_errors(settings: Settings, doing: str) -> Iterator[None]:
 
 
 def explain(error: Exception, settings: Settings, doing: str) -> EngineError:
-    """Return a client error as one line."""
+    """Return the error to raise for an error of the client: one line with the action and the problem.
+
+    doing: the action, such as "reading documents".
+    """
     where = settings.where
     if isinstance(error, client_errors.ConnectionTimeout):
         problem = f"no answer from {where} within {settings.timeout:g} s; check the cluster, or raise timeout"
@@ -52,40 +55,50 @@ def explain(error: Exception, settings: Settings, doing: str) -> EngineError:
 
 
 def _refusal(error: Exception, settings: Settings) -> str:
+    """Return the problem that a cluster, or a proxy before it, reports by a status above 299."""
     where = settings.where
-    index = settings.index
     status = getattr(error, "status_code", None)
     kind, reason = root_cause(getattr(error, "info", None), str(getattr(error, "error", error)))
-    window = re.search(r"less than or equal to: \[(\d+)\] but was \[(\d+)\]", reason)
-    simple = {
-        401: f"{where} needs other credentials (401); check user, password or token",
-        403: f"{where} does not allow that (403): {reason}",
-        413: f"{where}: the request is too large (413)",
-        429: f"{where} is too busy (429); run again later",
-    }
     if status == 401:
-        return simple[status]
+        return f"{where} needs other credentials (401); check user, password or token"
     block = describe_block(reason)
     if block:
         return block
-    if window and status != 403:
+    if status == 403:
+        return f"{where} does not allow that (403): {reason}"
+
+    problem = _problem_of_search(error, kind, reason, settings.index)
+    if problem:
+        return problem
+    if kind == "index_not_found_exception":
+        return f"{where} has no index {settings.index!r}; {CREATE_AGAIN}"
+    if isinstance(status, int) and 300 <= status < 400:
+        return f"{where} redirects to another address ({status}); check scheme, host and path"
+    if status in (502, 503, 504) and not kind:
+        return f"a proxy at {where} gets no answer from the cluster ({status}); check the nodes"
+    if status == 413:
+        return f"{where}: the request is too large (413)"
+    if status == 429:
+        return f"{where} is too busy (429); run again later"
+    return f"{where} refuses ({status}): {reason}"
+
+
+def _problem_of_search(error: Exception, kind: str, reason: str, index: str) -> str:
+    """Return the problem of a search that the cluster refuses or cannot complete, or an empty text."""
+    window = re.search(r"less than or equal to: \[(\d+)\] but was \[(\d+)\]", reason)
+    if window:
         return (
             f"a depth of {window[2]} is more than the {window[1]} that index {index!r} returns at once;"
             " choose a smaller depth, or raise its setting index.max_result_window"
         )
     if re.search("too_many.*clauses|maxClauseCount", str(getattr(error, "info", ""))):
         return "the query has too many terms; shorten it, or raise indices.query.bool.max_clause_count"
-    if kind == "index_not_found_exception":
-        return f"{where} has no index {index!r}; {CREATE_AGAIN}"
     if kind == "index_closed_exception":
         return f"index {index!r} is closed; open it, or move the alias"
-    if kind == "search_phase_execution_exception" or (status == 503 and "shard" in kind + reason):
+    lacks_shards = getattr(error, "status_code", None) == 503 and "shard" in kind + reason
+    if kind == "search_phase_execution_exception" or lacks_shards:
         return f"not all shards of {index!r} answer ({reason}); look at `GET _cluster/health`, and run again"
-    if isinstance(status, int) and 300 <= status < 400:
-        return f"{where} redirects to another address ({status}); check scheme, host and path"
-    if status in (502, 503, 504) and not kind:
-        return f"a proxy at {where} gets no answer from the cluster ({status}); check the nodes"
-    return simple.get(status or 0, f"{where} refuses ({status}): {reason}")
+    return ""
 
 
 def describe_block(reason: str) -> str:
@@ -116,7 +129,7 @@ def _without_tags(page: str) -> str:
     return re.sub(r"<[^>]*>", " ", page)
 
 
-def _reasons(cause: Any) -> list[str]:
+def _reasons(cause: object) -> list[str]:
     """Return the different reasons of a cause and its causes, from the outermost to the innermost one."""
     reasons: dict[str, None] = {}
     while isinstance(cause, Mapping):
@@ -127,7 +140,7 @@ def _reasons(cause: Any) -> list[str]:
     return list(reasons)
 
 
-def _first_cause(error: Mapping[str, Any]) -> Any:
+def _first_cause(error: Mapping[str, Any]) -> object:
     """Return the reason of the first failed shard, else the first root cause, else the error itself."""
     failed_shards = error.get("failed_shards")
     if isinstance(failed_shards, Sequence) and failed_shards:
@@ -138,7 +151,7 @@ def _first_cause(error: Mapping[str, Any]) -> Any:
 
 
 def one_line(text: str, max_length: int = 300) -> str:
-    """Return a text as one line of limited length."""
+    """Return a text as one line, without line breaks, of at most ``max_length`` characters and ``…``."""
     line = " ".join(text.split())
     return line if len(line) <= max_length else f"{line[:max_length]}…"
 

@@ -30,23 +30,28 @@ class Fields:
     """Clauses of filters, and values of fields."""
 
     def __init__(self, reader: Reader) -> None:
-        self._reader, self._index = reader, reader.index
+        self._reader = reader
+        self._index = reader.index
         self._cached = lru_cache(_REMEMBERED)(self._clause)
 
     def clauses(self, filters: Sequence[Filter]) -> list[dict[str, Any]]:
-        """Return a clause per filter. Raises UsageError for an unknown field or wrong type."""
+        """Return a clause for each filter, in the language of OpenSearch.
+
+        Raises UsageError for a field that is unknown or of a type without such filters.
+        """
         uuids = frozenset(self._index.shape().uuids.values()) if filters else frozenset()
         return [self._cached(uuids, condition) for condition in filters]
 
     def _clause(self, uuids: frozenset[str], condition: Filter) -> dict[str, Any]:
-        """uuids: of the indices, which can change."""
+        """Return the clause of a filter. uuids: of the indices, because another index has other fields."""
         if self._index.layout.attached:
             return self._clause_of_field(condition)
         counts = {kind: {"filter": _span(every(condition.field, kind))} for kind in KINDS}
         answer = self._index.search("looking for fields", {"size": 0, "aggs": counts})["aggregations"]
         condition.check("".join(kind for kind in KINDS if answer[kind]["doc_count"]))
-        terms = condition.terms()
-        clauses = [_span(term) if isinstance(term, Span) else {"term": {FIELD: term}} for term in terms]
+        clauses: list[dict[str, Any]] = []
+        for term in condition.terms():
+            clauses.append(_span(term) if isinstance(term, Span) else {"term": {FIELD: term}})
         return {"bool": {"should": clauses}} if len(clauses) > 1 else clauses[0]
 
     def _clause_of_field(self, condition: Filter) -> dict[str, Any]:
@@ -73,15 +78,24 @@ class Fields:
         return fields
 
     def number_fields(self, names: Sequence[str] = ("*",)) -> dict[str, str]:
-        """Return field -> ``number`` or ``date``, without fields that have no doc values."""
+        """Return the fields whose numbers can be read: field -> ``number`` or ``date``.
+
+        names: names or patterns of fields. Fields without doc values are left out.
+        """
         parents: set[str] = set()
         for name in names:
             parents.update(_parents(name))
         fields = self._caps(",".join([*names, *sorted(parents)]))
-        return {name: kind for name in fields if (kind := _number_kind(name, fields))}
+        kinds = {name: _number_kind(name, fields) for name in fields}
+        return {name: kind for name, kind in kinds.items() if kind}
 
     def field_values(self, ids: Sequence[str], fields: Sequence[str]) -> list[NDArray[np.float64]]:
-        """Return numbers and dates; see :meth:`Engine.field_values`."""
+        """Return (n,) numbers for each field; see :meth:`Engine.field_values`.
+
+        Of several values of a document, the first is read.
+
+        Raises UsageError for a field that is not a number or date.
+        """
         if not fields:
             return []
         kinds = self.number_fields(fields)
@@ -91,6 +105,7 @@ class Fields:
                 raise self._not_a_number(field)
             is_date = kinds[field] == "date"
             formats.append({"field": field, "format": "epoch_millis"} if is_date else {"field": field})
+
         values_by_id: dict[str, Mapping[str, Sequence[Any]]] = {}
         for hit in self._reader.hits(ids, _source=False, docvalue_fields=formats):
             values_by_id[hit["_id"]] = hit.get("fields", {})
@@ -117,7 +132,8 @@ def _number_kind(field: str, fields: Mapping[str, Mapping[str, Any]]) -> str:
     """Return ``number`` or ``date`` for a field whose numbers can be read, else an empty text."""
     types = fields[field]
     has_doc_values = all(capabilities.get("aggregatable", True) for capabilities in types.values())
-    if field.startswith("_") or not has_doc_values or _nested(field, fields):
+    is_readable = has_doc_values and not field.startswith("_") and not _nested(field, fields)
+    if not is_readable:
         return ""
     if types.keys() <= TIMES:
         return "date"
@@ -131,8 +147,11 @@ def _parents(field: str) -> list[str]:
 
 
 def _nested(field: str, fields: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """Return the path of the nested field around a field."""
-    return next((parent for parent in _parents(field) if "nested" in fields.get(parent, {})), None)
+    """Return the path of the nested field around a field, or None."""
+    for parent in _parents(field):
+        if "nested" in fields.get(parent, {}):
+            return parent
+    return None
 
 
 def clause(condition: Filter, kind: str, index: str, fields: Mapping[str, Any] = {}) -> dict[str, Any]:
@@ -157,13 +176,20 @@ def clause(condition: Filter, kind: str, index: str, fields: Mapping[str, Any] =
         if condition.value not in ("true", "false"):
             raise UsageError(f"{described}, and {condition.value!r} is neither true nor false")
         return {"term": {field: condition.value == "true"}}
-    if kind not in _WORDS:
-        keyword = f"{field}.keyword"
-        suggestion = f", {keyword}" if keyword in fields else ""
-        raise UsageError(f"{described}; filter by one of type keyword{suggestion}")
+    if kind in _WORDS:
+        return _clause_of_word(condition)
+    keyword = f"{field}.keyword"
+    suggestion = f", {keyword}" if keyword in fields else ""
+    raise UsageError(f"{described}; filter by one of type keyword{suggestion}")
+
+
+def _clause_of_word(condition: Filter) -> dict[str, Any]:
+    """Return the clause for a word, in all forms in which Unicode can write it."""
     spellings = [spelling(condition.value) for spelling in _SPELLINGS]
     values = list(dict.fromkeys([condition.value, *spellings]))
-    return {"terms": {field: values}} if len(values) > 1 else {"term": {field: condition.value}}
+    if len(values) == 1:
+        return {"term": {condition.field: condition.value}}
+    return {"terms": {condition.field: values}}
 
 
 def _clause_of_number(condition: Filter, described: str) -> dict[str, Any]:

@@ -32,35 +32,39 @@ def with_names(body: Mapping[str, Any], legs: Sequence[str]) -> dict[str, Any]:
         return dict(body)
     requested = [leg.partition(":")[2] for leg in legs]
     query = dict(body["query"])
-    names = set(_names(query))
-    if HYBRID in query:
-        queries: list[Mapping[str, Any]] = []
-        for position, clause in enumerate(query[HYBRID]["queries"]):
-            name = str(position)
-            is_unnamed = name in requested and name not in names and _own_name(clause) is None
-            queries.append({"bool": {"must": [clause], "_name": name}} if is_unnamed else clause)
+    absent = set(requested).difference(_names(query))
+    if absent and HYBRID in query:
+        queries = [
+            _with_position_as_name(clause, str(position), absent)
+            for position, clause in enumerate(query[HYBRID]["queries"])
+        ]
         query[HYBRID] = {**query[HYBRID], "queries": queries}
-        names = set(_names(query))
-    absent = [name for name in requested if name not in names]
-    if absent:
-        raise InputError(
-            f'the query has no clause with "_name": "{absent[0]}"; add the name, or leave it out'
-        )
+        absent.difference_update(_names(query))
+    for name in requested:
+        if name in absent:
+            raise InputError(f'the query has no clause with "_name": "{name}"; add the name, or leave it out')
     return {**body, "query": query}
+
+
+def _with_position_as_name(clause: Mapping[str, Any], name: str, absent: set[str]) -> Mapping[str, Any]:
+    """Return a leg with its position as its name, if this name is needed and the leg has no other one."""
+    if name not in absent or _own_name(clause) is not None:
+        return clause
+    return {"bool": {"must": [clause], "_name": name}}
 
 
 def leg_scores(hits: Sequence[Mapping[str, Any]], legs: Sequence[str]) -> dict[str, NDArray[np.float64]]:
     """Return leg -> (n,) scores of n hits; 0 for a hit that the clause does not match."""
-    matched = [hit.get("matched_queries", {}) for hit in hits]
+    scores_of_hits = [hit.get("matched_queries", {}) for hit in hits]
     scores: dict[str, NDArray[np.float64]] = {}
     for leg in legs:
         name = leg.partition(":")[2]
-        scores[leg] = np.array([scores_of_hit.get(name, 0.0) for scores_of_hit in matched], np.float64)
+        scores[leg] = np.array([by_name.get(name, 0.0) for by_name in scores_of_hits], np.float64)
     return scores
 
 
 def is_hybrid(body: Mapping[str, Any]) -> bool:
-    """Return whether a search has a ``hybrid`` query."""
+    """Return whether the query of a search is a ``hybrid`` query. body: the body of the search."""
     return HYBRID in (body.get("query") or {})
 
 

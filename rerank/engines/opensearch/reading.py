@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from rerank.engines.base import IndexSlice
 from rerank.engines.opensearch.index import Index
@@ -18,6 +18,17 @@ Hits = Sequence[Mapping[str, Any]]
 
 _PAGE = 1000  # documents per request
 _KEEP = "10m"  # how long the cluster keeps a point in time between two pages
+
+
+class DocumentVersion(NamedTuple):
+    """One version of a document: every write of a document gets the next sequence number of its shard.
+
+    index: name of the index. primary_term: it increases whenever another copy of the shard becomes primary.
+    """
+
+    index: str
+    seq_no: int
+    primary_term: int
 
 
 class Reader:

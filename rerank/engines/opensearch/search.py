@@ -22,7 +22,7 @@ from rerank.engines.opensearch.connection import Settings
 from rerank.engines.opensearch.doc_value_features import DocValueFeatures
 from rerank.engines.opensearch.filtering import Fields
 from rerank.engines.opensearch.index import DEFAULTS, neighbors_per_shard
-from rerank.engines.opensearch.reading import usable
+from rerank.engines.opensearch.reading import DocumentVersion, usable
 from rerank.errors import WorkspaceError
 from rerank.order import rank
 from rerank.records import Candidates
@@ -47,13 +47,13 @@ class Hit(NamedTuple):
 
     score:    by the search that found it.
     features: field -> stored feature, in Base64.
-    version:  index, sequence number and primary term of a document in an attached index.
+    version:  of a document in an attached index.
     """
 
     id: str
     score: float
     features: Mapping[str, Sequence[str]]
-    version: tuple[str, int, int] | None
+    version: DocumentVersion | None
 
 
 class Search(NamedTuple):
@@ -449,7 +449,7 @@ def _hit(hit: Mapping[str, Any], id: str) -> Hit:
     score = hit["sort"][0] if "sort" in hit else hit["_score"]
     version = None
     if "_seq_no" in hit:
-        version = (hit["_index"], hit["_seq_no"], hit["_primary_term"])
+        version = DocumentVersion(hit["_index"], hit["_seq_no"], hit["_primary_term"])
     return Hit(id, score, hit.get("fields", {}), version)
 
 
