@@ -243,7 +243,7 @@ class AttachedFeatures(FeatureStore):
         rows = np.full(len(ids), -1, np.int64)
         positions_by_index: dict[str, list[int]] = {}
         for position, version in enumerate(versions):
-            positions_by_index.setdefault(version.index, []).append(position)
+            positions_by_index.setdefault(version.index_name, []).append(position)
         for name, positions in positions_by_index.items():
             seq_nos = np.array([versions[position].seq_no for position in positions], np.int64)
             terms = np.array([versions[position].primary_term for position in positions], np.int64)

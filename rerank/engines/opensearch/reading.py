@@ -23,10 +23,12 @@ _KEEP = "10m"  # how long the cluster keeps a point in time between two pages
 class DocumentVersion(NamedTuple):
     """One version of a document: every write of a document gets the next sequence number of its shard.
 
-    index: name of the index. primary_term: it increases whenever another copy of the shard becomes primary.
+    index_name:   name of the index.
+    seq_no:       sequence number.
+    primary_term: it increases whenever another copy of the shard becomes the primary one.
     """
 
-    index: str
+    index_name: str
     seq_no: int
     primary_term: int
 
