@@ -75,7 +75,7 @@ class IndexSlice(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> IndexSlice:
-        """Read ``NUMBER/COUNT``. Raises UsageError."""
+        """Read a slice from a text such as ``3/8``. Raises UsageError for a text that is not a slice."""
         match = re.fullmatch(r"([1-9]\d{0,3})/([1-9]\d{0,3})", text)
         if match is None or int(match[1]) > int(match[2]):
             raise UsageError(f"{text!r} is not a slice; write NUMBER/COUNT, for example 3/8")
@@ -99,12 +99,12 @@ class Encoding:
     index_slice: IndexSlice | None = None
 
     def versions(self, name: str) -> set[str]:
-        """Return the versions of a ranker whose features stay."""
+        """Return the versions of a ranker whose features stay: the encoded one, and all in ``keep``."""
         encoded = {encoder.version for encoder in self.encoders if encoder.name == name}
         return encoded.union(self.keep.get(name, ()))
 
     def advance(self, count: int) -> None:
-        """Report progress."""
+        """Report progress. count: (document, ranker) pairs that were finished since the last call."""
         if self.progress is not None:
             self.progress(count)
 
@@ -141,14 +141,20 @@ class FeatureStore(ABC):
 
     @abstractmethod
     def write(self, encoding: Encoding) -> dict[str, int]:
-        """Encode documents that have no feature; see :meth:`Engine.write_features`."""
+        """Encode the documents without a feature; return ranker -> number of documents.
+
+        See :meth:`Engine.write_features`.
+        """
 
     @abstractmethod
     def missing(self, name: str, version: str) -> int:
-        """Count the documents without a feature."""
+        """Count the documents that have no feature of a ranker in this version."""
 
     def count_missing_vectors(self, name: str, version: str) -> int | None:
-        """Count the documents that a ranker cannot retrieve; see :meth:`Engine.count_missing_vectors`."""
+        """Count the documents that a ranker cannot retrieve yet; None: it cannot retrieve at all.
+
+        See :meth:`Engine.count_missing_vectors`.
+        """
         return None
 
 
@@ -168,7 +174,7 @@ class VectorQuery(NamedTuple):
 
     @property
     def options(self) -> tuple[object, ...]:
-        """Everything but the vector."""
+        """The fields that are equal in queries whose vectors can be compared together."""
         return self.name, self.version, self.depth, self.passages
 
 
@@ -214,12 +220,12 @@ class SearchRequest:
 
     @property
     def vector_queries(self) -> list[VectorQuery]:
-        """The retrievers that compare vectors."""
+        """The retrievers that find the documents whose features are nearest to a vector."""
         return [retriever for retriever in self.retrievers if isinstance(retriever, VectorQuery)]
 
     @property
     def signals(self) -> list[str]:
-        """The lexical signals that retrieve."""
+        """The lexical signals that retrieve: those among the retrievers, or the first stage."""
         if not self.retrievers:
             return [self.first_stage]
         return [retriever for retriever in self.retrievers if isinstance(retriever, str)]
@@ -230,7 +236,7 @@ class SearchRequest:
         return replace(self, template=None, first_stage=first_stage, retrievers=retrievers)
 
     def check(self, first_stages: Sequence[str]) -> None:
-        """Raise UsageError for unknown signals and depths below 1."""
+        """Raise UsageError for signals that are not among ``first_stages``, and for depths below 1."""
         for signal in (self.first_stage, *self.signals):
             check_signal(signal, first_stages, self.depth if self.ids is None else 1)
 
@@ -288,7 +294,7 @@ class TermStatistics:
 
 
 def check_signal(signal: str, first_stages: Sequence[str], depth: int = 1) -> None:
-    """Raise UsageError for unknown signals and depths below 1."""
+    """Raise UsageError for a signal that is not among ``first_stages``, and for a depth below 1."""
     if signal not in first_stages:
         raise UsageError(f"{signal!r} is not a first stage; choose one of {', '.join(first_stages)}")
     if depth < 1:
@@ -296,7 +302,7 @@ def check_signal(signal: str, first_stages: Sequence[str], depth: int = 1) -> No
 
 
 def cannot_retrieve(name: str) -> UsageError:
-    """Return the error for unsearchable features."""
+    """Return the error for a ranker whose features the index cannot search. name: of the ranker."""
     return UsageError(
         f"ranker {name} cannot retrieve on this index yet; run `rerank encode --retrieve {name}`"
     )
@@ -341,7 +347,10 @@ class Engine(ABC):
 
     @classmethod
     def location(cls, settings: Mapping[str, Any], settings_file: str) -> str:
-        """Return where the documents are, for messages; empty: in the folder. Raises UsageError."""
+        """Return the location of the documents, for messages; empty: they are in the folder of the workspace.
+
+        Raises UsageError for settings that cannot be read.
+        """
         return ""
 
     @classmethod  # noqa: B027 (most engines keep no secrets)
@@ -364,34 +373,37 @@ class Engine(ABC):
         """
 
     def lock(self) -> AbstractContextManager[None]:
-        """Block other processes from writing through this workspace. Raises BusyError."""
+        """Return a context in which no other process can write through this workspace.
+
+        Raises BusyError if another process writes.
+        """
         return nullcontext()
 
     def discard(self) -> None:  # noqa: B027 (most engines have nothing elsewhere)
-        """Remove an empty engine's data outside its folder."""
+        """Remove what an engine without documents has outside its folder, such as an index in a cluster."""
 
     def close(self) -> None:  # noqa: B027 (an engine may hold nothing)
-        """Close files and connections."""
+        """Close the files and connections of the engine. It cannot be used afterwards."""
 
     def __len__(self) -> int:
         """Count the documents."""
         return sum(1 for _ in self.documents())
 
     def ids(self) -> list[str]:
-        """Return all ids, ascending."""
+        """Return the ids of all documents, ascending by code point."""
         return sorted(document.id for document in self.documents())
 
     def contains(self, ids: Iterable[str]) -> set[str]:
-        """Return existing ids."""
+        """Return the ids that a document of the engine has, without unknown ones."""
         return {document.id for document in self.get(list(ids)) if document is not None}
 
     @abstractmethod
     def get(self, ids: Sequence[str]) -> list[Document | None]:
-        """Return documents in this order; None: unknown."""
+        """Return the documents of these ids, in this order; None for an id that no document has."""
 
     @abstractmethod
     def documents(self) -> Iterator[Document]:
-        """Stream all documents, in a stable order between writes."""
+        """Yield all documents, each once. The order is the same until the next write."""
 
     @abstractmethod
     def search(self, requests: Sequence[SearchRequest]) -> Iterator[Candidates]:
@@ -404,20 +416,27 @@ class Engine(ABC):
         """
 
     def find(self, request: SearchRequest) -> Candidates:
-        """Search for one request."""
+        """Return the candidates of one request; see :meth:`search`."""
         (candidates,) = self.search([request])
         return candidates
 
     @abstractmethod
     def score(self, text: str, signal: str, candidates: Candidates) -> NDArray[np.float64]:
-        """(n,) scores by a lexical signal; 0: no shared term."""
+        """Return (n,) scores of candidates by a lexical signal; 0 for a document that shares no term.
+
+        text: plain words. signal: one of ``first_stages``.
+        """
 
     def term_statistics(self, text: str) -> TermStatistics | None:
         """Return the frequencies of the terms of a text in the collection, or None if the engine has none."""
         return None
 
     def check_template(self, search: SearchTemplate, query: Query) -> SearchTemplate:
-        """Test a template; return its current version. Raises UsageError, InputError or EngineError."""
+        """Test a template, or a run, with a query; return its current version.
+
+        Raises UsageError if the engine has no such search, InputError if the search is invalid, EngineError
+        if the cluster does not answer.
+        """
         if search.kind != "run":
             raise UsageError(
                 f"--first-stage {search}: only OpenSearch can make that search; give a file of its results:"
@@ -435,7 +454,7 @@ class Engine(ABC):
 
     @property
     def features(self) -> FeatureStore | None:
-        """The stored features; None: rankers encode the candidates of each search."""
+        """The stored features of documents; None: rankers encode the candidates of each search."""
         return None
 
     def count_missing_vectors(self, name: str, version: str) -> int | None:
@@ -474,5 +493,5 @@ class Engine(ABC):
         return self.features.write(Encoding(encoders, force, keep or {}, progress, index_slice))
 
     def missing_features(self, name: str, version: str) -> int:
-        """Count documents without a feature."""
+        """Count the documents that have no stored feature of a ranker in this version."""
         return self.features.missing(name, version) if self.features is not None else len(self)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rerank.config_file import experiment_settings
-from rerank.engines.opensearch.columns import column, feature_key
+from rerank.engines.opensearch.columns import Column, column, feature_key
 from rerank.errors import UsageError
 from rerank.records import Document
 from rerank.scoring.pipeline import Pipeline
@@ -30,15 +30,16 @@ _STACKS = 1000  # texts of stacks that are kept parsed
 class Snapshot:
     """The state of a workspace at one moment. Raises RerankError if it cannot be read.
 
-    pipeline:  engine and current rankers.
-    versions:  (ranker, version) -> ranker, also older ones.
-    tuned:     signals -> tuned stack.
-    default:   stack of requests without one.
+    pipeline:   scores by the engine and the current rankers.
+    rankers:    name -> current ranker.
+    versions:   (ranker, version) -> ranker, also older ones that a stack uses.
+    tuned:      names of signals -> tuned stack.
+    default:    the stack of requests that name none.
     experiment: the stacks whose results are interleaved, or None.
-    columns:   features (``text@5865d3bb237ae6a4``) -> layout.
-    analyze:   text -> terms.
-    words:     fields with query words; empty: all.
-    signature: state of the files.
+    columns:    feature key (``text@5865d3bb237ae6a4``) -> layout of its features in a call of the hook.
+    analyze:    returns the terms of a text.
+    words:      fields with the words of users; empty: all fields.
+    signature:  state of the files, to see a change.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -52,24 +53,29 @@ class Snapshot:
         self.tuned = self._tuned()
         self.default = self._default(settings.stack)
         self.experiment = self._experiment()
-        arms = self.experiment.arms if self.experiment is not None else ()
-        for stack in (*self.tuned.values(), self.default, *arms):
-            if stack.then is not None:
-                stack.then.encoder()  # load it now, not at the first request
-            for name, version in workspace.installed_versions(stack).items():
-                self.versions[name, version] = workspace.ranker(name, version)
+        self._load_stacks()
         self.pipeline = Pipeline(workspace.engine, self.rankers, settings.infer_categories, VectorCache())
-        self.columns = {
-            feature_key(*key): column(key[0], ranker.encode_documents([Document("empty")]), 1, None)
-            for key, ranker in self.versions.items()
-        }
+        self.columns: dict[str, Column] = {}
+        for (name, version), ranker in self.versions.items():
+            features = ranker.encode_documents([Document("empty")])
+            self.columns[feature_key(name, version)] = column(name, features, 1, None)
         self.analyze = Terms(workspace.lang)
         self.words = workspace.words
         self._scorers: dict[str | None, tuple[Stack, Scorer]] = {}
         # SQLite connections are in a reference cycle: without this, files stay open until it is collected.
         weakref.finalize(self, workspace.engine.close).atexit = False
 
+    def _load_stacks(self) -> None:
+        """Load the models of all stacks now, not at the first request."""
+        arms = self.experiment.arms if self.experiment is not None else ()
+        for stack in (*self.tuned.values(), self.default, *arms):
+            if stack.then is not None:
+                stack.then.encoder()
+            for name, version in self.workspace.installed_versions(stack).items():
+                self.versions[name, version] = self.workspace.ranker(name, version)
+
     def _tuned(self) -> dict[frozenset[str], Stack]:
+        """Return the tuned stacks. The active release replaces a candidate with the same signals."""
         tuned = {}
         for path in sorted((self.workspace.folder / "stacks").glob("*.json")):
             stack = Stack.load(path)
@@ -85,46 +91,62 @@ class Snapshot:
             stack = Stack.load(text)
             resolve(stack.signals, self.rankers)
             return stack
-        active = None if text else self._releases.stack
-        return active or self.stack(text or self._first_stage)
+        if not text and self._releases.stack is not None:
+            return self._releases.stack
+        return self.stack(text or self._first_stage)
 
     def _experiment(self) -> Experiment | None:
         settings = experiment_settings(self.workspace.config)
         return None if settings is None else Experiment.load(settings, self._default)
 
     def draw(self, client: str | None, text: str | None) -> tuple[Experiment | None, bytes]:
-        """Return the experiment that a search takes part in, and its coins; None and nothing without one."""
+        """Return the experiment that a search takes part in, and its coins; None and nothing without one.
+
+        client: id of the client; None: the text decides. text: words of the query.
+        """
         coins = None if self.experiment is None else self.experiment.coins(client, text or "")
         return (None, b"") if coins is None else (self.experiment, coins)
 
     def describe(self) -> dict[str, Any]:
-        """Return the stack and the rankers that are served, for the log and ``/readyz``."""
-        experiment = {} if self.experiment is None else {"experiment": self.experiment.name}
-        return {
-            **experiment,
+        """Return the stack and the rankers that are served, as JSON values for the log and ``/readyz``."""
+        state: dict[str, Any] = {
             "stack": str(self.default),
             "normalization": self.default.combiner.normalization,
             "rankers": {name: ranker.version for name, ranker in self.rankers.items()},
-            "tuned": sorted(",".join(sorted(names)) for names in self.tuned),
+            "tuned": self._names_of_tuned(),
         }
+        if self.experiment is not None:
+            state["experiment"] = self.experiment.name
+        return state
+
+    def _names_of_tuned(self) -> list[str]:
+        return sorted(",".join(sorted(signals)) for signals in self.tuned)
 
     def models(self) -> dict[str, Any]:
-        """Return the tuned stacks in the form of model lists; the default one is first."""
-        names = [self.default.name, *sorted(",".join(sorted(signals)) for signals in self.tuned)]
-        models = [{"id": name, "object": "model", "owned_by": "rerank"} for name in dict.fromkeys(names)]
+        """Return the tuned stacks in the form of a model list, as other services have one.
+
+        The default stack is the first.
+        """
+        names = dict.fromkeys([self.default.name, *self._names_of_tuned()])
+        models = [{"id": name, "object": "model", "owned_by": "rerank"} for name in names]
         return {"object": "list", "data": models}
 
     def stored_bytes(self) -> dict[str, int]:
-        """Ranker -> bytes of a document's features in a call of the hook. An attached index sends none."""
+        """Return ranker -> bytes of a document's features in a call of the hook.
+
+        It is empty for an attached index, whose features are in files of the workspace.
+        """
         source = self.pipeline.engine.hook_source()
         if source is not None and source.files is not None:
             return {}
-        current = {name: feature_key(name, ranker.version) for name, ranker in self.rankers.items()}
-        return {name: self.columns[key].stored_bytes for name, key in current.items()}
+        sizes: dict[str, int] = {}
+        for name, ranker in self.rankers.items():
+            sizes[name] = self.columns[feature_key(name, ranker.version)].stored_bytes
+        return sizes
 
     @property
     def is_shared(self) -> bool:
-        """Whether the documents are in a cluster."""
+        """Whether the documents are in a cluster, so that other clients search them too."""
         return self.workspace.config.get("opensearch") is not None
 
     def stack(self, text: str | None) -> Stack:
@@ -160,12 +182,15 @@ class Snapshot:
         return self.pipeline_of(stack).scorer(stack.signals, stack.first_stage)
 
     def pipeline_of(self, stack: Stack) -> Pipeline:
-        """Return the pipeline with the ranker versions that a stack was tuned with."""
-        tuned = {key[0]: self.versions[key] for key in stack.versions.items() if key in self.versions}
-        return replace(self.pipeline, rankers={**self.rankers, **tuned})
+        """Return the pipeline with the rankers in the versions that a stack was tuned with."""
+        rankers = dict(self.rankers)
+        for name, version in stack.versions.items():
+            if (name, version) in self.versions:
+                rankers[name] = self.versions[name, version]
+        return replace(self.pipeline, rankers=rankers)
 
     def knows(self, text: str) -> bool:
-        """Whether a text names a signal."""
+        """Return whether a text, such as the ``model`` of a request, names a signal of this service."""
         try:
             names, _ = parse_stack(text)
         except UsageError:
@@ -173,12 +198,14 @@ class Snapshot:
         return bool(lexical_names(names)) or any(name in self.rankers for name in names)
 
     def waits_for(self, before: Snapshot) -> str | None:
-        """A newer ranker whose features are incomplete, or None. After a rollback, none is waited for."""
+        """Return a newer ranker whose features are incomplete, or None if this state can be used.
+
+        before: the state in use. After a rollback, no ranker is waited for.
+        """
         if self._releases.rolled_back:
             return None
-        for name, version in self.versions:
-            newer = name in before.rankers and (name, version) not in before.versions
-            if newer and self.workspace.engine.missing_features(name, version):
+        for name, version in sorted(self.versions.keys() - before.versions.keys()):
+            if name in before.rankers and self.workspace.engine.missing_features(name, version):
                 return name
         return None
 
@@ -193,12 +220,12 @@ def _open(settings: Settings) -> Workspace:
 
 
 def signature(settings: Settings) -> Signature:
-    """The state of the files of rankers and stacks."""
+    """Return the state of the files of rankers and stacks. It differs if one of them was written."""
     base = Path(settings.folder)
-    stack = settings.stack
     files = [base / "rerank.toml", base / "releases.json"]
     files += [*base.glob("rankers/*.json"), *base.glob("stacks/*")]
-    files += [Path(stack)] if stack is not None and stack.endswith(".json") else []
+    if settings.stack is not None and settings.stack.endswith(".json"):
+        files.append(Path(settings.stack))
     state = []
     for path in sorted(files):
         with suppress(OSError):

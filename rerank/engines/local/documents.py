@@ -114,18 +114,18 @@ class Documents:
 
     @classmethod
     def create(cls, path: Path) -> None:
-        """Create an empty database."""
+        """Create a database without documents, in the first version."""
         db = sqlite3.connect(path, isolation_level=None)
         # Large pages avoid chains of overflow pages.
         db.executescript(f"PRAGMA page_size = 16384; PRAGMA journal_mode = WAL; BEGIN; {_SCHEMA} COMMIT")
         db.close()
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection. The documents cannot be read by it afterwards."""
         self._db.close()
 
     def versions(self) -> list[Version]:
-        """Return the indexed version, then any unfinished one."""
+        """Return the version that is indexed, and after it one that is not indexed yet, if there is one."""
         if self._files is not None and self._files != self._state_of_files():
             self._db = self._connect()
         return [Version(*row) for row in self._db.execute("SELECT * FROM versions ORDER BY number")]
@@ -135,30 +135,27 @@ class Documents:
     def write(
         self, documents: Iterable[Document], delete: Iterable[str] = (), *, replace: bool = False
     ) -> WriteResult:
-        """Store a new version in one transaction. replace: delete all other documents."""
+        """Store a new version of the documents in one transaction. It is not indexed yet.
+
+        replace: delete all other documents.
+
+        Raises InputError for an invalid or repeated id, EngineError if the disk is full.
+        """
         (before,) = self.versions()
         ingest = _Ingest(before)
         stream = iter(documents)
+        ids = list(dict.fromkeys(delete))
         try:
             with disk(_DOING):
                 self._db.execute("BEGIN IMMEDIATE")
             while chunk := list(islice(stream, _CHUNK)):
                 with disk(_DOING):
                     self._add(chunk, ingest)
-            ids = list(dict.fromkeys(delete))
             with disk(_DOING):
-                rows = dict(self._select("SELECT id, row FROM documents WHERE died = 0 AND id IN", ids))
-                if twice := next((id for id, row in rows.items() if ingest.contains(row)), None):
-                    raise InputError(
-                        f"id {twice!r} is both ingested and deleted; remove it from one of the two"
-                    )
-                if replace:
-                    alive = self._db.execute("SELECT id, row FROM documents WHERE died = 0")
-                    rows |= {id: row for id, row in alive if not ingest.contains(row)}
-                self._kill([*rows.values()], ingest.number)
+                deleted = self._delete(ids, ingest, replace=replace)
                 added = ingest.end - ingest.first - ingest.updated
-                if ingest.end > ingest.first or rows:
-                    counts = ingest.end, before.documents + added - len(rows)
+                if ingest.end > ingest.first or deleted:
+                    counts = ingest.end, before.documents + added - len(deleted)
                     values = (ingest.number, *counts, secrets.randbits(31))
                     self._db.execute("INSERT INTO versions VALUES (?, ?, ?, ?, NULL)", values)
                 self._db.execute("COMMIT")
@@ -167,69 +164,83 @@ class Documents:
                 self._db.rollback()
                 self.checkpoint()
             raise
-        unknown = tuple(id for id in ids if id not in rows)
+        unknown = tuple(id for id in ids if id not in deleted)
         unchanged = int(ingest.unchanged.sum())
-        return WriteResult(added, ingest.updated, len(rows), unknown, unchanged=unchanged)
+        return WriteResult(added, ingest.updated, len(deleted), unknown, unchanged=unchanged)
+
+    def _delete(self, ids: Sequence[str], ingest: _Ingest, *, replace: bool) -> set[str]:
+        """Delete documents, and return their ids. replace: also delete all that were not ingested."""
+        rows = dict(self._select("SELECT id, row FROM documents WHERE died = 0 AND id IN", ids))
+        for id, row in rows.items():
+            if ingest.contains(row):
+                raise InputError(f"id {id!r} is both ingested and deleted; remove it from one of the two")
+        if replace:
+            for id, row in self._db.execute("SELECT id, row FROM documents WHERE died = 0"):
+                if not ingest.contains(row):
+                    rows[id] = row
+        self._kill(list(rows.values()), ingest.number)
+        return set(rows)
 
     def _add(self, documents: Sequence[Document], ingest: _Ingest) -> None:
-        values = [_values(document) for document in documents]
-        new: list[tuple[Any, ...]] = []
+        """Add a row for each document that is new or changed; the row with its old content dies."""
+        new_rows: list[tuple[Any, ...]] = []
         replaced: list[int] = []
+        values_of_documents = [_values(document) for document in documents]
+        ids = [values[0] for values in values_of_documents]
         sql = "SELECT id, row, title, text, rest FROM documents WHERE died = 0 AND id IN"
-        stored = {id: content for id, *content in self._select(sql, [value[0] for value in values])}
-        for value in values:
-            id, *content = value
+        stored = {id: row_and_content for id, *row_and_content in self._select(sql, ids)}
+        for id, *content in values_of_documents:
             if id in stored:
-                row, *before = stored[id]
+                row, *stored_content = stored[id]
                 if ingest.contains(row):
                     position = ingest.end - ingest.first + int(ingest.unchanged.sum()) + 1
                     raise InputError(f"id {id!r} occurs twice, last as document {position}; remove one")
-                ingest.unchanged[row] = content == before
-                if content == before:
+                if content == stored_content:
+                    ingest.unchanged[row] = True
                     continue
                 replaced.append(row)
-            new.append((ingest.end, *value))
+            new_rows.append((ingest.end, id, *content))
             stored[id] = [ingest.end]
             ingest.end += 1
         self._kill(replaced, ingest.number)
-        self._db.executemany(f"INSERT INTO documents (row, {_COLUMNS}) VALUES (?, ?, ?, ?, ?)", new)
+        self._db.executemany(f"INSERT INTO documents (row, {_COLUMNS}) VALUES (?, ?, ?, ?, ?)", new_rows)
         ingest.updated += len(replaced)
 
     def _kill(self, rows: Sequence[int], version: int) -> None:
-        self._db.executemany("UPDATE documents SET died = ? WHERE row = ?", [(version, r) for r in rows])
+        self._db.executemany("UPDATE documents SET died = ? WHERE row = ?", [(version, row) for row in rows])
 
     def died(self, version: Version) -> list[int]:
-        """Return rows deleted in this version."""
+        """Return the rows that a version no longer has, but the version before had."""
         rows = self._db.execute("SELECT row FROM documents WHERE died <> 0 AND died = ?", (version.number,))
         return [row for (row,) in rows]
 
     def publish(self, version: Version, stamp: int) -> None:
-        """Record the commit, and remove older versions."""
+        """Record that a version is indexed, and remove older versions. stamp: commit of the text index."""
         self._db.execute("BEGIN IMMEDIATE")
         with self._db:
             self._db.execute("UPDATE versions SET stamp = ? WHERE number = ?", (stamp, version.number))
             self._db.execute("DELETE FROM versions WHERE number < ?", (version.number,))
 
     def checkpoint(self) -> None:
-        """Merge the write-ahead log."""
+        """Merge the write-ahead log into the database, unless another process reads or writes."""
         self._db.execute("PRAGMA busy_timeout = 0")
         self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     # -- reading -----------------------------------------------------------------------------------------
 
     def rows_of(self, ids: Sequence[str], version: Version) -> dict[str, int]:
-        """Id -> row, without unknown ids."""
+        """Return id -> row of documents in a version, without unknown ids."""
         sql = f"SELECT id, row FROM documents WHERE {_ALIVE} AND id IN"
         return dict(self._select(sql, ids, version.rows, version.number))
 
     def get(self, ids: Sequence[str], version: Version) -> dict[str, Document]:
-        """Id -> document, without unknown ids."""
+        """Return id -> document of a version, without unknown ids."""
         sql = f"SELECT {_COLUMNS} FROM documents WHERE {_ALIVE} AND id IN"
         selected = self._select(sql, ids, version.rows, version.number)
         return {values[0]: _document(values) for values in selected}
 
     def ids_of(self, rows: Sequence[int]) -> list[str]:
-        """Return the ids of rows, in this order."""
+        """Return the ids of existing rows, in this order, also of deleted ones."""
         ids = dict(self._select("SELECT row, id FROM documents INDEXED BY ids WHERE row IN", rows))
         return [ids[row] for row in rows]
 
@@ -252,13 +263,13 @@ class Documents:
         return [row[0] for row in self._db.execute(sql, (version.rows, version.number))]
 
     def documents(self, version: Version, start: int = 0) -> Iterator[tuple[int, Document]]:
-        """Stream (row, document) by row."""
+        """Yield the rows of a version and their documents, in the order of the rows. start: first row."""
         sql = f"SELECT row, {_COLUMNS} FROM documents WHERE {_ALIVE} AND row >= ?3 ORDER BY row"
         for row, *values in self._db.execute(sql, (version.rows, version.number, start)):
             yield row, _document(values)
 
     def alive(self, version: Version) -> NDArray[np.bool_]:
-        """(rows,) bool: the living rows."""
+        """Return (rows,) bool: whether a row has a document in a version."""
         mask = np.ones(version.rows, np.bool_)
         sql = "SELECT row FROM documents WHERE row < ? AND died <> 0 AND died <= ?"
         mask[[row for (row,) in self._db.execute(sql, (version.rows, version.number))]] = False
@@ -271,7 +282,7 @@ class Documents:
 
 
 class _Ingest:
-    """Rows from ``first`` to ``end`` are new."""
+    """One ingest. Rows from ``first`` to ``end`` are new, and ``updated`` of them replace an older row."""
 
     def __init__(self, before: Version) -> None:
         self.number = before.number + 1
@@ -281,7 +292,7 @@ class _Ingest:
         self.unchanged = np.zeros(before.rows, np.bool_)  # rows that were ingested again as they are
 
     def contains(self, row: int) -> bool:
-        """Whether the document of a living row was ingested."""
+        """Return whether the document of a living row is part of the ingest: it is new, or unchanged."""
         return row >= self.first or bool(self.unchanged[row])
 
 
@@ -294,18 +305,24 @@ def _mapping(value: object) -> object:
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_mapping).encode
 
 
+def _other_fields(document: Document) -> str | None:
+    """Return the JSON of the fields without a column, or None if they are empty. Raises InputError."""
+    values = [document.categories, document.links, document.lang, document.extra or None]
+    if not any(values):
+        return None
+    try:
+        return _encode(values)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"document {document.id!r} has a field that is not JSON ({error}); correct it"
+        ) from None
+
+
 def _values(document: Document) -> tuple[str, str, str, str | None]:
+    """Return the values of ``_COLUMNS``. Raises InputError for a document that cannot be stored."""
     if not document.id:
         raise InputError("a document has an empty id; give every document a non-empty _id")
-    other_fields = None
-    if document.categories or document.links or document.lang or document.extra:
-        try:
-            values = [document.categories, document.links, document.lang, document.extra or None]
-            other_fields = _encode(values)
-        except (TypeError, ValueError) as error:
-            raise InputError(
-                f"document {document.id!r} has a field that is not JSON ({error}); correct it"
-            ) from None
+    other_fields = _other_fields(document)
     try:
         for text in (document.id, document.title, document.text, other_fields or ""):
             text.encode()

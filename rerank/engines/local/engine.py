@@ -95,7 +95,6 @@ class LocalEngine(Engine):
     def in_workspace(
         cls, folder: Path, lang: str | None, settings: Mapping[str, Any], *, new: bool, settings_file: str
     ) -> LocalEngine:
-        """See :meth:`Engine.in_workspace`."""
         if settings:
             raise UsageError(
                 f"{settings_file}: {next(iter(settings))!r} is not a setting: the engine local has none;"
@@ -133,7 +132,7 @@ class LocalEngine(Engine):
         return stat.st_ino, stat.st_mtime_ns
 
     def storage(self) -> Storage:
-        """Return the files in use; a compaction replaces them."""
+        """Return the files in use. After a compaction, also by another process, these are new ones."""
         with self._mutex:
             if self._file_stamp() != self._stamp:
                 self._current = self._open_storage()
@@ -150,11 +149,9 @@ class LocalEngine(Engine):
             return storage.documents, storage.version()
 
     def close(self) -> None:
-        """See :meth:`Engine.close`."""
         self._current.close()
 
     def lock(self) -> AbstractContextManager[None]:
-        """See :meth:`Engine.lock`."""
         return write_lock(self.folder)
 
     # -- writing -------------------------------------------------------------------------------------
@@ -230,7 +227,6 @@ class LocalEngine(Engine):
 
     @property
     def features(self) -> LocalFeatures:
-        """See :meth:`Engine.features`."""
         return LocalFeatures(self)
 
     # -- reading -------------------------------------------------------------------------------------
@@ -240,23 +236,20 @@ class LocalEngine(Engine):
         return version.documents
 
     def ids(self) -> list[str]:
-        """Return all ids, ascending by code point."""
         documents, version = self._documents()
         return documents.ids(version)
 
     def contains(self, ids: Iterable[str]) -> set[str]:
-        """See :meth:`Engine.contains`."""
         documents, version = self._documents()
         return set(documents.rows_of(list(ids), version))
 
     def get(self, ids: Sequence[str]) -> list[Document | None]:
-        """See :meth:`Engine.get`."""
         documents, version = self._documents()
         stored = documents.get(ids, version)
         return [stored.get(id) for id in ids]
 
     def documents(self) -> Iterator[Document]:
-        """Stream all documents in the order of ingestion."""
+        """Read all documents of the newest version, in the order of ingestion."""
         with _readable(self.folder):
             storage = self.storage()
             version = storage.version()
@@ -266,7 +259,6 @@ class LocalEngine(Engine):
                 yield document
 
     def search(self, requests: Sequence[SearchRequest]) -> Iterator[Candidates]:
-        """See :meth:`Engine.search`."""
         for batch in batches(requests):
             options = batch[0]
             if options.template is not None:
@@ -324,14 +316,12 @@ class LocalEngine(Engine):
         return snapshot.candidates(rows, scores, request.features)
 
     def term_statistics(self, text: str) -> TermStatistics:
-        """See :meth:`Engine.term_statistics`."""
         snapshot = self._snapshot()
         tfidf = snapshot.tfidf
         frequencies = {term: tfidf.frequency(term) for term in set(snapshot.index.analyze(text))}
         return TermStatistics(len(self), tfidf.mean_length, frequencies)
 
     def score(self, text: str, signal: str, candidates: Candidates) -> NDArray[np.float64]:
-        """See :meth:`Engine.score`."""
         check_signal(signal, self.first_stages)
         snapshot = self._snapshot()
         lexical = Lexical(snapshot, text)

@@ -27,7 +27,6 @@ class LocalFeatures(FeatureStore):
         self._engine = engine
 
     def write(self, encoding: Encoding) -> dict[str, int]:
-        """See :meth:`Engine.write_features`."""
         encoded = {encoder.name: 0 for encoder in encoding.encoders}
         with self._engine.lock():
             storage = self._engine.storage()
@@ -74,7 +73,6 @@ class LocalFeatures(FeatureStore):
             ApproximateIndex.build(matrix, encoder.passages).write(folder)
 
     def missing(self, name: str, version: str) -> int:
-        """Count the documents without a feature."""
         storage = self._engine.storage()
         newest = storage.version()
         stored = storage.features.stored(name, version, newest.rows)

@@ -22,7 +22,10 @@ _SIGNS = {"disk I/O": errno.EIO, "is full": errno.ENOSPC, "readonly": errno.EROF
 
 @contextmanager
 def write_lock(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock. Raises BusyError, or WorkspaceError if the folder is read-only."""
+    """Hold the lock of an engine's folder, so that no other process writes to it.
+
+    Raises BusyError if another process holds it, WorkspaceError if the folder cannot be written to.
+    """
     if not os.access(folder, os.W_OK):
         raise WorkspaceError(f"{folder} cannot be written to; check its rights")
     with folder_lock(folder, f"writing to {folder}"):
@@ -30,26 +33,37 @@ def write_lock(folder: Path) -> Iterator[None]:
 
 
 def is_full(path: Path) -> bool:
-    """Whether the disk of a file has no room for the index of SQLite's log."""
+    """Return whether the disk of a file has no room for the index of SQLite's log."""
     space = os.statvfs(path)
     return space.f_bavail * space.f_frsize < _SHARED_MEMORY
 
 
 @contextmanager
 def disk(doing: str) -> Iterator[None]:
-    """Turn disk and SQLite errors into EngineError."""
+    """Turn the errors of the disk and of SQLite that the block raises into EngineError.
+
+    doing: the action, for the message. Errors of the program itself are raised as they are.
+    """
     try:
         yield
+    except (sqlite3.IntegrityError, sqlite3.ProgrammingError):
+        raise
     except (OSError, sqlite3.DatabaseError) as error:
-        if isinstance(error, (sqlite3.IntegrityError, sqlite3.ProgrammingError)):
-            raise
-        full = getattr(error, "errno", 0) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or "full" in str(error)
-        problem = "disk full" if full else f"cannot write ({getattr(error, 'strerror', None) or error})"
+        problem = "disk full" if _says_full(error) else f"cannot write ({_reason(error)})"
         raise EngineError(f"{problem} while {doing}; free space and run again") from error
     except RerankError as error:
         if type(error) is not RerankError:  # rerank.files raises the base class
             raise
         raise EngineError(f"{error} (while {doing})") from error
+
+
+def _says_full(error: Exception) -> bool:
+    is_number_of_full_disk = getattr(error, "errno", 0) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    return is_number_of_full_disk or "full" in str(error)
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)
 
 
 def unreadable(folder: Path, error: Exception, remedy: str = INGEST_AGAIN) -> RerankError:
@@ -68,7 +82,9 @@ def unreadable(folder: Path, error: Exception, remedy: str = INGEST_AGAIN) -> Re
                 f"{folder}: the database cannot be opened; check its rights and the limit of open files"
                 " (`ulimit -n`)"
             )
-    cause = error if isinstance(error, OSError) else OSError(_error_number(text, folder), text)
+    cause = error
+    if not isinstance(error, OSError):
+        cause = OSError(_error_number(text, folder), text)
     return as_system_error(cause, folder) or WorkspaceError(f"{folder} is damaged ({text}); {remedy}")
 
 

@@ -73,7 +73,12 @@ class OpenSearchEngine(Engine):
 
     @classmethod
     def create(cls, settings: Settings, folder: Path, lang: str | None = None) -> OpenSearchEngine:
-        """Create an empty index and its alias. Raises EngineError if the name exists."""
+        """Create an empty index in the cluster, and its alias.
+
+        lang: language of the documents; None: unknown or mixed.
+
+        Raises EngineError if the cluster has an index or alias of this name.
+        """
         index = Index(settings, folder, lang=lang)
         check(index.client, settings)
         if index.indices():
@@ -92,9 +97,10 @@ class OpenSearchEngine(Engine):
         lang: str | None = None,
         fields: Mapping[str, Sequence[str]] = {},
     ) -> OpenSearchEngine:
-        """Open an index.
+        """Return an engine for an existing index. It sends no request yet.
 
         folder: the engine's folder in the workspace.
+        lang:   language of the documents; None: unknown or mixed.
         fields: the document fields of an attached index (:func:`fields_of`).
         """
         return cls(Index(settings, folder, Layout(fields, lang), lang))
@@ -103,20 +109,17 @@ class OpenSearchEngine(Engine):
     def in_workspace(
         cls, folder: Path, lang: str | None, settings: Mapping[str, Any], *, new: bool, settings_file: str
     ) -> OpenSearchEngine:
-        """Open or create the engine of a workspace."""
         connection, fields = _read(settings, settings_file)
         check_trust(connection, settings_file)
         return cls.create(connection, folder, lang) if new else cls.open(connection, folder, lang, fields)
 
     @classmethod
     def trust_hosts(cls, settings: Mapping[str, Any], settings_file: str) -> None:
-        """Trust the hosts of settings that the user typed."""
         connection, _ = _read(settings, settings_file)
         trust(connection)
 
     @classmethod
     def location(cls, settings: Mapping[str, Any], settings_file: str) -> str:
-        """Return the index and its nodes."""
         connection, _ = _read(settings, settings_file)
         return f"index {connection.index} at {connection.where}"
 
@@ -126,18 +129,16 @@ class OpenSearchEngine(Engine):
         return self.word_fields or _OWN_WORDS
 
     def hook_source(self) -> ClusterHits:
-        """Return what reads the documents of hits by their location."""
         return self._hits
 
     def discard(self) -> None:
-        """Remove an empty index."""
+        """Delete the index in the cluster if it has no documents, and if rerank made it."""
         with self.index.asking("removing the empty index"):
             for name, state in self.index.indices().items():
                 if "rerank" in state["mappings"].get("_meta", {}) and not len(self):
                     self.index.client.indices.delete(index=name)
 
     def close(self) -> None:
-        """Close the connections."""
         self.index.client.close()
 
     def __len__(self) -> int:
@@ -145,19 +146,15 @@ class OpenSearchEngine(Engine):
         return self.index.count()
 
     def ids(self) -> list[str]:
-        """Return all document ids, ascending by code point."""
         return self.reader.ids()
 
     def contains(self, ids: Iterable[str]) -> set[str]:
-        """Return the existing ids."""
         return self.reader.contains(ids)
 
     def get(self, ids: Sequence[str]) -> list[Document | None]:
-        """Return the documents of these ids; see :meth:`Engine.get`."""
         return self.reader.get(ids)
 
     def documents(self) -> Iterator[Document]:
-        """Return all documents as a stream, each id once."""
         return self.reader.documents()
 
     def write(
@@ -166,26 +163,25 @@ class OpenSearchEngine(Engine):
         delete: Iterable[str] = (),
         options: WriteOptions = DEFAULT_WRITE,
     ) -> WriteResult:
-        """Add, update and remove documents; see :meth:`Writer.write`."""
         return self.writer.write(documents, delete, options)
 
     def lock(self) -> AbstractContextManager[None]:
-        """Lock the engine's folder; see :meth:`Engine.lock`."""
         return self.writer.lock()
 
     def search(self, requests: Sequence[SearchRequest]) -> Iterator[Candidates]:
-        """Return the candidates of each request."""
         for batch in batches(requests):
-            template = batch[0].template
-            if template is not None:
-                is_run = template.template.kind == "run"
-                hits_of_requests = map(hits_of_run, batch) if is_run else self.templates.find(batch)
-                for request, hits in zip(batch, hits_of_requests):
-                    yield self._union(request, hits) if request.retrievers else hits
+            if batch[0].template is not None:
+                yield from self._search_by_template(batch, batch[0].template.template.kind)
             elif batch[0].ids is not None:
                 yield from map(self.searcher.select, batch)
             else:
                 yield from self.searcher.search(batch)
+
+    def _search_by_template(self, requests: Sequence[SearchRequest], kind: str) -> Iterator[Candidates]:
+        """Yield the hits of requests with one template or run, and of their other retrievers."""
+        hits_of_requests = map(hits_of_run, requests) if kind == "run" else self.templates.find(requests)
+        for request, hits in zip(requests, hits_of_requests):
+            yield self._union(request, hits) if request.retrievers else hits
 
     def _union(self, request: SearchRequest, hits: Candidates) -> Candidates:
         """Join the hits of a template with the results of other retrievers, under its filters."""
@@ -202,26 +198,21 @@ class OpenSearchEngine(Engine):
         return union_with_search(request, hits, retrieved, rescored)
 
     def check_template(self, search: SearchTemplate, query: Query) -> SearchTemplate:
-        """See :meth:`Templates.check`."""
         return search if search.kind == "run" else self.templates.check(search, query)
 
     def field_values(self, ids: Sequence[str], fields: Sequence[str]) -> list[NDArray[np.float64]]:
-        """See :meth:`Engine.field_values`."""
         if self.layout.attached:
             return self.searcher.fields.field_values(ids, fields)
         return super().field_values(ids, fields)
 
     def term_statistics(self, text: str) -> TermStatistics:
-        """See :meth:`Engine.term_statistics`."""
         return term_statistics(self.index, text)
 
     def score(self, text: str, signal: str, candidates: Candidates) -> NDArray[np.float64]:
-        """Score candidates by a lexical signal."""
         return self.searcher.score(text, signal, candidates.ids)
 
     @property
     def features(self) -> FeatureStore:
-        """See :meth:`Engine.features`."""
         return self.attached_features or self.doc_values
 
 

@@ -49,7 +49,7 @@ class Reader:
         return sorted(ids)
 
     def contains(self, ids: Iterable[str]) -> set[str]:
-        """Return those of the ids that a document in the index has."""
+        """Return the ids that a document in the index has, without unknown ones."""
         return {hit["_id"] for hit in self.hits(ids, _source=False)}
 
     def get(self, ids: Sequence[str]) -> list[Document | None]:
