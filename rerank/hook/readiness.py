@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import urllib3
@@ -95,10 +95,14 @@ def _stack_problems(service: ServiceState, stack: str) -> list[str]:
     if absent:
         return [f"has no signal {', '.join(absent)} of the stack {stack!r}"]
     needs_tuning = weights is None and len(names) > 1
-    tuned = [set(signals.split(",")) for signals in service.get("tuned") or ()]
-    if needs_tuning and set(names) not in tuned:
+    if needs_tuning and not _is_tuned(service, names):
         return [f"has no tuned stack {stack!r}; tune it in the workspace of the service"]
     return []
+
+
+def _is_tuned(service: ServiceState, names: Collection[str]) -> bool:
+    """Return whether a service has a tuned stack of these signals."""
+    return any(set(signals.split(",")) == set(names) for signals in service.get("tuned") or ())
 
 
 def _size_problems(service: ServiceState, stack: str | None, depth: int) -> list[str]:

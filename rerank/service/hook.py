@@ -27,7 +27,7 @@ from rerank.service.schemas import FRAME, HookCall, SearchOptions, Values
 from rerank.service.snapshot import Snapshot
 from rerank.service.ubi_log import MOST_HITS, SearchRecord
 from rerank.stack.parse import retriever_depths
-from rerank.stack.ranking import Ranking
+from rerank.stack.ranking import Hit, Ranking
 from rerank.stack.signals import is_field, leg_names, lexical_names, ranker_names
 from rerank.stack.stack import Stack
 from rerank.text import language_or_none
@@ -319,17 +319,25 @@ def _above(ranking: Ranking, min_score: float) -> Ranking:
 def _explanation(search: _Search, ranking: Ranking, *, has_added: bool) -> dict[str, Any]:
     """Return the parts of an answer that explain each hit. has_added: rankers have added hits."""
     hits = list(ranking)
-    signals = [hit.explanation() for hit in hits]
-    if not search.call.body.raw_values:  # they can be values of a field that the user may not see
-        for scores_by_signal in signals:
-            for scores in scores_by_signal.values():
-                del scores["raw"]
-    explanation: dict[str, Any] = {"signals": signals}
+    shows_values = search.call.body.raw_values
+    explanation: dict[str, Any] = {"signals": [_signals(hit, shows_values) for hit in hits]}
     if has_added:
         explanation["found_by"] = [list(hit.found_by) for hit in hits]
     if ranking.relevance is not None:
         explanation["relevance"] = [hit.relevance for hit in hits]
     return explanation
+
+
+def _signals(hit: Hit, shows_values: bool) -> dict[str, dict[str, float]]:
+    """Return signal -> scores of a hit.
+
+    shows_values: include raw scores. They can be values of a field that the user may not see.
+    """
+    scores_by_signal = hit.explanation()
+    if not shows_values:
+        for scores in scores_by_signal.values():
+            del scores["raw"]
+    return scores_by_signal
 
 
 def _framed(answer: dict[str, Any], *numbers: bytes) -> bytes:

@@ -89,21 +89,25 @@ def read_tokens(path: str | None) -> tuple[Token, ...]:
     Raises InputError for a file that is unreadable, has no token or an unknown endpoint.
     """
     source = path or TOKEN_VARIABLE
-    text = _read_text(path) if path else os.environ.get(TOKEN_VARIABLE, "")
-    tokens: list[Token] = []
+    text = _read_text(path)
+    tokens: dict[str, Token] = {}  # by secret
     for number, line in enumerate(text.splitlines(), 1):
         words = line.split()
-        if words and not words[0].startswith("#"):
-            tokens.append(_parse_token(words, f"{source}:{number}"))
+        if not words or words[0].startswith("#"):
+            continue
+        token = _parse_token(words, f"{source}:{number}")
+        if token.secret in tokens:
+            raise InputError(f"{source}: duplicate token; write each token once, with all of its endpoints")
+        tokens[token.secret] = token
     if not tokens and (path or text.strip()):
         raise InputError(f"{source}: no token; write one line of letters and digits")
-    if len({token.secret for token in tokens}) < len(tokens):
-        raise InputError(f"{source}: duplicate token; write each token once, with all of its endpoints")
-    return tuple(tokens)
+    return tuple(tokens.values())
 
 
-def _read_text(path: str) -> str:
-    """Return the text of a file with tokens. Raises InputError."""
+def _read_text(path: str | None) -> str:
+    """Return the text of a file with tokens, or of the environment. Raises InputError."""
+    if not path:
+        return os.environ.get(TOKEN_VARIABLE, "")
     try:
         return Path(path).read_text("utf-8")
     except (OSError, ValueError) as error:

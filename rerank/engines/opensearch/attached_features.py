@@ -287,10 +287,7 @@ class AttachedFeatures(FeatureStore):
         self, rows: TextRows, shard: Shard, encoding: Encoding, encoded: dict[str, int]
     ) -> None:
         """Encode the documents after the last encoding. encoded: ranker -> count, which grows."""
-        ends: dict[str, int] = {}  # ranker -> last sequence number that it has encoded
-        for encoder in encoding.encoders:
-            end = rows.encoded(encoder.name, encoder.version, shard.uuid, shard.number)
-            ends[encoder.name] = -1 if encoding.force else end
+        ends = self._ends(rows, shard, encoding)
         for hits, reached in self._pages(shard, min(ends.values())):
             behind = [encoder for encoder in encoding.encoders if ends[encoder.name] < reached]
             for name, count in self._store(rows, shard, hits, behind, encoding.force).items():
@@ -298,6 +295,15 @@ class AttachedFeatures(FeatureStore):
                 encoding.advance(len(hits))
             for encoder in behind:
                 rows.set_encoded(encoder.name, encoder.version, shard.uuid, shard.number, reached)
+
+    @staticmethod
+    def _ends(rows: TextRows, shard: Shard, encoding: Encoding) -> dict[str, int]:
+        """Return ranker -> the last sequence number that it has encoded; -1: encode all documents."""
+        ends = {encoder.name: -1 for encoder in encoding.encoders}
+        if not encoding.force:
+            for encoder in encoding.encoders:
+                ends[encoder.name] = rows.encoded(encoder.name, encoder.version, shard.uuid, shard.number)
+        return ends
 
     def _store(
         self, rows: TextRows, shard: Shard, hits: Hits, encoders: Sequence[Encoder], force: bool

@@ -129,17 +129,22 @@ def _read_secret(variable: str, file: str, kind: str) -> str:
     """
     source = variable
     secret = os.environ.get(variable, "")
-    if not secret and file:
-        source = file
-        _refuse_special_file(file, kind)
-    elif not secret:
-        source = os.environ.get(f"{variable}_FILE", "")
+    if not secret:
+        source = file or os.environ.get(f"{variable}_FILE", "")
         if not source:
             return ""
-    secret = secret or _read_secret_file(source, kind)
-    if not secret.isprintable() or (kind == "token" and not secret.isascii()):
-        raise InputError(f"{source}: the {kind} has invalid characters, maybe a line break; remove them")
+        if file:
+            _refuse_special_file(file, kind)
+        secret = _read_secret_file(source, kind)
+    _check_characters(secret, source, kind)
     return secret
+
+
+def _check_characters(secret: str, source: str, kind: str) -> None:
+    """Raise InputError for a secret that cannot be in a header. source: a variable or a file."""
+    has_unusable_letters = kind == "token" and not secret.isascii()
+    if has_unusable_letters or not secret.isprintable():
+        raise InputError(f"{source}: the {kind} has invalid characters, maybe a line break; remove them")
 
 
 def _refuse_special_file(file: str, kind: str) -> None:
@@ -184,8 +189,10 @@ def _secret_of(settings: Settings) -> str:
     """Return words for the secret that is sent, or an empty text if none is sent."""
     if settings.user:
         return f"the password of {settings.user}"
-    if file := settings.token_file or settings.client_key:
-        return f"the secret in {file}"
+    if settings.token_file:
+        return f"the secret in {settings.token_file}"
+    if settings.client_key:
+        return f"the secret in {settings.client_key}"
     if settings.aws_region:
         return "AWS credentials"
     for variable in (_TOKEN, f"{_TOKEN}_FILE"):

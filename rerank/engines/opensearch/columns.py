@@ -227,13 +227,16 @@ def encode(
     missing = [position for position, stored_features in enumerate(features) if key not in stored_features]
     if missing:
         values = encoder.encode([documents[position] for position in missing])
-        stored[key] = column(encoder.name, values, len(missing), stored.get(key))
-        for position, text in zip(missing, stored[key].encode(values)):
-            features[position][key] = text
+        new_column = column(encoder.name, values, len(missing), stored.get(key))
         if retrieves:
-            stored[key] = replace(stored[key], vectors="hnsw", passages=encoder.passages)
-    if key in stored and stored[key].vectors:
-        stored[key].add_vectors(key, features)
+            new_column = replace(new_column, vectors="hnsw", passages=encoder.passages)
+        stored[key] = new_column
+        texts = new_column.encode(values)
+        for position, text in zip(missing, texts):
+            features[position][key] = text
+    searched = stored.get(key)
+    if searched is not None and searched.vectors:
+        searched.add_vectors(key, features)
     return missing
 
 

@@ -193,8 +193,12 @@ def _certificates(settings: Settings) -> dict[str, str]:
     for name, file in files.items():
         if file and not Path(file).is_file():
             raise InputError(f"{file}: no such file; it is set as {name}")
-    files["ca_certs"] = files.pop("ca_file") or ssl.get_default_verify_paths().cafile or ""
-    return {name: file for name, file in files.items() if file}
+    options = {
+        "ca_certs": settings.ca_file or ssl.get_default_verify_paths().cafile,
+        "client_cert": settings.client_cert,
+        "client_key": settings.client_key,
+    }
+    return {name: file for name, file in options.items() if file}
 
 
 def connect(settings: Settings) -> OpenSearch:

@@ -167,17 +167,15 @@ def _names_to_read(index: Index) -> str:
     An index without any mapping has never received a document. It is left out, because OpenSearch answers
     status 400 if such an index is read in slices.
     """
-    states = index.indices()
     alias = index.settings.index
+    states = index.indices()
+    unmapped = [name for name, state in states.items() if not state["mappings"]]
     has_filter = any("filter" in state["aliases"].get(alias, {}) for state in states.values())
-    if has_filter or all(state["mappings"] for state in states.values()):
+    if not unmapped or has_filter:
         return alias
-    names: list[str] = []
-    for name, state in states.items():
-        # Documents without fields leave the mapping empty.
-        if state["mappings"] or index.count(index=name):
-            names.append(name)
-    return ",".join(names)
+    # Documents without fields also leave the mapping empty.
+    empty = [name for name in unmapped if not index.count(index=name)]
+    return ",".join(sorted(states.keys() - empty))
 
 
 def _pages_of_slice(index: Index, body: Mapping[str, Any]) -> Iterator[list[dict[str, Any]]]:

@@ -276,8 +276,7 @@ class Templates:
             return name
         pipeline = self._definitions(name)
         remaining = other_processors(pipeline)
-        is_unchanged = all(processors == pipeline[phase] for phase, processors in remaining.items())
-        if is_unchanged:
+        if {**pipeline, **remaining} == pipeline:  # it has no processor of rerank
             return name
         return {phase: processors for phase, processors in remaining.items() if processors} or NO_PIPELINE
 
