@@ -171,6 +171,13 @@ def test_generated_pages_are_current():
     output(sys.executable, "tools/reference.py", "--check", cwd=ROOT)
 
 
+@pytest.mark.parametrize(
+    "script", ["papers/page.py", "quality/demo.py", "quality/peers/table.py", "quality/signals.py"]
+)
+def test_tables_equal_their_results(script):
+    output(sys.executable, f"benchmarks/{script}", "--check", cwd=ROOT)
+
+
 def test_the_copy_button_copies_only_commands():
     console = """$ printf 'a
 b' > file
