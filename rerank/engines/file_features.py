@@ -42,7 +42,7 @@ class FeatureFiles:
         self._open: dict[tuple[str, str], _Matrix] = {}
 
     def versions(self) -> dict[str, list[str]]:
-        """Ranker -> stored versions, the newest last."""
+        """Return ranker -> versions whose features are stored, the newest last."""
         stored: dict[str, list[tuple[int, str]]] = {}
         for path in self._folder.glob(f"*/*/{_STORED}"):
             folder = path.parent
@@ -77,7 +77,7 @@ class FeatureFiles:
         return self._path(name, version)
 
     def stored(self, name: str, version: str, count: int) -> NDArray[np.bool_]:
-        """(count,) bool: which of the first rows have a feature."""
+        """Return (count,) bool: whether each of the first ``count`` rows has a feature."""
         stored = np.zeros(count, np.bool_)
         matrix = self._matrix(name, version, count)
         if matrix is not None:

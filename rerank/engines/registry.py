@@ -20,15 +20,21 @@ ENGINES = {
 
 
 def engine_class(name: object, settings_file: str) -> type[Engine]:
-    """Return the class of an engine. Raises UsageError with the settings file for an unknown name."""
+    """Return the class of an engine, and import its module.
+
+    name: the value of ``engine`` in the settings. settings_file: their file, which the error names.
+
+    Raises UsageError for an unknown name.
+    """
     engine: type[Engine]
-    if isinstance(name, str) and name in ENGINES:
-        module, _, class_name = ENGINES[name].partition(":")
+    key = name if isinstance(name, str) else ""
+    if key in ENGINES:
+        module, _, class_name = ENGINES[key].partition(":")
         engine = getattr(import_module(module), class_name)
         return engine
     installed = {entry.name: entry for entry in entry_points(group=GROUP)}
-    if isinstance(name, str) and name in installed:
-        engine = installed[name].load()
+    if key in installed:
+        engine = installed[key].load()
         return engine
     names = " or ".join(f'"{engine_name}"' for engine_name in (*ENGINES, *installed))
     raise UsageError(f"{settings_file}: engine {name!r} is unknown; use {names}")

@@ -14,7 +14,10 @@ from rerank.records import Candidates
 
 
 def hits_of_run(request: SearchRequest) -> Candidates:
-    """Return the candidates of a run."""
+    """Return the hits of a run for the query of a request: the ``depth`` best, in the order of the run.
+
+    A query that the run does not contain has no hits.
+    """
     assert request.template is not None
     hits = request.template.template.hits.get(request.template.query.id, ())[: request.depth]
     scores = np.array([score for _, score in hits], np.float64)

@@ -517,5 +517,9 @@ def min_score_problems(min_score: float, stack: Stack) -> list[str]:
 
 
 def differs(pipeline: Mapping[str, Any] | None, body: Mapping[str, Any]) -> bool:
-    """Whether a pipeline is missing, or a part of it differs from the body to write."""
-    return pipeline is None or any(pipeline.get(part) != value for part, value in body.items())
+    """Return whether a pipeline must be written.
+
+    pipeline: its definition in the cluster; None: it is missing.
+    body:     the definition to write. Other entries of the pipeline do not matter.
+    """
+    return pipeline is None or any(pipeline.get(name) != value for name, value in body.items())

@@ -59,22 +59,27 @@ def body(options: HookOptions) -> dict[str, Any]:
     return {"request_processors": [{PROCESSOR: config}], "response_processors": [{PROCESSOR: {}}]}
 
 
-def merged(own: Mapping[str, Any], existing: Mapping[str, Any]) -> dict[str, Any]:
-    """Return our pipeline with the other processors of an existing one.
+def merged(new: Mapping[str, Any], existing: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the search pipeline of rerank, with the other processors of an existing one.
 
-    Our processors are next to the search: last before it, first after it.
+    Rerank's processors are next to the search: last before it, first after it.
+
+    new:      the pipeline of rerank, as :func:`body` returns it.
+    existing: the definition of another pipeline, or of an older one of rerank.
 
     >>> merged({"request_processors": [{"rerank_stack": {}}]}, {"request_processors": [{"filter_query": {}}]})
     {'request_processors': [{'filter_query': {}}, {'rerank_stack': {}}]}
     """
-    processors_by_phase = other_processors(existing)
-    result: dict[str, Any] = {phase: others for phase, others in processors_by_phase.items() if others}
-    for phase, own_processors in own.items():
-        others = processors_by_phase.get(phase, [])
+    existing_by_phase = other_processors(existing)
+    result: dict[str, Any] = {
+        phase: processors for phase, processors in existing_by_phase.items() if processors
+    }
+    for phase, processors in new.items():
+        existing_processors = existing_by_phase.get(phase, [])
         if phase == "request_processors":
-            result[phase] = [*others, *own_processors]
+            result[phase] = [*existing_processors, *processors]
         else:
-            result[phase] = [*own_processors, *others]
+            result[phase] = [*processors, *existing_processors]
     return result
 
 
@@ -140,12 +145,12 @@ class PluginHook(Hook):
         return self._url_problems(str(config["url"])) + super()._pipeline_problems(pipeline, config)
 
     def _pipeline_body(self, options: HookOptions, pipeline: Mapping[str, Any]) -> dict[str, Any]:
-        own = body(options)
-        config = own["request_processors"][0][PROCESSOR]
+        new = body(options)
+        config = new["request_processors"][0][PROCESSOR]
         for name, value in (self._config(pipeline) or {}).items():
             if name in PRESERVED:
                 config[name] = value
-        return merged(own, pipeline)
+        return merged(new, pipeline)
 
     def _search_options(self, text: str) -> dict[str, Any]:
         return {"ext": {PROCESSOR: {"query": text, "explain": True}}}

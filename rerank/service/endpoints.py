@@ -151,7 +151,13 @@ def _lexical_scores(
 
 
 def search(snapshot: Snapshot, body: SearchBody, context: RequestContext) -> dict[str, Any]:
-    """``POST /v1/search``: the answer of ``rerank query --json``, also of an experiment."""
+    """``POST /v1/search``: search the documents of the engine, and rerank the candidates.
+
+    Returns the JSON of ``rerank query --json``. If the search is part of an experiment, the results of two
+    stacks are interleaved.
+
+    Raises UsageError for an unknown stack or too many candidates, InputError for invalid filters.
+    """
     context.query = body.query
     stack = snapshot.stack(body.stack)
     for count in (body.depth, body.k):

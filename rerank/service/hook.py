@@ -230,10 +230,13 @@ def _added(snapshot: Snapshot, search: _Search, inputs: ScoringInput) -> Added:
         return cut_to_depth(queries, inputs.ids, search.first, features)
 
 
-def _select(search: _Search, inputs: ScoringInput, kept: NDArray[np.int64]) -> ScorableInput:
-    """Select the hits that can be scored, and note how many cannot. kept: (n,) positions in the call."""
+def _select(search: _Search, inputs: ScoringInput, positions: NDArray[np.int64]) -> ScorableInput:
+    """Select the hits that can be scored, and note how many cannot.
+
+    positions: (n,) positions of the hits in the call.
+    """
     context = search.context
-    owned = search.hits.ours[kept]
+    owned = search.hits.ours[positions]
     selected = select_scorable(search.scorer, inputs, context, owned)
     foreign = np.count_nonzero(~owned)
     missing = np.count_nonzero(owned & ~selected.scorable)

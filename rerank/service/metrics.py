@@ -51,7 +51,10 @@ BUSY = Gauge("rerank_requests_in_hand", "Current requests", registry=_REGISTRY, 
 
 
 def observe(endpoint: str, context: RequestContext) -> None:
-    """Count the notes of a request."""
+    """Add the notes of a finished request to the counters.
+
+    endpoint: its name in the counters.
+    """
     for stage, seconds in list(context.seconds.items()):
         STAGES.labels(endpoint, stage).observe(seconds)
     if context.candidates is not None:

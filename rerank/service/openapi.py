@@ -47,17 +47,17 @@ class Endpoint(NamedTuple):
 
     @property
     def permitted_as(self) -> str:
-        """The name that tokens and settings have for it."""
+        """The name of the endpoint in tokens and in the setting ``only``."""
         return self.permission or self.name
 
     @property
     def name(self) -> str:
-        """Its name in counters."""
+        """The name of the endpoint in the counters and the log."""
         return self.function.__name__
 
     @property
     def kind(self) -> str:
-        """The content type of body and answer."""
+        """The content type of the body and of the answer."""
         return BINARY if self.body is HookCall else JSON
 
     def read(self, data: bytes) -> Any:

@@ -250,7 +250,11 @@ class HookCall:
 
     @classmethod
     def read(cls, data: bytes) -> HookCall:
-        """Read JSON, numbers and values. Raises msgspec.DecodeError; InputError for a wrong length."""
+        """Read the parts of a call: its JSON, then ids, scores and locations of the hits, then stored values.
+
+        Raises msgspec.DecodeError for invalid JSON, InputError if the parts do not have the lengths that the
+        JSON announces.
+        """
         end = FRAME + int.from_bytes(data[:FRAME], "big")
         if end > len(data):
             raise InputError(f"{end - FRAME:,} bytes of JSON are announced, but {len(data) - FRAME:,} came")
@@ -294,7 +298,10 @@ _OTHER_BOMS = (b"\xff\xfe", b"\xfe\xff")
 
 
 def decode(data: bytes, kind: type[T]) -> T:
-    """Read a JSON body. Raises msgspec.ValidationError for a wrong field, else msgspec.DecodeError."""
+    """Read a JSON body as an object of a type.
+
+    Raises msgspec.ValidationError for an unknown or invalid field, msgspec.DecodeError for other data.
+    """
     if data.startswith(_OTHER_BOMS):
         raise msgspec.DecodeError("it is UTF-16 or UTF-32; send UTF-8")
     if data.startswith(_GZIP):

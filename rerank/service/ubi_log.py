@@ -153,10 +153,13 @@ class UbiLog:
     def _reopen_if_renamed(self) -> None:
         current = os.fstat(self._file)
         try:
-            named = os.stat(self._path)
+            file_at_path = os.stat(self._path)
         except FileNotFoundError:
-            named = None
-        if named is None or (named.st_ino, named.st_dev) != (current.st_ino, current.st_dev):
+            file_at_path = None
+        if file_at_path is None or (file_at_path.st_ino, file_at_path.st_dev) != (
+            current.st_ino,
+            current.st_dev,
+        ):
             file = self._open()
             os.close(self._file)
             self._file = file

@@ -79,6 +79,6 @@ class LocalFeatures(FeatureStore):
         return int((storage.documents.alive(newest) & ~stored).sum())
 
     def count_missing_vectors(self, name: str, version: str) -> int | None:
-        """Every stored feature can be searched; None if nothing is stored."""
+        """Count the documents without a feature. Every stored one can be searched; None: there is none."""
         stored = version in self._engine.storage().features.versions().get(name, ())
         return self.missing(name, version) if stored else None

@@ -41,7 +41,7 @@ class Filtered:
 
     @cached_property
     def rows(self) -> NDArray[np.bool_]:
-        """(all rows,) bool."""
+        """Whether each row of the version, also a dead one, meets the filters: (rows,) bool."""
         mask = np.zeros(self.snapshot.version.rows, np.bool_)
         mask[self.snapshot.index.rows(self.snapshot.searcher, self.query)] = True
         return mask
@@ -77,7 +77,7 @@ class Snapshot:
 
     @cached_property
     def dead(self) -> Rows:
-        """Rows without a document."""
+        """The rows without a document, because it was updated or deleted; ascending."""
         return np.flatnonzero(~self.documents.alive(self.version))
 
     @cached_property
@@ -88,7 +88,10 @@ class Snapshot:
         return lru_cache(_CACHED_FILTERS)(filtered)
 
     def filtered(self, filters: Sequence[Filter]) -> Filtered | None:
-        """Return the documents that meet all filters; None without filters. Raises UsageError."""
+        """Return the documents that meet all filters; None without filters.
+
+        Raises UsageError for a filter that does not fit the values of its field.
+        """
         return self._filter(tuple(filters)) if filters else None
 
     def nearest(
@@ -177,7 +180,10 @@ class Lexical:
         return self._snapshot.tfidf.scores(self._snapshot.index.analyze(self._text))
 
     def top(self, signal: str, depth: int) -> tuple[Rows, Scores]:
-        """Return rows and scores of the ``depth`` best documents, unordered. Ties: smallest ids."""
+        """Return the rows and the scores of the ``depth`` best documents, in no order.
+
+        Of documents with equal scores, the smallest ids are best.
+        """
         snapshot = self._snapshot
         if signal == "bm25":
             condition = None if self._filtered is None else self._filtered.query
@@ -190,7 +196,7 @@ class Lexical:
         return best(rows, scores, depth, snapshot.ids)
 
     def scores(self, signal: str, rows: Rows) -> Scores:
-        """(n,) scores, as in :meth:`top`; 0: no shared term."""
+        """Return the (n,) scores of rows, as :meth:`top` computes them; 0: no shared term."""
         if signal != "bm25":
             return self._tfidf[rows]
         snapshot = self._snapshot

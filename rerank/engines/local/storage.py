@@ -56,7 +56,10 @@ class Storage:
 
     @classmethod
     def create(cls, engine: Path, name: str, lang: str | None) -> Storage:
-        """Create an empty folder."""
+        """Create a folder without documents, and open it.
+
+        engine: folder of the engine. name: ``data-N``. lang: language of the documents.
+        """
         folder = engine / name
         shutil.rmtree(folder, ignore_errors=True)
         for path in (folder, folder / "tfidf", folder / "features"):
@@ -69,16 +72,19 @@ class Storage:
         return storage
 
     def close(self) -> None:
-        """Close the database and release the folder."""
+        """Close the database, and allow other processes to remove the folder."""
         self.documents.close()
         self.release()
 
     def newest(self) -> Version:
-        """The newest version of the documents."""
+        """Return the newest version of the documents, which may not be indexed yet."""
         return self.documents.versions()[-1]
 
     def connection(self, *, writes: bool = False) -> closing[Documents]:
-        """Open another connection to the database."""
+        """Return a context with another connection to the database.
+
+        writes: whether it writes; see :class:`Documents`.
+        """
         return closing(Documents(self._path, writes=writes))
 
     # -- deriving (the caller holds the write lock) ------------------------------------------------------

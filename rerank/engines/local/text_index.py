@@ -64,7 +64,7 @@ class TextIndex:
 
     @staticmethod
     def create(folder: Path) -> None:
-        """Create an empty index."""
+        """Create an index without documents in a new folder."""
         builder = tantivy.SchemaBuilder().add_unsigned_field("row", indexed=True, fast=True)
         builder.add_text_field("content", tokenizer_name="content", index_option="freq")
         builder.add_text_field(FIELD, tokenizer_name="raw", index_option="basic")
@@ -72,12 +72,12 @@ class TextIndex:
         tantivy.Index(builder.build(), str(folder))
 
     def create_again(self) -> None:
-        """Replace the index by an empty one."""
+        """Remove the index, and create it without documents."""
         shutil.rmtree(self._folder, ignore_errors=True)
         self.create(self._folder)
 
     def stamp(self) -> int | None:
-        """Return the last commit's number; None without a complete index."""
+        """Return the number of the last commit; None if the index is missing or not complete."""
         try:
             return int(parse_json((self._folder / "meta.json").read_bytes())["opstamp"])
         except (FileNotFoundError, ValueError, LookupError, TypeError):
@@ -114,7 +114,7 @@ class TextIndex:
         return None if searcher is None else np.sort(self.rows(searcher, tantivy.Query.all_query()))
 
     def share(self, like: Path) -> None:
-        """Copy another file's mode to tantivy's lists."""
+        """Give tantivy's lists the same rights as another file, so that the same users can read them."""
         mode = like.stat().st_mode & 0o777
         for name in ("meta.json", ".managed.json"):
             path = self._folder / name
@@ -163,7 +163,10 @@ class TextIndex:
         return fields
 
     def filter(self, searcher: tantivy.Searcher, filters: Sequence[Filter]) -> tantivy.Query:
-        """Return the query for all filters; it scores 0. Raises UsageError."""
+        """Return the query for the documents that meet all filters. It does not change scores.
+
+        Raises UsageError for a filter that does not fit the values of its field.
+        """
         clauses = []
         for condition in filters:
             with _panics():
@@ -184,7 +187,7 @@ class TextIndex:
         return self._index.parse_query(f"{FIELD}:[{span.low} TO {span.high}}}")
 
     def rows(self, searcher: tantivy.Searcher, query: tantivy.Query) -> NDArray[np.int64]:
-        """Return all rows that match, unordered."""
+        """Return the rows of all documents that match a query, in no order."""
         with _panics():
             return _rows(searcher, searcher.search(query, limit=max(searcher.num_docs, 1), count=False).hits)
 
@@ -221,7 +224,7 @@ class TextIndex:
         return _rows(searcher, hits), np.fromiter(map(_SCORE, hits), np.float64, len(hits))
 
     def scores(self, searcher: tantivy.Searcher, text: str, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """(n,) scores, as in :meth:`top`; 0: no shared term."""
+        """Return the (n,) scores of rows, as :meth:`top` computes them; 0: no shared term."""
         distinct_rows = np.unique(rows)
         selected = tantivy.Query.term_set_query(self._schema, "row", distinct_rows.tolist())
         among = tantivy.Query.const_score_query(selected, 0.0)

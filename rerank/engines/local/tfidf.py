@@ -57,7 +57,7 @@ class TfIdf:
         return number if number < len(self._ends) and self._term(number) == encoded else None
 
     def frequency(self, term: str) -> int:
-        """Return the number of documents with the term."""
+        """Return the number of documents with a term; 0 for an unknown term."""
         number = self._find(term)
         return 0 if number is None else int(self.starts[number + 1] - self.starts[number])
 
@@ -70,7 +70,7 @@ class TfIdf:
         return total / max(self._documents, 1)
 
     def scores(self, terms: Iterable[str]) -> NDArray[np.float64]:
-        """(rows,) scores; 0 without known terms."""
+        """Return the (rows,) scores of all rows for the terms of a query; 0: no shared term."""
         count_by_number: dict[int, int] = {}
         for term, occurrences in Counter(terms).items():
             number = self._find(term)

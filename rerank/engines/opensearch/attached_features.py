@@ -181,7 +181,7 @@ class AttachedFeatures(FeatureStore):
 
     @property
     def locates(self) -> bool:
-        """Whether sequence numbers identify encoded documents: every index has one shard."""
+        """Whether a sequence number identifies an encoded document, because every index has one shard."""
         shape = self._index.shape()
         return self._rows.exist and shape.shards == len(shape.uuids)
 

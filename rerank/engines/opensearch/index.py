@@ -67,7 +67,10 @@ class Index:
         weakref.finalize(self, self.client.close)
 
     def check(self) -> None:
-        """Raise EngineError or UsageError without a suitable index in the cluster."""
+        """Check that the cluster has an index that rerank made, or the fields of an attached one.
+
+        Raises EngineError if there is none or it has an old format, and UsageError if rerank did not make it.
+        """
         check(self.client, self.settings)
         indices = self.indices()
         if not indices:
@@ -112,12 +115,15 @@ class Index:
         return indices
 
     def uuid(self, name: str) -> str | None:
-        """Return the uuid of an index, if it exists."""
+        """Return the uuid of an index, or None if it does not exist. name: of the index, not of an alias."""
         description = self.indices(name).get(name)
         return description["settings"]["index"]["uuid"] if description is not None else None
 
     def shape(self, *, fresh: bool = False) -> Shape:
-        """Return the state of the indices, cached for two seconds. fresh: without the cache."""
+        """Return the uuids, window and shards of the indices.
+
+        The state is read at most every two seconds. fresh: read it now.
+        """
         now = time.monotonic()
         if fresh or self._shape is None or now > self._shape[0] + FRESH:
             self._shape = now, self._read_shape()
@@ -171,7 +177,12 @@ class Index:
         self.client.cluster.health(index=name, params=params)
 
     def refresh(self, doing: str, index: str = "") -> None:
-        """Make all writes visible in all copies. index: default: of the settings."""
+        """Make all writes to an index visible for searches, in all copies of its shards.
+
+        doing: the action, for messages. index: default: the index of the settings.
+
+        Raises EngineError if a shard does not answer.
+        """
         for _ in range(3):
             with self.asking(doing):
                 answer = self.client.indices.refresh(index=index or self.settings.index)
@@ -182,7 +193,7 @@ class Index:
         )
 
     def asking(self, doing: str) -> AbstractContextManager[None]:
-        """Turn client errors into EngineError."""
+        """Return a context that turns errors of the client into EngineError. doing: the action in it."""
         return translate_client_errors(self.settings, doing)
 
     def search(self, doing: str, body: Mapping[str, Any], index: str | None = "", **params: str) -> Any:
@@ -202,6 +213,6 @@ class Index:
             return self.client.search(index=index, body=body, params=params)
 
     def count(self, query: Mapping[str, Any] = _ALL, index: str = "", **params: str) -> int:
-        """Count matches. A missing shard is an error, unlike with ``_count``."""
+        """Count the documents that match a query. A missing shard is an error, unlike with ``_count``."""
         body = {"size": 0, "track_total_hits": True, "query": query}
         return int(self.search("counting documents", body, index, **params)["hits"]["total"]["value"])

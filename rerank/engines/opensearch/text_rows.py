@@ -13,9 +13,9 @@ import secrets
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import quote
 
 import numpy as np
@@ -97,7 +97,8 @@ class TextRows:
     """
 
     def __init__(self, folder: Path, layout: str = "") -> None:
-        self._folder, self._layout = folder, layout
+        self._folder = folder
+        self._layout = layout
         self._path = folder / "texts.db"
         self._mutex = threading.Lock()
         self._db: sqlite3.Connection | None = None
@@ -114,12 +115,12 @@ class TextRows:
 
     @property
     def exist(self) -> bool:
-        """Whether a row was ever stored."""
+        """Whether the text of a document was ever stored."""
         return bool(self._inode())
 
     @property
     def features(self) -> FeatureFiles:
-        """The features of these rows."""
+        """The features of the texts, by row."""
         with self._database():
             return self._features
 
@@ -146,10 +147,14 @@ class TextRows:
         by_version: dict[tuple[int, int, int | str], tuple[int, str]] = {}
         for seq_no, term, shard, id, row in locations:
             by_version[seq_no, term, id if shards is None else shard] = row, id
+
         shards_or_ids = ids if shards is None else shards.tolist()
-        versions = zip(seq_nos.tolist(), terms.tolist(), shards_or_ids)
-        pairs = [by_version.get(version, (-1, "")) for version in versions]
-        return np.array([row for row, _ in pairs], np.int64), [id for _, id in pairs]
+        rows = np.full(len(seq_nos), -1, np.int64)
+        stored_ids = [""] * len(seq_nos)
+        for position, version in enumerate(zip(seq_nos.tolist(), terms.tolist(), shards_or_ids)):
+            if version in by_version:
+                rows[position], stored_ids[position] = by_version[version]
+        return rows, stored_ids
 
     def located(self, uuids: Sequence[str], *, fresh: bool = True) -> LocatedDocuments:
         """Return the documents of indices.
@@ -162,39 +167,41 @@ class TextRows:
             (version,) = db.execute("PRAGMA data_version").fetchone()
             state = (version, db.total_changes, self._path.stat().st_mtime_ns if self._immutable else 0)
         loaded = self._loaded
-        if loaded and loaded.index_hashes == index_hashes and (loaded.state == state or not fresh):
+        has_indices = loaded is not None and loaded.index_hashes == index_hashes
+        if loaded is not None and has_indices and (not fresh or loaded.state == state):
             return loaded.documents
         with self._loading, self._errors():  # another connection, so that searches can use this one
-            loaded = self._loaded
-            if loaded is None or loaded[:2] != (index_hashes, state):
-                loaded = self._loaded = _Loaded(index_hashes, state, self._read_located(index_hashes))
+            loaded = self._loaded  # another thread may have read them
+            if loaded is None or (loaded.index_hashes, loaded.state) != (index_hashes, state):
+                loaded = _Loaded(index_hashes, state, self._read_located(index_hashes))
+                self._loaded = loaded
             return loaded.documents
 
     def _read_located(self, index_hashes: Sequence[int]) -> LocatedDocuments:
         """Read the documents of indices."""
-        pairs: list[tuple[int, str]] = []
+        rows_of_documents: list[int] = []
+        ids: list[str] = []
         if self._inode():
-            db = self._connect_to_read()
-            try:
-                pairs = db.execute(
+            with closing(self._connect_to_read()) as db:
+                cursor = db.execute(
                     "SELECT row, id FROM locations WHERE place IN (SELECT value FROM json_each(?))"
                     " ORDER BY row, id",
                     (json.dumps(list(index_hashes)),),
-                ).fetchall()
-            finally:
-                db.close()
-        rows_of_documents = np.fromiter((row for row, _ in pairs), np.int64, len(pairs))
-        rows, counts = np.unique(rows_of_documents, return_counts=True)
+                )
+                for row, id in cursor:
+                    rows_of_documents.append(row)
+                    ids.append(id)
+        rows, counts = np.unique(np.array(rows_of_documents, np.int64), return_counts=True)
         unused = np.setdiff1d(np.arange(rows.max(initial=-1) + 1), rows)
-        return LocatedDocuments(rows, [id for _, id in pairs], np.cumsum(counts), unused)
+        return LocatedDocuments(rows, ids, np.cumsum(counts), unused)
 
     def of_texts(self, documents: Sequence[Document]) -> Numbers:
-        """Return (n,) rows of these texts; -1: no row."""
+        """Return the (n,) rows of the texts of these documents; -1: the text has no row."""
         with self._database() as db:
             return _rows(db, [digest(document) for document in documents])
 
     def categories(self, rows: Numbers) -> list[tuple[str, ...]]:
-        """Return the categories of existing rows."""
+        """Return the categories of each of these existing rows, as the documents had them."""
         with self._database() as db:
             categories: dict[int, str] = dict(
                 db.execute(
@@ -216,7 +223,7 @@ class TextRows:
         return int(last[0]) if last else -1
 
     def add(self, documents: Sequence[Document]) -> Numbers:
-        """Return the rows of texts; new ones are added."""
+        """Return the (n,) rows of the texts of documents. A text without a row gets one."""
         hashes = [digest(document) for document in documents]
         with self._writing() as db:
             db.executemany(
@@ -243,7 +250,10 @@ class TextRows:
             db.executemany("INSERT OR REPLACE INTO locations VALUES (?, ?, ?, ?, ?, ?)", locations)
 
     def set_encoded(self, name: str, version: str, uuid: str, shard: int, last: int) -> None:
-        """Store that the documents up to a sequence number have features."""
+        """Store that all documents of a shard up to a sequence number have features of a ranker.
+
+        name, version: of the ranker. shard: its number. last: the sequence number; it never falls.
+        """
         with self._writing() as db:
             db.execute(
                 "INSERT INTO encoded VALUES (?, ?, ?, ?, ?)"
@@ -252,13 +262,13 @@ class TextRows:
             )
 
     def remove(self, name: str, version: str) -> None:
-        """Remove a version's features."""
+        """Remove the features of a ranker in one version."""
         with self._writing() as db:
             db.execute("DELETE FROM encoded WHERE ranker = ? AND version = ?", (name, version))
         self.features.remove(name, version)
 
     def keep_indices(self, uuids: Iterable[str]) -> None:
-        """Remove the locations of all other indices."""
+        """Remove the locations of documents in all other indices. Their texts and features stay."""
         index_hashes = json.dumps([self._hash_of_index(uuid) for uuid in uuids])
         with self._writing() as db:
             db.execute("PRAGMA cache_spill = OFF")  # searches then wait only for the commit
@@ -274,18 +284,21 @@ class TextRows:
         with self._mutex, self._errors():
             inode = self._opened or self._inode()
             if self._db is None or inode != self._opened or self._immutable:
-                self._immutable = False
-                if not inode:
-                    self._db = self._connect("memory")
-                elif os.access(self._path, os.W_OK) and os.access(self._folder, os.W_OK):
-                    self._db = self._connect("rw")
-                else:
-                    self._db = self._connect_to_read()
+                self._db = self._open(inode)
                 self._opened = inode
                 (salt,) = self._db.execute("SELECT value FROM salt").fetchone()
                 # Another file of texts has other rows.
                 self._features = FeatureFiles(self._folder / "rankers" / f"{salt:x}")
             yield self._db
+
+    def _open(self, inode: int) -> sqlite3.Connection:
+        """Connect as the rights of the user allow. inode: of the file; 0: it does not exist."""
+        self._immutable = False
+        if not inode:
+            return self._connect("memory")
+        if os.access(self._path, os.W_OK) and os.access(self._folder, os.W_OK):
+            return self._connect("rw")
+        return self._connect_to_read()
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
@@ -363,7 +376,10 @@ def digest(document: Document) -> bytes:
 
 
 def _rows(db: sqlite3.Connection, hashes: Sequence[bytes]) -> Numbers:
-    rows: list[Any] = [
-        db.execute("SELECT row FROM texts WHERE hash = ?", (hash,)).fetchone() for hash in hashes
-    ]
-    return np.array([row[0] if row else -1 for row in rows], np.int64)
+    """Return the (n,) rows of texts by their hashes; -1: the text has no row."""
+    rows = np.full(len(hashes), -1, np.int64)
+    for position, hash in enumerate(hashes):
+        stored = db.execute("SELECT row FROM texts WHERE hash = ?", (hash,)).fetchone()
+        if stored is not None:
+            rows[position] = stored[0]
+    return rows

@@ -50,7 +50,7 @@ class _Ingest:
         self.actions += len(batch)
 
     def batches(self) -> Iterator[tuple[int, list[Action]]]:
-        """Read batches of actions, with their sizes."""
+        """Read the batches of actions in the order in which they were written, with their sizes."""
         self.file.seek(0)
         for line in self.file:
             batch = msgspec.json.decode(line, type=list[Action])
@@ -120,13 +120,15 @@ class Writer:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Lock the folder; see :meth:`Engine.lock`."""
         self.index.folder.mkdir(parents=True, exist_ok=True)
         with folder_lock(self.index.folder, f"ingesting into {self._settings.index!r}"):
             yield
 
     def _current(self, replace: bool) -> tuple[str, bool]:
-        """Return the index of the alias, and whether to replace it."""
+        """Return the index of the alias, and whether to replace it: on request, or if it is empty.
+
+        Raises EngineError for an alias of several indices, UsageError for an index without alias.
+        """
         if replace and not self.index.indices():  # another client has deleted it
             self.index.make(f"{self._settings.index}-000001", alias=True)
         self.index.check()
@@ -145,9 +147,10 @@ class Writer:
     def _fill(
         self, ingest: _Ingest, documents: Iterable[Document], delete: Sequence[str], compare: bool
     ) -> None:
-        """Check documents and store actions."""
-        encoders = ingest.options.encoders
-        retrieving = self.doc_values.retrieving(encoders)
+        """Check documents, and store the actions of an ingest.
+
+        compare: leave out documents that the index has as they are.
+        """
         positions: dict[str, int] = {}
         stream = iter(documents)
         while batch := list(islice(stream, _BATCH)):
@@ -156,22 +159,28 @@ class Writer:
                 changed = self._changed(batch, texts)
                 ingest.unchanged += len(batch) - len(changed)
                 batch = changed
-            if not batch:
-                continue
-            features = [self._layout.row(document) for document in batch]
-            for encoder in encoders:
-                encode(encoder, batch, features, ingest.columns, retrieves=encoder.name in retrieving)
-            actions: list[Action] = []
-            for document, row in zip(batch, features):
-                source = {**self._layout.to_source(document), FEATURES: row}
-                actions.append(action("index", document.id, source))
-            ingest.put(actions)
+            if batch:
+                ingest.put(self._encoded(batch, ingest))
+
         for id in delete:
             if id in positions:
                 raise InputError(f"id {id!r} is both ingested and deleted; do only one of the two")
         ids = list(filter(usable, delete))
         for i in range(0, len(ids), _BATCH):
             ingest.put([action("delete", id) for id in ids[i : i + _BATCH]])
+
+    def _encoded(self, documents: Sequence[Document], ingest: _Ingest) -> list[Action]:
+        """Return the actions that write documents with their features."""
+        encoders = ingest.options.encoders
+        retrieving = self.doc_values.retrieving(encoders)
+        features = [self._layout.row(document) for document in documents]
+        for encoder in encoders:
+            encode(encoder, documents, features, ingest.columns, retrieves=encoder.name in retrieving)
+        actions: list[Action] = []
+        for document, row in zip(documents, features):
+            source = {**self._layout.to_source(document), FEATURES: row}
+            actions.append(action("index", document.id, source))
+        return actions
 
     def _changed(self, documents: Sequence[Document], texts: Sequence[bytes]) -> list[Document]:
         """Return the documents that the index does not have as they are. texts: their JSON."""
@@ -208,6 +217,7 @@ class Writer:
         return text
 
     def _send(self, target: str, ingest: _Ingest) -> Written:
+        """Send all actions to an index, after its mapping has the columns. Raises EngineError."""
         with self.index.asking("ingesting"):
             now = time.time()
             self.doc_values.map({key: replace(c, since=now) for key, c in ingest.columns.items()}, target)
