@@ -424,7 +424,8 @@ class Engine(ABC):
     def score(self, text: str, signal: str, candidates: Candidates) -> NDArray[np.float64]:
         """Return (n,) scores of candidates by a lexical signal; 0 for a document that shares no term.
 
-        text: plain words. signal: one of ``first_stages``.
+        text:   plain words.
+        signal: one of ``first_stages``.
         """
 
     def term_statistics(self, text: str) -> TermStatistics | None:
