@@ -30,7 +30,7 @@ from rerank.records import Query, SearchTemplate, shorten
 from rerank.scoring.pipeline import Pipeline, ResultPage
 from rerank.stack.linear import NAME
 from rerank.stack.parse import retriever_depths
-from rerank.stack.releases import KEPT, Releases, tuned_versions
+from rerank.stack.releases import KEPT_RELEASES, Releases, tuned_versions
 from rerank.stack.signals import SEARCH, check_retriever, ranker_names, resolve
 from rerank.stack.stack import Stack, find_stack, stack_key
 from rerank.text import language
@@ -305,7 +305,7 @@ class Workspace:
         These are the versions of the active stack. With ``include_previous``, also the newest version, and
         versions of earlier stacks, to which a rollback can return. If a stack cannot be read, all are kept.
         """
-        in_stacks = tuned_versions(self.folder, 1 + KEPT if include_previous else 1)
+        in_stacks = tuned_versions(self.folder, 1 + KEPT_RELEASES if include_previous else 1)
         versions_by_ranker = {}
         for name in self.trained():
             with suppress(RerankError):

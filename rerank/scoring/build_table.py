@@ -25,12 +25,18 @@ from rerank.tuning.score_table import ScoreTable
 
 @dataclass
 class ScoringReport:
-    """Counts from building a table.
+    """Counts from building a score table.
 
-    unknown_categories: queries with ignored categories.
-    candidate_recall: retriever, or ``together`` -> mean recall; empty for judged documents.
-    not_found: retriever -> documents without features.
-    silent: ids of queries without candidates.
+    queries:             number of queries.
+    unknown_queries:     number of judged queries that are not among the queries.
+    unknown_documents:   number of relevant documents that the engine does not have.
+    unknown_categories:  number of queries with categories that no ranker knows; these are ignored.
+    without_hits:        number of queries without candidates.
+    inferred_categories: number of queries whose categories were inferred.
+    recomputed:          ranker -> number of features that were computed.
+    candidate_recall:    retriever, or ``together`` -> mean recall; empty for judged documents.
+    not_found:           retriever -> number of documents that it cannot find, without features.
+    silent:              ids of the queries without candidates.
     """
 
     queries: int = 0
@@ -45,7 +51,7 @@ class ScoringReport:
     silent: list[str] = field(default_factory=list)
 
     def note(self, scored: ScoringResult) -> None:
-        """Count the result of one query."""
+        """Count the result of one query: its candidates, inferred categories and computed features."""
         if not len(scored.ids):
             self.silent.append(scored.query.id)
         self.without_hits = len(self.silent)
@@ -53,7 +59,10 @@ class ScoringReport:
         self.recomputed.update(scored.recomputed)
 
     def add(self, other: ScoringReport) -> None:
-        """Add the report of the same queries with another first stage."""
+        """Add the report of the same queries with another first stage.
+
+        A query counts once: numbers of queries are the larger of both.
+        """
         self.queries = other.queries
         self.unknown_documents = other.unknown_documents
         self.unknown_categories = max(self.unknown_categories, other.unknown_categories)
@@ -67,12 +76,17 @@ class ScoringReport:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TableRequest:
-    """Queries, candidates and signals of a table.
+    """Queries, candidates and signals of a score table.
 
-    protocol: selects candidates. retrieve: retrievers. search: the user's search.
-    every_case: add rows for queries without categories.
+    signals:     S names.
+    first_stage: the signal that orders the candidates.
+    protocol:    decides which documents are the candidates.
+    retrieve:    retrievers, if the candidates are retrieved.
+    search:      the user's search, if it is the first stage.
+    filters:     conditions for retrieved candidates.
+    every_case:  whether to add rows with the scores that each query has without its categories.
 
-    Raises UsageError for filters or a search with judged documents.
+    Raises UsageError for filters or a search if the judgments decide which documents are the candidates.
     """
 
     queries: Sequence[Query]
@@ -98,14 +112,16 @@ class TableRequest:
 
     @property
     def retrieved(self) -> bool:
-        """Whether retrievers find the candidates."""
+        """Whether retrievers find the candidates, and not the judgments."""
         return self.protocol.cut is not None
 
 
 def score_table(
     pipeline: Pipeline, request: TableRequest, progress: Progress | None = None
 ) -> tuple[ScoreTable, ScoringReport]:
-    """Score candidates; return the table and a report.
+    """Score the candidates of queries. Return the table and a report.
+
+    The table has one row for each query, or one for each query and category case.
 
     Raises InputError if the engine has none of the relevant documents.
     """
@@ -126,9 +142,8 @@ def score_table(
         unknown_categories=sum(bool(categories) for _, categories in matched),
     )
     for name in ranker_names(retriever_depths(request.retrieve)):
-        report.not_found[name] = (
-            pipeline.engine.count_missing_vectors(name, pipeline.rankers[name].version) or 0
-        )
+        missing_vectors = pipeline.engine.count_missing_vectors(name, pipeline.rankers[name].version)
+        report.not_found[name] = missing_vectors or 0
     rows: list[tuple[str, Sequence[str], np.ndarray, str]] = []
     recall: dict[str, list[float]] = {}
     retrieved = _candidates(pipeline, request, scorer.features)

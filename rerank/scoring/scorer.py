@@ -24,6 +24,9 @@ from rerank.stack.signals import SEARCH, FieldSignal, LexicalSignal, Signal, is_
 
 Array = NDArray[np.float64]
 
+ReadDocuments = Callable[[Sequence[str]], Sequence[Document | None]]
+"""Ids -> their documents, in the same order; None for an unknown id."""
+
 FEEDBACK_DEPTH = 10
 """Number of first candidates whose categories are counted for a query without categories."""
 
@@ -50,9 +53,11 @@ def encoding_size(documents: Iterable[Document]) -> int:
 
 
 class StageTimer:
-    """Measures the ``seconds`` of each stage of the work.
+    """Measures the seconds of each stage of the work.
 
     A subclass can limit the work: its methods raise an exception to stop it.
+
+    seconds: stage -> its time so far.
     """
 
     seconds: dict[str, float]
@@ -87,17 +92,17 @@ class StageTimer:
 
 @dataclass(frozen=True)
 class ScoringInput:
-    """n documents to score. The scorer adds unknown scores and features.
+    """n documents to score, and what is known of them. The scorer adds the other scores and features.
 
-    ids:        n unique ids.
-    scores:     lexical or search signal -> (n,) float64.
-    features:   ranker -> (n, width).
-    missing:    ranker -> (n,) bool, True without features.
-    categories: id -> categories, if known.
-    documents:  replaces :meth:`Engine.get`.
-    candidates: engine results, if any.
-    vectors:    ranker -> query vector, if known.
-    validated:  whether corrupt features are marked as missing.
+    ids:        n different ids.
+    scores:     signal of the engine or of the user's search -> (n,) scores.
+    features:   ranker -> (n, width) stored features.
+    missing:    ranker -> (n,) bool, whether a document has no stored features.
+    categories: id -> categories of the document.
+    documents:  reads documents instead of :meth:`Engine.get`.
+    candidates: the search result with the same n documents.
+    vectors:    ranker -> vector of the query.
+    validated:  whether ``missing`` also marks corrupt features.
     """
 
     ids: Sequence[str]
@@ -105,7 +110,7 @@ class ScoringInput:
     features: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     missing: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
     categories: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    documents: Callable[[Sequence[str]], Sequence[Document | None]] | None = None
+    documents: ReadDocuments | None = None
     candidates: Candidates | None = None
     vectors: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
     validated: bool = False
@@ -148,13 +153,13 @@ class ScoringInput:
 
 @dataclass(frozen=True)
 class ScoringResult:
-    """Candidates with scores of S signals.
+    """n candidates with their scores by S signals.
 
-    ids:        n ids, in input order.
-    raw:        (n, S) float64 raw scores.
-    query:      with the categories used.
-    inferred:   whether these were inferred.
-    recomputed: ranker -> number of features computed.
+    ids:        n ids, in the order of the input.
+    raw:        (n, S) scores, not normalized.
+    query:      the query with the categories that were used.
+    inferred:   whether the categories of the query were inferred from candidates.
+    recomputed: ranker -> number of documents whose features were computed, if there are any.
     """
 
     ids: Sequence[str]
@@ -165,18 +170,20 @@ class ScoringResult:
 
     @property
     def case(self) -> str:
-        """Source of the categories: ``given``, ``inferred`` or ``none``."""
-        return "inferred" if self.inferred else "given" if self.query.categories else "none"
+        """Source of the query's categories: ``given``, ``inferred`` or ``none``."""
+        if self.inferred:
+            return "inferred"
+        return "given" if self.query.categories else "none"
 
 
 @dataclass(frozen=True)
 class Scorer:
-    """Scores candidates by signals.
+    """Scores candidates by S signals: the same way for tuning, evaluation, searches and the service.
 
-    signals:     S resolved signals (``rerank.stack.signals``).
-    first_stage: signal that orders candidates.
-    infer:       infer missing categories.
-    vectors:     query vector cache.
+    signals:     S signals, as :func:`rerank.stack.signals.resolve` returns them.
+    first_stage: the signal that orders the candidates.
+    infer:       whether the categories of a query that has none may be inferred from its candidates.
+    vectors:     cache of query vectors.
     """
 
     engine: Engine
@@ -187,7 +194,7 @@ class Scorer:
 
     @cached_property
     def infers(self) -> bool:
-        """Whether to infer missing categories."""
+        """Whether missing categories are inferred: it is allowed, and a signal uses categories."""
         return self.infer and any(signal.uses_categories for signal in self.signals)
 
     def with_known_categories(self, query: Query) -> tuple[Query, tuple[str, ...]]:
@@ -238,11 +245,11 @@ class Scorer:
     @cached_property
     def features(self) -> dict[str, str]:
         """Ranker -> feature version."""
-        return {s.name: s.version for s in self.signals if isinstance(s, Ranker)}
+        return {signal.name: signal.version for signal in self.signals if isinstance(signal, Ranker)}
 
     @cached_property
-    def _checked(self) -> set[str]:
-        """Signals whose fields exist."""
+    def _existing_fields(self) -> set[str]:
+        """Field signals for which the engine was found to have values."""
         return set()
 
     def score(
@@ -253,10 +260,13 @@ class Scorer:
         feedback_candidates: Candidates | None = None,
         timer: StageTimer | None = None,
     ) -> ScoringResult:
-        """Score documents by each signal.
+        """Score n documents by each signal.
 
-        feedback_candidates: their categories are used for a query without categories. Default: ``inputs``.
+        feedback_candidates: the categories of a query without categories are inferred from these. Default:
+            from ``inputs``.
         timer: limits the work; it may raise an exception.
+
+        Raises UsageError if the scores of the user's search are missing, or a field has no numbers.
         """
         timer = timer or StageTimer()
         query, _ = self.with_known_categories(query)
@@ -265,46 +275,62 @@ class Scorer:
         with timer.stage("engine"):
             inputs = self.load_missing_scores_and_features(query, inputs)
             documents = self._documents_without_features(inputs)
-            scored_query = query
+            inferred: tuple[str, ...] = ()
             if self.infers and not query.categories:
-                scored_query = replace(query, categories=self._inferred(inputs, feedback_candidates))
+                inferred = self._infer_categories(inputs, feedback_candidates)
+        vectors = inputs.vectors
+        if inferred:
+            query = replace(query, categories=inferred)
+            vectors = self._vectors_without_categories(vectors)
         raw = np.empty((len(inputs.ids), len(self.signals)))
         recomputed: dict[str, int] = {}
         for column, signal in enumerate(self.signals):
             if not isinstance(signal, Ranker):
                 raw[:, column] = _search_scores(signal.name, inputs)
                 continue
+            missing_count = int(inputs.missing[signal.name].sum())
+            if missing_count:
+                recomputed[signal.name] = missing_count
             with timer.stage("encode"):
-                if inputs.missing[signal.name].any():
-                    recomputed[signal.name] = int(inputs.missing[signal.name].sum())
                 features = fill_missing_features(signal, inputs, documents, timer)
-                vector = inputs.vectors.get(signal.name)
-                if vector is None or (scored_query is not query and signal.uses_categories):
-                    vector = self.vectors.encode(signal, scored_query)
+                vector = vectors.get(signal.name)
+                if vector is None:
+                    vector = self.vectors.encode(signal, query)
             with timer.stage("score"):
                 raw[:, column] = signal.score(vector, features)
-        inferred = scored_query.categories != query.categories
-        return ScoringResult(inputs.ids, raw, scored_query, inferred, recomputed)
+        return ScoringResult(inputs.ids, raw, query, bool(inferred), recomputed)
+
+    def _vectors_without_categories(
+        self, vectors: Mapping[str, NDArray[np.float32]]
+    ) -> dict[str, NDArray[np.float32]]:
+        """Return the vectors that do not change with the categories of the query."""
+        rankers = {signal.name for signal in self.signals if not signal.uses_categories}
+        return {name: vector for name, vector in vectors.items() if name in rankers}
 
     def load_missing_scores_and_features(self, query: Query, inputs: ScoringInput) -> ScoringInput:
-        """Add the lexical scores, fields and features that the engine has. Corrupt features are missing."""
+        """Return the input with all scores and features that the engine has.
+
+        Features that the ranker cannot use, such as corrupt ones, are marked as missing. Raises UsageError if
+        the scores of the user's search are missing, which the engine does not have.
+        """
         inputs = self._with_fields(inputs)
-        lexical_signals = [signal.name for signal in self.signals if isinstance(signal, LexicalSignal)]
-        missing_scores: list[str] = []
-        for name in dict.fromkeys((self.first_stage, *lexical_signals)):
-            if name in inputs.scores:
-                continue
-            if name == SEARCH:
-                _search_scores(name, inputs)  # raises without a search
-            else:
-                missing_scores.append(name)
+        missing_scores = self._missing_scores(inputs)
         versions = {name: v for name, v in self.features.items() if name not in inputs.features}
         if missing_scores or versions:
             text = query.search_text(self.engine.lang)
             inputs = self._read(text, inputs, missing_scores, versions)
         return inputs if inputs.validated else self._validated(inputs)
 
+    def _missing_scores(self, inputs: ScoringInput) -> list[str]:
+        """Return the first stage and the lexical signals for which the input has no scores."""
+        lexical_signals = [signal.name for signal in self.signals if isinstance(signal, LexicalSignal)]
+        names = dict.fromkeys((self.first_stage, *lexical_signals))
+        if SEARCH in names:
+            _search_scores(SEARCH, inputs)  # raises UsageError without a search
+        return [name for name in names if name not in inputs.scores]
+
     def _validated(self, inputs: ScoringInput) -> ScoringInput:
+        """Mark the features as missing that their ranker cannot use."""
         missing = dict(inputs.missing)
         for signal in self.signals:
             if isinstance(signal, Ranker):
@@ -314,7 +340,10 @@ class Scorer:
     def _read(
         self, text: str, inputs: ScoringInput, lexical: list[str], versions: Mapping[str, str]
     ) -> ScoringInput:
-        """Add these lexical scores and features."""
+        """Add lexical scores for a text, and features.
+
+        lexical: names of signals. versions: ranker -> version of its features.
+        """
         candidates = inputs.candidates
         scored_by = self.first_stage
         count = len(inputs.ids)
@@ -347,18 +376,19 @@ class Scorer:
         )
 
     def _with_fields(self, inputs: ScoringInput) -> ScoringInput:
+        """Add the scores of fields. Raises UsageError for a field without numbers and dates."""
         field_signals = [signal for signal in self.signals if isinstance(signal, FieldSignal)]
         unscored = [signal for signal in field_signals if signal.name not in inputs.scores]
         if not unscored:
             return inputs
-        fields = list(dict.fromkeys(signal.field for signal in unscored))
-        numbers = dict(zip(fields, self.engine.field_values(inputs.ids, fields)))
-        scores = dict(inputs.scores)
         for signal in unscored:
-            if signal.name not in self._checked:
+            if signal.name not in self._existing_fields:
                 signal.check(self.engine)
-                self._checked.add(signal.name)
-            scores[signal.name] = signal.values(numbers[signal.field])
+                self._existing_fields.add(signal.name)
+        fields = [signal.field for signal in unscored]
+        scores = dict(inputs.scores)
+        for signal, numbers in zip(unscored, self.engine.field_values(inputs.ids, fields)):
+            scores[signal.name] = signal.values(numbers)
         return replace(inputs, scores=scores)
 
     def _documents_without_features(self, inputs: ScoringInput) -> dict[int, Document | None]:
@@ -370,7 +400,9 @@ class Scorer:
         read_documents = inputs.documents or self.engine.get
         return dict(zip(positions, read_documents([inputs.ids[i] for i in positions])))
 
-    def _inferred(self, inputs: ScoringInput, feedback_candidates: Candidates | None) -> tuple[str, ...]:
+    def _infer_categories(
+        self, inputs: ScoringInput, feedback_candidates: Candidates | None
+    ) -> tuple[str, ...]:
         def categories(ids: Sequence[str]) -> Sequence[Sequence[str]]:
             if all(id in inputs.categories for id in ids):
                 return [inputs.categories[id] for id in ids]
@@ -383,6 +415,7 @@ class Scorer:
 
 
 def _search_scores(name: str, inputs: ScoringInput) -> Array:
+    """Return (n,) scores of the input. Raises UsageError if the user's search has not computed them."""
     if name not in inputs.scores:
         if is_leg(name):
             clause = name.partition(":")[2]
@@ -399,11 +432,16 @@ def _search_scores(name: str, inputs: ScoringInput) -> Array:
 def feedback_categories(
     ids: Sequence[str], scores: Array, categories: Callable[[Sequence[str]], Iterable[Sequence[str]]]
 ) -> tuple[str, ...]:
-    """Infer categories from the best FEEDBACK_DEPTH of n candidates with positive scores.
+    """Infer the categories of a query from its best candidates (pseudo-relevance feedback).
 
-    scores: (n,) of the first stage. categories: ids -> categories.
+    The :data:`FEEDBACK_DEPTH` best candidates with positive scores vote; see
+    :func:`rerank.categories.infer_categories`.
+
+    ids:        n candidates.
+    scores:     (n,) of the first stage. If one is negative, as in a run file, the lowest becomes 0.
+    categories: reads the categories of documents by id.
     """
-    if len(scores) and scores.min() < 0:  # scores of a run file
+    if len(scores) and scores.min() < 0:
         scores = scores - scores.min()
     positive = np.flatnonzero(scores > 0)
     order = rank([ids[i] for i in positive.tolist()], scores[positive])
@@ -417,22 +455,18 @@ def fill_missing_features(
     documents: Mapping[int, Document | None],
     timer: StageTimer | None = None,
 ) -> NDArray[Any]:
-    """Return (n, width) features of a ranker. Missing ones are computed, chunk by chunk.
+    """Return (n, width) features of a ranker for n documents. The missing ones are computed, in chunks.
 
-    documents: position -> document. timer: it may raise an exception before each chunk.
+    documents: position -> document, for the documents without features. None: unknown, so it is encoded as
+        an empty document.
+    timer:     receives the time of each chunk, and may raise an exception before a chunk.
     """
-    timer = timer or StageTimer()
     features = inputs.features[ranker.name]
     positions = np.flatnonzero(inputs.missing[ranker.name])
     if not len(positions):
         return features
-    encoded: list[NDArray[Any]] = []
-    for chunk in _chunks([documents[i] or Document("unknown") for i in positions.tolist()]):
-        timer.check()
-        begin = time.perf_counter()
-        encoded.append(ranker.encode_documents(chunk))
-        timer.on_documents_encoded(ranker.name, encoding_size(chunk), time.perf_counter() - begin)
-    computed = np.concatenate(encoded)
+    unencoded = [documents[i] or Document("unknown") for i in positions.tolist()]
+    computed = _encode_in_chunks(ranker, unencoded, timer or StageTimer())
     if features.shape[1:] != computed.shape[1:]:  # no document has features of this version
         features = np.zeros((len(features), *computed.shape[1:]), computed.dtype)
     else:
@@ -441,7 +475,18 @@ def fill_missing_features(
     return features
 
 
+def _encode_in_chunks(ranker: Ranker, documents: Sequence[Document], timer: StageTimer) -> NDArray[Any]:
+    encoded: list[NDArray[Any]] = []
+    for chunk in _chunks(documents):
+        timer.check()
+        begin = time.perf_counter()
+        encoded.append(ranker.encode_documents(chunk))
+        timer.on_documents_encoded(ranker.name, encoding_size(chunk), time.perf_counter() - begin)
+    return np.concatenate(encoded)
+
+
 def _chunks(documents: Sequence[Document]) -> Iterator[list[Document]]:
+    """Divide documents into chunks: at most _CHUNK_DOCUMENTS, and _CHUNK_CHARACTERS if it has several."""
     chunk: list[Document] = []
     characters = 0
     for document in documents:

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from rerank.records import Document, Query
-from rerank.scoring.scorer import ScoringResult, StageTimer
+from rerank.records import Query
+from rerank.scoring.scorer import ReadDocuments, ScoringResult, StageTimer
 from rerank.stack.file import STACK, SecondPhase
 from rerank.stack.ranking import Ranking
 from rerank.stack.stack import Stack
 
-Read = Callable[[Sequence[str]], Sequence[Document | None]]
-"""Ids -> documents, None if unknown."""
 
+def rank_scored(
+    stack: Stack, scored: ScoringResult, timer: StageTimer, read_documents: ReadDocuments
+) -> Ranking:
+    """Rank scored candidates by a stack, then its best documents by its second phase, if it has one.
 
-def rank_scored(stack: Stack, scored: ScoringResult, timer: StageTimer, read_documents: Read) -> Ranking:
-    """Rank scored candidates by a stack, then its second phase.
-
-    stack: with the weights of the case of ``scored``. read_documents: gets documents by id.
+    stack: with the weights for the case of ``scored``.
+    timer: its remaining seconds limit the second phase.
     """
     with timer.stage("score"):
         ranking = stack.rank(scored.ids, scored.raw, query=scored.query)
@@ -35,12 +34,20 @@ def rank_scored(stack: Stack, scored: ScoringResult, timer: StageTimer, read_doc
 
 
 def rescore(
-    ranking: Ranking, query: Query, second_phase: SecondPhase, read_documents: Read, seconds: float = math.inf
+    ranking: Ranking,
+    query: Query,
+    second_phase: SecondPhase,
+    read_documents: ReadDocuments,
+    seconds: float = math.inf,
 ) -> Ranking:
-    """Order the first ``second_phase.top`` documents again.
+    """Order the first ``second_phase.top`` documents of a ranking again, by the score of a cross-encoder.
 
-    Their scores are the weighted sums of both phases. If necessary, all other scores are lowered by a
-    constant, so that scores descend. After ``seconds``, the whole order is kept, and ``late`` is True.
+    Their scores become the weighted sums of both phases. If necessary, all other scores are lowered by a
+    constant, so that scores descend.
+
+    seconds: after this time, the ranking is returned as it was, with ``late`` set to True.
+
+    Raises UsageError if the model cannot be used or is not the tuned one.
     """
     end = time.monotonic() + seconds
     ids = ranking.ids[: second_phase.top]

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rerank.records import Document
-from rerank.scoring.scorer import Scorer, ScoringInput, StageTimer
+from rerank.scoring.scorer import ReadDocuments, Scorer, ScoringInput, StageTimer
 
 
 @dataclass(frozen=True)
 class ScorableInput:
-    """The candidates to score.
+    """The m of n candidates to score.
 
-    inputs:   the m candidates that can be scored.
-    scorable: (n,) bool, m of them True.
+    inputs:   these m candidates.
+    scorable: (n,) bool, True for these m candidates.
     encoded:  number of documents whose features are computed.
     skipped:  number of documents without features that are not scored.
     """
@@ -30,9 +31,13 @@ class ScorableInput:
 
     @property
     def without_features(self) -> dict[str, int]:
-        """Return the numbers above zero, as answers and log report them."""
-        counts = {"encoded": self.encoded, "unscored": self.skipped}
-        return {name: count for name, count in counts.items() if count}
+        """The numbers above zero, with the names that answers and the log give them."""
+        counts: dict[str, int] = {}
+        if self.encoded:
+            counts["encoded"] = self.encoded
+        if self.skipped:
+            counts["unscored"] = self.skipped
+        return counts
 
 
 def select_scorable(
@@ -40,54 +45,66 @@ def select_scorable(
 ) -> ScorableInput:
     """Choose the candidates to score, and read the documents to encode.
 
-    The first candidates without features are encoded, as many as ``timer`` allows.
+    Candidates with stored features are scored. Of the others, the first ones are encoded, as many as the
+    timer allows; a document that does not exist is not scored.
 
     inputs: n candidates with their stored features, in first-stage order.
-    owned:  (n,) bool: documents of the engine; others are not scored. Default: all.
+    timer:  its ``encoding_limit`` is the number of documents to encode.
+    owned:  (n,) bool: the documents of the engine; others are not scored. Default: all.
     """
     scorable = np.ones(len(inputs.ids), np.bool_) if owned is None else owned.copy()
     rankers = [name for name, missing in inputs.missing.items() if (missing & scorable).any()]
     limit = timer.encoding_limit(rankers) if rankers else None
     if not rankers or (limit is None and owned is None):
-        return ScorableInput(_select(inputs, scorable), scorable)
+        return ScorableInput(select_rows(inputs, np.flatnonzero(scorable)), scorable)
     without_features = np.logical_or.reduce([inputs.missing[name] for name in rankers]) & scorable
     positions = np.flatnonzero(without_features).tolist()
-    ids = [inputs.ids[i] for i in positions[:limit]]
     read_documents = inputs.documents or scorer.engine.get
-    documents: dict[str, Document] = {}
     with timer.stage("engine"):
-        for id, document in zip(ids, read_documents(ids)):
-            if document is not None:
-                documents[id] = document
-    for position in positions:
-        scorable[position] = inputs.ids[position] in documents
-
-    def read_again(ids: Sequence[str]) -> Sequence[Document | None]:
-        if documents.keys() >= {*ids}:
-            return [documents[id] for id in ids]
-        return read_documents(ids)
-
-    selected = _select(replace(inputs, documents=read_again, candidates=None), scorable)
-    return ScorableInput(selected, scorable, len(documents), len(positions) - len(documents))
+        documents = _read_existing([inputs.ids[i] for i in positions[:limit]], read_documents)
+    scorable[positions] = [inputs.ids[i] in documents for i in positions]
+    read_again = partial(_documents_of, documents, read_documents)
+    scorable_inputs = select_rows(
+        replace(inputs, documents=read_again, candidates=None), np.flatnonzero(scorable)
+    )
+    return ScorableInput(scorable_inputs, scorable, len(documents), len(positions) - len(documents))
 
 
-def _select(inputs: ScoringInput, scorable: NDArray[np.bool_]) -> ScoringInput:
-    return select_rows(inputs, np.flatnonzero(scorable))
+def _read_existing(ids: Sequence[str], read_documents: ReadDocuments) -> dict[str, Document]:
+    """Return id -> document, for the ids that exist."""
+    documents: dict[str, Document] = {}
+    for id, document in zip(ids, read_documents(ids)):
+        if document is not None:
+            documents[id] = document
+    return documents
+
+
+def _documents_of(
+    documents: Mapping[str, Document], read_documents: ReadDocuments, ids: Sequence[str]
+) -> Sequence[Document | None]:
+    """Return the documents with these ids. They are read only if one of them is not in ``documents``."""
+    if documents.keys() >= {*ids}:
+        return [documents[id] for id in ids]
+    return read_documents(ids)
 
 
 def select_rows(inputs: ScoringInput, rows: NDArray[np.int64]) -> ScoringInput:
-    """Return the input of some of n candidates. rows: their positions, ascending."""
+    """Return the input of m of the n candidates.
+
+    rows: (m,) their positions, ascending.
+    """
     if len(rows) == len(inputs.ids):
         return inputs
-
-    def select(columns: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        return {name: values[rows] for name, values in columns.items()}
-
     return replace(
         inputs,
         ids=[inputs.ids[i] for i in rows.tolist()],
-        scores=select(inputs.scores),
-        features=select(inputs.features),
-        missing=select(inputs.missing),
+        scores=_rows_of_columns(inputs.scores, rows),
+        features=_rows_of_columns(inputs.features, rows),
+        missing=_rows_of_columns(inputs.missing, rows),
         candidates=None,
     )
+
+
+def _rows_of_columns(columns: Mapping[str, NDArray[Any]], rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+    """Return name -> (m, ...) rows of each (n, ...) column."""
+    return {name: column[rows] for name, column in columns.items()}

@@ -20,8 +20,8 @@ from rerank.evaluation.interleaving import (
     team_letters,
 )
 from rerank.scoring.pipeline import SearchResult
-from rerank.scoring.scorer import ScoringResult, StageTimer
-from rerank.scoring.second_phase import Read, rank_scored
+from rerank.scoring.scorer import ReadDocuments, ScoringResult, StageTimer
+from rerank.scoring.second_phase import rank_scored
 from rerank.stack.linear import Linear
 from rerank.stack.ranking import Hit, Ranking
 from rerank.stack.stack import Stack
@@ -145,7 +145,7 @@ class Experiment:
         return draw_coins(self.name, subject, text)
 
     def rank(
-        self, coins: bytes, pool: CandidatePool, timer: StageTimer, read_documents: Read
+        self, coins: bytes, pool: CandidatePool, timer: StageTimer, read_documents: ReadDocuments
     ) -> Interleaving:
         """Rank the candidates by both stacks, and interleave the rankings.
 
@@ -162,7 +162,7 @@ class Experiment:
         return interleave((rankings[0], rankings[1]), (rows[0], rows[1]), coins)
 
     def rank_answer(
-        self, coins: bytes, answer: SearchResult, timer: StageTimer, read_documents: Read
+        self, coins: bytes, answer: SearchResult, timer: StageTimer, read_documents: ReadDocuments
     ) -> SearchResult:
         """Return the answer of ``joint`` with the interleaved ranking."""
         ranking = answer.ranking
@@ -170,7 +170,7 @@ class Experiment:
         ids[ranking.order] = ranking.ids
         scorable = np.ones(len(ids), np.bool_) if ranking.scored is None else ranking.scored
         scored = ScoringResult(answer.ids, answer.raw, answer.query, answer.inferred)
-        pool = CandidatePool(ids.tolist(), scorable, ranking.found, scored)
+        pool = CandidatePool(ids.tolist(), scorable, ranking.retrieved_by, scored)
         return replace(answer, stack=self.arms[0], ranking=self.rank(coins, pool, timer, read_documents))
 
     @staticmethod

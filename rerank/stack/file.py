@@ -22,16 +22,19 @@ if TYPE_CHECKING:
 
 
 class SignalMoments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Mean and population standard deviation of a signal over the dev candidates."""
+    """Mean and population standard deviation of a signal's scores of the dev candidates."""
 
     mean: float
     deviation: Annotated[float, msgspec.Meta(ge=0)]
 
 
 class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Weights as text (:meth:`Linear.summary`), and the weights of other cases.
+    """A combiner as :meth:`Linear.summary` writes it.
 
-    moments: signal -> moments, only for the normalization ``fitted``.
+    stack:         signals and weights, for example ``tfidf*0.35 + text*0.40``.
+    normalization: of the scores.
+    moments:       signal -> moments, only for the normalization ``fitted``.
+    cases:         case -> weights that replace these.
     """
 
     stack: str
@@ -40,10 +43,12 @@ class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     cases: dict[str, Weights] = {}
 
     def linear(self) -> Linear:
-        """Return the weights of all cases. Raises UsageError for inconsistent values."""
+        """Return the combiner with the weights of all cases. Raises UsageError for inconsistent values."""
         names, weights = parse_stack(self.stack)
-        stored = [self.moments[name] for name in names if name in self.moments]
-        moments = [Moments(signal.mean, signal.deviation) for signal in stored]
+        moments: list[Moments] = []
+        for name in names:
+            if name in self.moments:
+                moments.append(Moments(self.moments[name].mean, self.moments[name].deviation))
         return Linear(
             names,
             weights or (),
@@ -61,12 +66,14 @@ MODEL = "cross-encoder"
 
 
 class SecondPhase(Weights, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Orders the best ``top`` documents of the stack again, by its score and the score of a cross-encoder.
+    """Orders the best documents of the stack again, by its score and the score of a cross-encoder.
 
     The weights are for the signals :data:`STACK` and :data:`MODEL`; untuned, only the model counts.
 
-    model: folder of the cross-encoder. version: checksum of the tuned model; "": any.
-    ms: milliseconds after which the order of the stack is kept.
+    model:   folder of the cross-encoder.
+    version: checksum of the model that was tuned; an empty text accepts any model.
+    top:     number of documents to order.
+    ms:      milliseconds after which the order of the stack is kept.
     """
 
     model: str
@@ -77,19 +84,28 @@ class SecondPhase(Weights, frozen=True, forbid_unknown_fields=True, kw_only=True
     normalization: str = "min-max"
 
     def linear(self) -> Linear:
-        """Return the weights. Raises UsageError for other signals."""
+        """Return the weights of the two scores. Raises UsageError for other signals."""
         weights = super().linear()
         if weights.signals != (STACK, MODEL):
             raise UsageError(f"{self.stack!r}: a second phase needs weights for {STACK} and {MODEL}")
         return weights
 
     def encoder(self) -> CrossEncoder:
-        """Load the model, once. Raises UsageError if it cannot be used or is not the tuned one."""
+        """Return the cross-encoder, which is loaded once.
+
+        Raises UsageError if it cannot be used, or is not the tuned one.
+        """
         return _load(self.model, self.version)
 
 
 def second_phase(text: str, top: int | None = None, ms: int | None = None) -> SecondPhase:
-    """Read ``cross-encoder:FOLDER``. Raises UsageError for other texts and models."""
+    """Return the untuned second phase that the text ``cross-encoder:FOLDER`` names.
+
+    top: number of documents to order. Default: 20.
+    ms:  time limit in milliseconds. Default: 2000.
+
+    Raises UsageError for another text, or a model that cannot be used.
+    """
     kind, _, folder = text.partition(":")
     if kind != MODEL or not folder:
         raise UsageError(f"{text!r} is not a second phase; write {MODEL}:FOLDER")
@@ -98,7 +114,7 @@ def second_phase(text: str, top: int | None = None, ms: int | None = None) -> Se
 
 @lru_cache(4)
 def _load(folder: str, version: str = "") -> CrossEncoder:
-    """Load a model, or return it from the cache, whose key has the version: a folder can get a new model."""
+    """Load a model. The key of the cache has the version, because a folder can get a new model."""
     from rerank.rankers.encoder.cross_encoder import CrossEncoder
 
     encoder = CrossEncoder.load(folder)
@@ -125,7 +141,7 @@ class RelevanceFile(Weights, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     cases: dict[str, RelevanceFile] = {}  # type: ignore[assignment]
 
     def model(self) -> RelevanceModel:
-        """Return the model. Raises UsageError for inconsistent values."""
+        """Return the model with the models of all cases. Raises UsageError for inconsistent values."""
         weights = msgspec.structs.replace(self, cases={}).linear()
         calibration = None
         if self.calibration is not None:
@@ -135,7 +151,7 @@ class RelevanceFile(Weights, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class StackFile(Weights, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A stack as JSON; see docs/reference/formats.md."""
+    """A stack as JSON: the fields of :class:`rerank.stack.stack.Stack` (docs/reference/formats.md)."""
 
     rerank_stack: int
     first_stage: str
@@ -149,7 +165,11 @@ class StackFile(Weights, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 def read(path: str | os.PathLike[str]) -> object:
-    """Read the JSON of a file. Raises InputError with a message that does not name the file."""
+    """Return the JSON values of a stack file.
+
+    Raises InputError if it does not exist, cannot be read, or is not JSON. Its message does not name the
+    file, so that callers can add the name.
+    """
     if not os.path.exists(path):
         raise InputError("no such stack file; check the path, or tune one")
     if not os.path.isfile(path):  # a pipe may never end

@@ -29,13 +29,13 @@ SIGNAL = rf"{NAME}|field:[\w.-]+|leg:[\w-]+"
 
 @dataclass(frozen=True)
 class Linear:
-    """Signal weights and a normalization.
+    """The combiner of a stack: a normalization and a weight for each of S signals.
 
-    signals:       S names.
-    weights:       S numbers; they need not sum to 1.
-    normalization: one of NORMALIZATIONS.
-    moments:       of each signal, only for the normalization ``fitted``.
-    cases:         case -> weights that replace the default.
+    signals:       S different names.
+    weights:       S numbers of 0 or more; they need not sum to 1.
+    normalization: one of :data:`rerank.stack.normalize.NORMALIZATIONS`.
+    moments:       S moments of the signals' scores, only for the normalization ``fitted``.
+    cases:         case of a query's categories -> weights that replace these.
 
     Raises UsageError for inconsistent values.
     """
@@ -47,22 +47,30 @@ class Linear:
     cases: Mapping[str, Linear] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in self.signals:
-            check_name(name)
-        if not self.signals or len(set(self.signals)) < len(self.signals):
-            raise UsageError(f"a stack needs signals, each once, not {', '.join(self.signals) or 'none'}")
-        if len(self.weights) != len(self.signals):
-            raise UsageError(f"{len(self.signals)} signals need as many weights, not {len(self.weights)}")
-        weights = tuple(round(float(weight), DECIMALS) for weight in self.weights)
-        object.__setattr__(self, "weights", weights)
-        if not any(weights) or not all(0 <= weight <= LARGEST for weight in weights):
-            raise UsageError(f"weights must be numbers from 0 to {LARGEST:g}, and not all 0")
+        rounded = tuple(round(float(weight), DECIMALS) for weight in self.weights)
+        object.__setattr__(self, "weights", rounded)
+        self._check_signals()
+        self._check_weights()
         check_normalization(self.normalization)
-        if len(self.moments) != (len(self.signals) if self.normalization == FITTED else 0):
+        needed_moments = len(self.signals) if self.normalization == FITTED else 0
+        if len(self.moments) != needed_moments:
             raise UsageError(
                 f"the normalization {FITTED!r} needs the statistics that `rerank tune` stores; tune the stack"
             )
         self._check_cases()
+
+    def _check_signals(self) -> None:
+        for name in self.signals:
+            check_name(name)
+        if not self.signals or len(set(self.signals)) < len(self.signals):
+            raise UsageError(f"a stack needs signals, each once, not {', '.join(self.signals) or 'none'}")
+
+    def _check_weights(self) -> None:
+        if len(self.weights) != len(self.signals):
+            raise UsageError(f"{len(self.signals)} signals need as many weights, not {len(self.weights)}")
+        in_range = [0 <= weight <= LARGEST for weight in self.weights]  # False for NaN
+        if not all(in_range) or not any(self.weights):
+            raise UsageError(f"weights must be numbers from 0 to {LARGEST:g}, and not all 0")
 
     def _check_cases(self) -> None:
         for case, weights in self.cases.items():
@@ -78,50 +86,56 @@ class Linear:
         return " + ".join(f"{name}*{weight:.{digits}f}" for name, weight in self.weights_by_signal().items())
 
     def weights_by_signal(self) -> dict[str, float]:
-        """Return signal -> weight. The weights need not sum to 1."""
+        """Return signal -> weight, in the order of the signals. The weights need not sum to 1."""
         return dict(zip(self.signals, self.weights))
 
     def for_case(self, case: str) -> Linear:
-        """Return the weights of a case, or the default ones."""
+        """Return the weights for queries of a case: its separate ones, or else these."""
         return self.cases.get(case, self)
 
     def combine(self, scores: NDArray[Any]) -> tuple[Array, Array, Array]:
-        """Return final (n,), normalized (n, S) and weighted (n, S) scores from raw (n, S) ones.
+        """Combine the raw (n, S) scores of one query's n candidates.
 
-        Raises TrainingError for a non-finite score.
+        Returns the final (n,) scores, which are the sums of the weighted ones; the normalized (n, S) scores;
+        and the weighted (n, S) scores, which are normalized score times weight.
+
+        Raises TrainingError for a non-finite score, ValueError for another shape.
         """
         scores = np.asarray(scores, dtype=np.float64)
         if scores.ndim != 2 or scores.shape[1] != len(self.signals):
             raise ValueError(f"raw scores must be (n, {len(self.signals)}), not {scores.shape}")
-        if not np.isfinite(scores).all():
-            name = self.signals[int((~np.isfinite(scores)).any(axis=0).argmax())]
+        is_finite = np.isfinite(scores)
+        if not is_finite.all():
+            name = self.signals[int(is_finite.all(axis=0).argmin())]
             raise TrainingError(f"a score of {name} is not finite; train {name} again or leave it out")
         normalized = normalize(scores, self.normalization, self.moments, self.signals)
-        parts = normalized * np.array(self.weights)
+        weighted = normalized * np.array(self.weights)
         # The tuner repeats these additions to get the same ties.
-        return reduce(np.add, parts.T), normalized, parts
+        return reduce(np.add, weighted.T), normalized, weighted
 
     def relevance(self, final: Array) -> Array:
-        """Map final scores s to [0, 1].
+        """Map final (n,) scores s to the range from 0 to 1, in the same order.
 
-        min-max, rank: s / sum of weights. z-score, fitted: 1 / (1 + exp(-s)). Raw: (1 + s / (1 + |s|)) / 2.
+        min-max, rank     s / sum of the weights
+        z-score, fitted   1 / (1 + exp(-s))
+        none              (1 + s / (1 + |s|)) / 2
         """
         if self.normalization in ("min-max", "rank"):
             return np.clip(final / sum(self.weights), 0.0, 1.0)
-        squashed: Array = np.tanh(final / 2)
         if self.normalization == "none":
-            squashed = final / (1 + np.abs(final))
+            return 0.5 + 0.5 * (final / (1 + np.abs(final)))
+        squashed: Array = np.tanh(final / 2)  # the logistic function, without overflow
         return 0.5 + 0.5 * squashed
 
     def without_moments(self) -> Linear:
-        """Return the weights with z-scores of each request instead of stored moments."""
+        """Return the same weights for z-scores over the candidates of each query, without stored moments."""
         if self.normalization != FITTED:
             return self
         cases = {case: linear.without_moments() for case, linear in self.cases.items()}
         return replace(self, normalization="z-score", moments=(), cases=cases)
 
     def summary(self) -> dict[str, Any]:
-        """Return the weights, also of each category case, as JSON values of a stack file."""
+        """Return the weights and the weights of each case, as the JSON values of a stack file."""
         cases = {case: weights._summary() for case, weights in self.cases.items()}
         return {**self._summary(), "cases": cases}
 
@@ -133,7 +147,10 @@ class Linear:
         return values
 
     def renamed(self, names: Mapping[str, str]) -> Linear:
-        """Return the weights with renamed signals: old -> new."""
+        """Return the weights with renamed signals, also in each case.
+
+        names: old name -> new name; a signal that is not among them keeps its name.
+        """
         return replace(
             self,
             signals=tuple(names.get(name, name) for name in self.signals),

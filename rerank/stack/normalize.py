@@ -1,4 +1,4 @@
-"""Normalization of scores."""
+"""Normalization of scores: the signals of a stack have other scales, so raw scores cannot be added."""
 
 from __future__ import annotations
 
@@ -79,36 +79,46 @@ def normalize(
     check_normalization(method)
     if columns.size == 0:
         return np.transpose(columns)
-    if method in ("none", FITTED):
-        columns = columns.clip(-LARGEST, LARGEST)
     if method == "none":
-        return np.transpose(columns)
+        return np.transpose(columns.clip(-LARGEST, LARGEST))
     if method == FITTED:
-        return np.transpose(np.array([_fitted(column, *fit) for column, fit in zip(columns, moments)]))
-    largest = np.abs(columns).max(axis=1)
-    # Differences and squares of extreme numbers are not finite or 0; the methods ignore a factor.
-    extreme = (largest > LARGEST) | ((largest > 0) & (largest < 1 / LARGEST))
-    columns[extreme] /= largest[extreme, None]
-    largest[extreme] = 1.0
-    noise = NOISE * largest
-    if signals:
-        noise[[name.startswith(EXACT) for name in signals]] = 0.0
-    columns[columns.max(axis=1) - columns.min(axis=1) <= noise] = 0.0
+        normalized = list(map(_fitted, columns.clip(-LARGEST, LARGEST), moments))
+        return np.transpose(np.array(normalized))
+    noise = _remove_noise(columns, signals)
     if method == "rank":
-        normalized = [_rank(column, step) for column, step in zip(columns, noise.tolist())]
+        normalized = list(map(_rank, columns, noise.tolist()))
+    elif method == "min-max":
+        normalized = list(map(_min_max, columns))
     else:
-        scale = _min_max if method == "min-max" else _z_score
-        normalized = [scale(column) for column in columns]
+        normalized = list(map(_z_score, columns))
     return np.transpose(np.array(normalized))
 
 
+def _remove_noise(columns: Array, signals: Sequence[str]) -> Array:
+    """Set the scores of constant signals to 0, in place, and return the noise of each signal, (S,).
+
+    columns: (S, n) scores. Extreme ones are divided by the largest, which the methods for a query ignore.
+    """
+    largest = np.abs(columns).max(axis=1)
+    # Differences and squares of extreme numbers are not finite or 0.
+    extreme = (largest > LARGEST) | ((largest > 0) & (largest < 1 / LARGEST))
+    columns[extreme] /= largest[extreme, None]
+    largest[extreme] = 1.0
+    noise: Array = NOISE * largest
+    if signals:
+        noise[[name.startswith(EXACT) for name in signals]] = 0.0
+    columns[columns.max(axis=1) - columns.min(axis=1) <= noise] = 0.0
+    return noise
+
+
 def check_normalization(method: str) -> None:
-    """Raise UsageError for an unknown normalization."""
+    """Raise UsageError for a normalization that is not among :data:`NORMALIZATIONS`."""
     if method not in NORMALIZATIONS:
         raise UsageError(f"unknown normalization {method!r}; choose one of {', '.join(NORMALIZATIONS)}")
 
 
-def _fitted(column: Array, mean: float, deviation: float) -> Array:
+def _fitted(column: Array, moments: Moments) -> Array:
+    mean, deviation = moments
     return (column - mean) / deviation if deviation > 0 else np.zeros_like(column)
 
 
@@ -119,7 +129,7 @@ def _min_max(column: Array) -> Array:
 
 
 def _z_score(column: Array) -> Array:
-    return _fitted(column, *Moments.from_scores(column))
+    return _fitted(column, Moments.from_scores(column))
 
 
 def _rank(column: Array, noise: float) -> Array:

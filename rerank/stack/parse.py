@@ -1,4 +1,4 @@
-"""Parse stacks and retrievers."""
+"""Parse the texts of stacks (``tfidf*0.5 + text*0.5``) and of retrievers (``bm25,s2net:200``)."""
 
 from __future__ import annotations
 
@@ -16,41 +16,44 @@ _HOW = "write it as tfidf*0.35 + text*0.40 + meta*0.25, or only names: tfidf,tex
 
 
 def parse_stack(text: str) -> tuple[tuple[str, ...], tuple[float, ...] | None]:
-    """Return signal names and weights; None without weights.
+    """Return the S signal names of a stack, and their S weights, or None if the text has no weights.
 
     ``+`` or ``,`` joins terms. Weights are decimals and need not sum to 1.
-    Raises UsageError for other text, duplicates, or some weights missing.
+
+    Raises UsageError for other text, for duplicates, if only some signals have a weight, or if all are 0.
 
     >>> parse_stack("tfidf*0.5 + text*0.5")
     (('tfidf', 'text'), (0.5, 0.5))
     >>> parse_stack("tfidf,text")
     (('tfidf', 'text'), None)
     """
-    pairs = []
+    names: list[str] = []
+    weights: list[float] = []
     for term in re.split(r"[+,]", text):
         match = _TERM.fullmatch(term)
         if match is None:
             raise UsageError(f"stack {text!r}: {term.strip()!r} is not a signal with a weight; {_HOW}")
-        pairs.append(match.groups())
-    names = tuple(name for name, _ in pairs)
-    for name in names:
-        if names.count(name) > 1:
+        name, weight = match.groups()
+        if name in names:
             raise UsageError(f"stack {text!r}: {name} is named twice; {_HOW}")
-    texts = [weight for _, weight in pairs if weight is not None]
-    if not texts:
-        return names, None
-    if len(texts) < len(names):
+        names.append(name)
+        if weight is not None:
+            weights.append(float(weight))
+    if not weights:
+        return tuple(names), None
+    if len(weights) < len(names):
         raise UsageError(f"stack {text!r}: some signals have a weight and some have none; {_HOW}")
-    weights = tuple(map(float, texts))
     if not any(weights):
         raise UsageError(f"stack {text!r}: every weight is 0; give one of them some weight")
-    return names, weights
+    return tuple(names), tuple(weights)
 
 
 def retriever_depths(retrievers: Iterable[str]) -> dict[str, int | None]:
-    """Return retriever -> separate depth, or None.
+    """Return retriever -> its separate depth, or None if it has the depth of the stack.
 
-    Raises UsageError for invalid text, duplicates, or a first stage with depth.
+    retrievers: names, of which rankers may have a depth: ``s2net:200``.
+
+    Raises UsageError for invalid text, for duplicates, or for a first stage with a depth.
 
     >>> retriever_depths(["bm25", "s2net:200"])
     {'bm25': None, 's2net': 200}

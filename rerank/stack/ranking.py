@@ -19,7 +19,12 @@ Array = NDArray[np.float64]
 
 
 class SignalScore(NamedTuple):
-    """A document's score by one signal."""
+    """A document's score by one signal.
+
+    raw:        as the signal computes it.
+    normalized: within the candidates of the query.
+    weighted:   normalized score times weight. The final score is the sum over the signals.
+    """
 
     raw: float
     normalized: float
@@ -28,10 +33,15 @@ class SignalScore(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One ranked document. Ranks count from 1.
+    """One ranked document of an answer. Ranks count from 1.
 
-    first_stage_rank: before reranking. found_by: retrievers, if known.
-    relevance: probability that the document is relevant, or None if the stack has no calibration.
+    id:               of the document.
+    score:            final score.
+    rank:             after reranking.
+    first_stage_rank: before reranking.
+    signals:          signal -> score; empty for a document that was not scored.
+    found_by:         the retrievers that found the document, if they are recorded.
+    relevance:        probability that the document is relevant, or None if the stack has no calibration.
 
     >>> from rerank.stack.ranking import SignalScore
     >>> signals = {"tfidf": SignalScore(raw=0.8, normalized=1.0, weighted=0.4)}
@@ -49,11 +59,15 @@ class Hit:
     relevance: float | None = None
 
     def explanation(self) -> dict[str, dict[str, float]]:
-        """Return raw, normalized and weighted scores per signal."""
+        """Return signal -> its raw, normalized and weighted score, as JSON values."""
         return {name: score._asdict() for name, score in self.signals.items()}
 
     def as_dict(self, document: Document | None, *, explain: bool = True) -> dict[str, Any]:
-        """Return JSON values. The text replaces a missing title."""
+        """Return the hit as JSON values.
+
+        document: for the title; without a title, the beginning of the text replaces it.
+        explain:  include the scores of each signal.
+        """
         values: dict[str, Any] = {
             "id": self.id,
             "title": (document.title or document.text[:100]) if document else "",
@@ -68,19 +82,20 @@ class Hit:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Ordered candidates of one query.
+    """Ordered candidates of one query. It is a sequence of :class:`Hit`.
 
-    ids:     n document ids, best first.
-    scores:  (n,) final scores, best first.
-    order:   (n,) first-stage positions from 0, best first.
-    signals: S names.
-    raw, normalized, weighted: (n, S), in first-stage order.
-    found:   retriever -> (n,) whether it found a document, in first-stage order.
-    relevance: (n,) probabilities, in first-stage order; None: the stack has no calibration.
-    removed: number of documents below a minimum probability. They are not among ``ids``.
-    then:    the second phase: its first documents, best first.
-    late:    whether the second phase took too long.
-    scored:  (n,) whether a document was scored, in first-stage order; None: all. See :meth:`with_unscored`.
+    ids:          n document ids, best first.
+    scores:       (n,) final scores, best first.
+    order:        (n,) first-stage positions from 0, best first.
+    signals:      S names.
+    raw, normalized, weighted: (n, S) scores, in first-stage order.
+    retrieved_by: retriever -> (n,) whether it found a document, in first-stage order.
+    relevance:    (n,) probabilities, in first-stage order; None: the stack has no calibration.
+    removed:      number of documents below a minimum probability. They are not among ``ids``.
+    then:         the ranking of the second phase, of the first documents only.
+    late:         whether the second phase took too long, so that the order is the one of the stack.
+    scored:       (n,) whether a document was scored, in first-stage order; None: all. See
+        :meth:`with_unscored`.
 
     >>> import numpy as np
     >>> from rerank import Stack
@@ -98,7 +113,7 @@ class Ranking:
     raw: Array
     normalized: Array
     weighted: Array
-    found: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
+    retrieved_by: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
     relevance: Array | None = None
     removed: int = 0
     then: Ranking | None = None
@@ -110,12 +125,19 @@ class Ranking:
         return f"Ranking({count_of(len(self), 'document')} by {' + '.join(self.signals)}: {best})"
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return table rows of the first hits."""
-        return [
-            {"rank": hit.rank, "id": hit.id, "score": hit.score, "first_stage_rank": hit.first_stage_rank}
-            | {name: signal.weighted for name, signal in hit.signals.items()}
-            for hit in self.top(MOST_ROWS)
-        ]
+        """Return one table row for each of the first hits, with its weighted score by each signal."""
+        rows: list[dict[str, Any]] = []
+        for hit in self.top(MOST_ROWS):
+            row = {
+                "rank": hit.rank,
+                "id": hit.id,
+                "score": hit.score,
+                "first_stage_rank": hit.first_stage_rank,
+            }
+            for name, signal in hit.signals.items():
+                row[name] = signal.weighted
+            rows.append(row)
+        return rows
 
     def to_frame(self) -> Any:
         """Return the rows of the first hits as a frame of pandas."""
@@ -129,14 +151,11 @@ class Ranking:
         return len(self.ids)
 
     def __getitem__(self, position: int) -> Hit:
-        index = range(len(self))[position]
+        index = range(len(self))[position]  # raises IndexError; negative positions count from the end
         row = int(self.order[index])
         id = self.ids[index]
-        signals: dict[str, SignalScore] = {}
         is_scored = self.scored is None or bool(self.scored[row])
-        if is_scored:
-            cells = zip(self.raw[row].tolist(), self.normalized[row].tolist(), self.weighted[row].tolist())
-            signals = {name: SignalScore(*cell) for name, cell in zip(self.signals, cells)}
+        signals = self._signal_scores(row) if is_scored else {}
         if self.then is not None and id in self._second_phase_index:
             signals |= self.then[self._second_phase_index[id]].signals
         return Hit(
@@ -145,17 +164,23 @@ class Ranking:
             rank=index + 1,
             first_stage_rank=row + 1,
             signals=signals,
-            found_by=tuple(name for name, rows in self.found.items() if rows[row]),
-            relevance=None if self.relevance is None or not is_scored else float(self.relevance[row]),
+            found_by=tuple(name for name, rows in self.retrieved_by.items() if rows[row]),
+            relevance=float(self.relevance[row]) if self.relevance is not None and is_scored else None,
         )
+
+    def _signal_scores(self, row: int) -> dict[str, SignalScore]:
+        """Return signal -> score of the document at a first-stage position."""
+        cells = zip(self.raw[row].tolist(), self.normalized[row].tolist(), self.weighted[row].tolist())
+        return {name: SignalScore(*cell) for name, cell in zip(self.signals, cells)}
 
     def __iter__(self) -> Iterator[Hit]:
         return (self[position] for position in range(len(self)))
 
     def above(self, min_score: float) -> Ranking:
-        """Return the ranking without documents whose probability is below ``min_score``.
+        """Return the ranking without the documents whose probability of relevance is below ``min_score``.
 
-        Documents that were not scored stay. Raises UsageError without probabilities.
+        Documents that were not scored have no probability, and stay. Raises UsageError if the stack has no
+        calibration.
         """
         if self.relevance is None:
             raise UsageError("the stack has no probabilities; tune it again")
@@ -178,18 +203,18 @@ class Ranking:
         return {id: index for index, id in enumerate(ids)}
 
     def with_unscored(
-        self, ids: Sequence[str], scored: NDArray[np.bool_], found: Mapping[str, NDArray[np.bool_]]
+        self, ids: Sequence[str], scored: NDArray[np.bool_], retrieved_by: Mapping[str, NDArray[np.bool_]]
     ) -> Ranking:
         """Return the ranking of n candidates. This ranking has the m candidates that were scored.
 
         The others keep their first-stage position, with the score of the document before them.
 
-        ids:    n candidates in first-stage order.
-        scored: (n,) bool, m of them True.
-        found:  retriever -> (n,) whether it found a document.
+        ids:          n candidates in first-stage order.
+        scored:       (n,) bool, m of them True.
+        retrieved_by: retriever -> (n,) whether it found a document.
         """
         if scored.all():
-            return replace(self, found=found)
+            return replace(self, retrieved_by=retrieved_by)
         order, scores = merge_unscored(scored, self.order, self.scores)
 
         def spread(values: Array) -> Array:
@@ -206,21 +231,25 @@ class Ranking:
             normalized=spread(self.normalized),
             weighted=spread(self.weighted),
             relevance=None if self.relevance is None else spread(self.relevance[:, None])[:, 0],
-            found=found,
+            retrieved_by=retrieved_by,
             scored=scored,
         )
 
     def run(self) -> list[tuple[str, float]]:
-        """Return (document id, score) pairs for ``write_run``, best first."""
+        """Return pairs of document id and score, best first, for :func:`rerank.formats.trec.write_run`."""
         return list(zip(self.ids, self.scores.tolist()))
 
 
 def merge_unscored(
     scored: NDArray[np.bool_], order: NDArray[np.intp], scores: Array
 ) -> tuple[NDArray[np.intp], Array]:
-    """Return order and scores of n candidates. Those without a score keep their first-stage position.
+    """Return the order and the scores of n candidates, of which m are scored.
 
-    scored: (n,) bool. order: (m,) positions among the scored candidates, best first. scores: (m,).
+    The others keep their first-stage position, with the score of the document before them.
+
+    scored: (n,) bool, m of them True.
+    order:  (m,) positions among the scored candidates, best first.
+    scores: (m,) scores, best first.
 
     >>> merge_unscored(np.array([False, True, True, True]), np.array([2, 0, 1]), np.array([3.0, 2.0, 1.0]))
     (array([0, 3, 1, 2]), array([3., 3., 2., 1.]))

@@ -16,17 +16,20 @@ from rerank.files import as_system_error, write_text
 from rerank.stack.stack import Stack
 
 FILE = "releases.json"
-KEPT = 3
-"""Earlier releases whose features are kept, so that rollbacks need no encoding."""
+KEPT_RELEASES = 3
+"""Number of earlier releases whose features are kept, so that rollbacks need no encoding."""
 
 _HISTORY = 100  # activations kept
 _CHOOSE = "`rerank stack use STACK`"
 
 
 class Activation(msgspec.Struct, frozen=True):
-    """A version that became active.
+    """A version of the stack that became active.
 
-    since: UTC. gate: comparison with the previous version. undone: by a rollback.
+    number: of the version.
+    since:  time of the activation, UTC.
+    gate:   comparison with the version before, which allowed the activation.
+    undone: whether a rollback has ended it.
     """
 
     number: Annotated[int, msgspec.Meta(ge=1)] = msgspec.field(name="version")
@@ -42,9 +45,11 @@ class _File(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Releases:
-    """Stack versions in a workspace.
+    """The stack versions of a workspace, and which of them is active.
 
-    history: activations, oldest first; the last not undone is active. stacks: number -> JSON of a stack.
+    folder:  the workspace.
+    history: activations, oldest first. The last one that is not undone is active.
+    stacks:  number of a version -> JSON of its stack.
     """
 
     folder: Path
@@ -53,37 +58,40 @@ class Releases:
 
     @cached_property
     def stack(self) -> Stack | None:
-        """The active stack. Raises WorkspaceError if it is missing or damaged."""
+        """The active stack, or None if no stack was activated. Raises WorkspaceError if it is damaged."""
         return None if self.number is None else self.find(self.number)
 
     @property
     def name(self) -> str | None:
-        """The name of the active stack."""
+        """The name of the active stack, or None."""
         return self.stack.name if self.stack else None
 
     @property
     def number(self) -> int | None:
-        """The number of the active version."""
-        return self._live[-1].number if self._live else None
+        """The number of the active version, or None."""
+        for activation in reversed(self.history):
+            if not activation.undone:
+                return activation.number
+        return None
 
     @property
     def rolled_back(self) -> bool:
         """Whether the last change was a rollback."""
         return bool(self.history) and self.history[-1].undone
 
-    @property
-    def _live(self) -> list[Activation]:
-        return [activation for activation in self.history if not activation.undone]
-
     def all(self) -> dict[int, Stack]:
-        """Read all versions: number -> stack, newest first. Raises WorkspaceError for a damaged one."""
+        """Return number -> stack of all versions, newest first. Raises WorkspaceError for a damaged one."""
         return {number: self.find(number) for number in sorted(self.stacks, reverse=True)}
 
     def recent(self, count: int) -> list[Stack]:
-        """Read up to ``count`` versions, active first, then by last activation."""
-        activations = (*self._live[-1:], *reversed(self.history))
-        numbers = list(dict.fromkeys(activation.number for activation in activations))
-        return [self.find(number) for number in numbers[:count]]
+        """Read up to ``count`` versions: first the active one, then the others, last activated first.
+
+        Raises WorkspaceError for a damaged one.
+        """
+        numbers = dict.fromkeys(activation.number for activation in reversed(self.history))
+        if self.number is not None:
+            numbers = {self.number: None, **numbers}
+        return [self.find(number) for number in list(numbers)[:count]]
 
     def find(self, number: int) -> Stack:
         """Return a version. Raises UsageError for an unknown number, WorkspaceError for a damaged version."""
@@ -97,29 +105,48 @@ class Releases:
             ) from error
 
     def activate(self, stack: Stack, gate: Mapping[str, Any] | None = None) -> Releases:
-        """Activate a stack; an equal one keeps its number. The caller must hold a lock."""
+        """Activate a stack and save the history. Return the new state.
+
+        A stack that is equal to an earlier version keeps its number; the active one changes nothing. The
+        caller must hold the lock of the workspace.
+
+        gate: comparison with the active version, for the history.
+        """
         data = msgspec.json.decode(msgspec.json.encode(stack.to_json()))
-        equal_stacks = [number for number, stored in self.stacks.items() if stored == data]
-        number = equal_stacks[0] if equal_stacks else None
-        if number is not None and number == self.number:
+        number = self._number_of(data)
+        if number is None:
+            number = max((*self.stacks, 0)) + 1
+        elif number == self.number:
             return self
-        number = number or max((*self.stacks, 0)) + 1
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
         history = (*self.history, Activation(number, now, dict(gate or {})))
         return Releases(self.folder, history[-_HISTORY:], {**self.stacks, number: data}).save()
 
+    def _number_of(self, data: object) -> int | None:
+        """Return the number of the version with this JSON of a stack, or None."""
+        for number, stored in self.stacks.items():
+            if stored == data:
+                return number
+        return None
+
     def previous(self) -> Releases:
-        """Return the state after a rollback, to be saved. Raises UsageError without another version."""
-        earlier = [activation for activation in self._live if activation.number != self.number]
-        if not earlier:
-            raise UsageError(f"no other stack was in use before this one; choose one with {_CHOOSE}")
-        end = max(i for i, activation in enumerate(self.history, 1) if activation is earlier[-1])
-        undone = [msgspec.structs.replace(activation, undone=True) for activation in self.history[end:]]
-        return Releases(self.folder, (*self.history[:end], *undone), self.stacks)
+        """Return the state after a rollback to the last active version with another number.
+
+        It is not saved. Raises UsageError without such a version.
+        """
+        for end in range(len(self.history), 0, -1):
+            activation = self.history[end - 1]
+            if not activation.undone and activation.number != self.number:
+                undone = [msgspec.structs.replace(later, undone=True) for later in self.history[end:]]
+                return Releases(self.folder, (*self.history[:end], *undone), self.stacks)
+        raise UsageError(f"no other stack was in use before this one; choose one with {_CHOOSE}")
 
     @classmethod
     def load(cls, folder: Path) -> Releases:
-        """Read a workspace's history. Raises WorkspaceError for a damaged file."""
+        """Read the history of a workspace; it is empty if no stack was activated yet.
+
+        Raises WorkspaceError for a damaged file, and the error of the system if it cannot be read.
+        """
         path = folder / FILE
         try:
             file = msgspec.json.decode(path.read_bytes(), type=_File)
@@ -134,25 +161,29 @@ class Releases:
             raise (as_system_error(error, path) or damaged) from error
 
     def save(self) -> Releases:
-        """Write the history and return it. The caller must hold a lock."""
+        """Write the history to the workspace, and return it. The caller must hold its lock."""
         text = msgspec.json.format(msgspec.json.encode(_File(self.history, dict(self.stacks))), indent=2)
         write_text(self.folder / FILE, f"{text.decode()}\n")
         return self
 
 
 def tuned_versions(folder: Path, recent: int | None = None) -> dict[str, list[str]] | None:
-    """Return ranker -> versions in tuned stacks; None if a stack is unreadable.
+    """Return ranker -> its versions in the stacks of a workspace, or None if a stack is unreadable.
 
-    recent: number of active stacks to read; None: all. Candidates are always read.
+    These are all tuned stacks that were not activated, and the activated ones.
+
+    recent: number of activated stacks to read, as in :meth:`Releases.recent`. Default: all.
     """
-    versions_by_ranker: dict[str, dict[str, None]] = {}
     try:
         releases = Releases.load(folder)
-        stacks = [*releases.all().values()] if recent is None else releases.recent(recent)
+        stacks = list(releases.all().values()) if recent is None else releases.recent(recent)
         stacks += [Stack.load(path) for path in sorted((folder / "stacks").glob("*.json"))]
     except RerankError:
         return None
+    versions_by_ranker: dict[str, list[str]] = {}
     for stack in stacks:
         for name, version in stack.versions.items():
-            versions_by_ranker.setdefault(name, {})[version] = None
-    return {name: list(versions) for name, versions in versions_by_ranker.items()}
+            versions = versions_by_ranker.setdefault(name, [])
+            if version not in versions:
+                versions.append(version)
+    return versions_by_ranker

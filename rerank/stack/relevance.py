@@ -52,7 +52,10 @@ class Calibration:
     error: float
 
     def probabilities(self, scores: Array, length: float) -> Array:
-        """Return (n,) probabilities of (n,) fitted scores. length: of the query."""
+        """Return (n,) probabilities of relevance from (n,) fitted scores.
+
+        length: of the query, as :func:`query_length` returns it.
+        """
         logits = self.intercept + self.slope * scores + self.length_slope * length
         probabilities: Array = 0.5 + 0.5 * np.tanh(logits / 2)  # does not overflow
         return probabilities
@@ -60,10 +63,11 @@ class Calibration:
 
 @dataclass(frozen=True)
 class RelevanceModel:
-    """The weights of a stack with the normalization ``fitted``, and their calibration.
+    """A combiner whose scores do not depend on the other candidates, and its calibration.
 
+    combiner:    weights for the signals of a stack, with the normalization ``fitted``.
     calibration: None if the tuning had too few relevant documents.
-    cases:       case -> model that replaces the default one.
+    cases:       case of a query's categories -> model that replaces this one.
     """
 
     combiner: Linear
@@ -71,7 +75,7 @@ class RelevanceModel:
     cases: Mapping[str, RelevanceModel] = field(default_factory=dict)
 
     def summary(self) -> dict[str, Any]:
-        """Return the values of a stack file as JSON values."""
+        """Return the model with the models of its cases, as the JSON values of a stack file."""
         values = self.combiner.summary()
         del values["cases"]
         if self.calibration is not None:
@@ -81,11 +85,11 @@ class RelevanceModel:
         return values
 
     def for_case(self, case: str) -> RelevanceModel:
-        """Return the model of a case, or the default one."""
+        """Return the model for queries of a case: its separate one, or else this one."""
         return self.cases.get(case, replace(self, cases={}))
 
     def relevance(self, raw: NDArray[Any], query: Query) -> Array | None:
-        """Return (n,) probabilities from raw (n, S) scores, or None without a calibration."""
+        """Return (n,) probabilities of relevance from raw (n, S) scores, or None without a calibration."""
         if self.calibration is None:
             return None
         scores, _, _ = self.combiner.combine(raw)

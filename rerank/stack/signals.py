@@ -1,4 +1,8 @@
-"""Signals of a stack, by name."""
+"""Signals of a stack, by name.
+
+The name of a signal decides who computes its scores: a first stage of the engine (``bm25``), the user's
+search (``search``, ``leg:NAME``), a field of the documents (``field:NAME``), or else a trained ranker.
+"""
 
 from __future__ import annotations
 
@@ -24,29 +28,30 @@ _LEG = "leg:"
 
 
 def lexical_names(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the lexical signals among the names.
+    """Return the names of first stages of engines, in their order.
 
     >>> lexical_names(["text", "tfidf", "meta"]), ranker_names(["text", "tfidf", "meta"])
     (('tfidf',), ('text', 'meta'))
     """
-    return tuple(name for name in names if name in FIRST_STAGES)
+    return tuple(filter(FIRST_STAGES.__contains__, names))
 
 
 def ranker_names(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the ranker names among the names."""
-    from_searches = (*FIRST_STAGES, SEARCH)
-    return tuple(
-        name for name in names if name not in from_searches and not is_field(name) and not is_leg(name)
-    )
+    """Return the names of rankers, in their order: all names that no other kind of signal has."""
+    return tuple(filter(_is_ranker, names))
+
+
+def _is_ranker(name: str) -> bool:
+    return name not in (*FIRST_STAGES, SEARCH) and not name.startswith((_FIELD, _LEG))
 
 
 def is_field(name: str) -> bool:
-    """Return whether a signal is a numeric field."""
+    """Return whether the name is of a signal that is a number or a date of documents: ``field:NAME``."""
     return name.startswith(_FIELD)
 
 
 def is_leg(name: str) -> bool:
-    """Return whether a signal is the score of a clause of the user's search."""
+    """Return whether the name is of a signal that is the score of a clause of a search: ``leg:NAME``."""
     return name.startswith(_LEG)
 
 
@@ -56,7 +61,7 @@ def leg_names(names: Iterable[str]) -> tuple[str, ...]:
     >>> leg_names(["search", "leg:0", "leg:lexical", "text"])
     ('leg:0', 'leg:lexical')
     """
-    return tuple(name for name in names if is_leg(name))
+    return tuple(filter(is_leg, names))
 
 
 def first_stages(names: Iterable[str]) -> tuple[str, ...]:
@@ -72,7 +77,7 @@ def first_stages(names: Iterable[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class LexicalSignal:
-    """A score from the engine, or from the user's search (``search``)."""
+    """The score of a first stage of the engine, or of the user's search (``search``)."""
 
     name: str
     uses_categories: ClassVar[bool] = False
@@ -107,7 +112,7 @@ class FieldSignal:
         return self.name.removeprefix(_FIELD)
 
     def check(self, engine: Engine) -> None:
-        """Raise UsageError if no document has the field with the right type."""
+        """Raise UsageError if no document of the engine has a number, a date or a truth value there."""
         condition = Filter(self.field, ">=", "1970")
         stage = engine.first_stages[0]
         try:
@@ -120,7 +125,7 @@ class FieldSignal:
                 ) from None
 
     def values(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return (n,) scores; NaN gives 0."""
+        """Return (n,) scores from (n,) numbers of the engine. NaN, which stands for no value, gives 0."""
         return np.nan_to_num(numbers, nan=0.0)
 
 
@@ -129,7 +134,12 @@ Signal = LexicalSignal | LegSignal | FieldSignal | Ranker
 
 
 def resolve(names: Iterable[str], rankers: Mapping[str, Ranker]) -> tuple[Signal, ...]:
-    """Return the signals with these names, in their order. Raises UsageError for an unknown name."""
+    """Return the signals with these names, in their order.
+
+    rankers: name -> trained ranker.
+
+    Raises UsageError for a name that no kind of signal and no ranker has.
+    """
     signals: list[Signal] = []
     for name in names:
         if is_field(name):
@@ -147,7 +157,7 @@ def resolve(names: Iterable[str], rankers: Mapping[str, Ranker]) -> tuple[Signal
 
 
 def check_retriever(signal: Signal, engine: Engine) -> None:
-    """Raise UsageError if the engine cannot retrieve by the signal."""
+    """Raise UsageError if the signal cannot be a retriever, or the engine cannot retrieve by it."""
     if signal.name == SEARCH:
         return
     if not isinstance(signal, Ranker):
@@ -159,7 +169,7 @@ def check_retriever(signal: Signal, engine: Engine) -> None:
 
 
 def check_retrieves(ranker: Ranker) -> None:
-    """Raise UsageError for a ranker that cannot retrieve."""
+    """Raise UsageError for a ranker that cannot retrieve, because its score is no inner product."""
     if not ranker.retrieves:
         raise UsageError(
             f"ranker {ranker.name} cannot retrieve: its score is no inner product; leave it out of --retrieve"

@@ -29,17 +29,17 @@ FORMAT = 2
 
 @dataclass(frozen=True)
 class Stack:
-    """Settings that decide the final score.
+    """All settings that decide how the documents of a query are found and ranked.
 
     combiner:    signals, weights and normalization.
-    first_stage: lexical signal or ``search``; orders candidates.
-    depth:       candidates per retriever without a separate depth.
-    retrieve:    retrievers, such as ``s2net:200``; empty: the first stage.
-    versions:    signal or retriever -> ranker version.
-    search:      the user's search.
-    then:        second phase.
+    first_stage: the signal that orders the candidates: a first stage of the engine, or ``search``.
+    depth:       number of candidates for each retriever without a separate depth.
+    retrieve:    retrievers, such as ``s2net:200``. If empty, only the first stage retrieves.
+    versions:    ranker -> its version, for the signals and the retrievers.
+    search:      the user's search, if it is the first stage.
+    then:        the second phase, if there is one.
     relevance:   scores that do not depend on other candidates; None: the stack is not tuned.
-    tuned:       tuning record, without dates.
+    tuned:       record of the tuning as JSON values, without dates; empty: the stack is not tuned.
 
     Raises UsageError for inconsistent settings.
 
@@ -87,8 +87,10 @@ class Stack:
     ) -> Stack:
         """Parse ``tfidf*0.35 + text*0.40 + meta*0.25``; a single name gets all the weight.
 
-        normalization: default none for one signal, min-max for several.
-        first_stage: default the first among the names, or bm25.
+        first_stage:   Default: the first one among the names, or bm25.
+        normalization: Default: none for one signal, min-max for several.
+        depth:         number of candidates for each retriever.
+        versions:      ranker -> its version.
 
         Raises UsageError for invalid text or missing weights.
         """
@@ -107,12 +109,12 @@ class Stack:
 
     @property
     def signals(self) -> tuple[str, ...]:
-        """The S signal names."""
+        """The names of the S signals."""
         return self.combiner.signals
 
     @property
     def name(self) -> str:
-        """Tuned signals in alphabetical order, or the weights.
+        """The name of the stack: the tuned signals in alphabetical order, or the weights if it is not tuned.
 
         >>> Stack.parse("text*0.5 + bm25*0.5").name, Stack.parse("bm25").name
         ('text*0.50 + bm25*0.50', 'bm25')
@@ -123,12 +125,12 @@ class Stack:
 
     @property
     def tuned_for(self) -> tuple[str, ...]:
-        """Signals of the tuning, even without weight."""
+        """The signals that were tuned, also those that got no weight and are no longer in the stack."""
         return tuple(self.tuned.get("signals", self.signals))
 
     @property
     def retrievers(self) -> tuple[str, ...]:
-        """``retrieve``, or the first stage."""
+        """The retrievers with their depths: ``retrieve``, or the first stage."""
         return self.retrieve or (self.first_stage,)
 
     @property
@@ -137,7 +139,7 @@ class Stack:
         return ranker_names(dict.fromkeys((*self.signals, *retriever_depths(self.retrieve))))
 
     def for_case(self, case: str) -> Stack:
-        """Return the stack for a category case."""
+        """Return the stack with the weights for a case of a query's categories."""
         relevance = self.relevance and self.relevance.for_case(case)
         return replace(self, combiner=self.combiner.for_case(case), relevance=relevance)
 
@@ -151,7 +153,9 @@ class Stack:
         return replace(self, combiner=self.relevance.combiner)
 
     def with_template(self, search: SearchTemplate) -> Stack:
-        """Return the stack with the user's search as first stage. Rankers that retrieve still do.
+        """Return the stack with the user's search as first stage.
+
+        The search replaces the present first stage, also as a signal. Rankers that retrieve still do.
 
         >>> str(Stack.parse("bm25*0.5 + text*0.5").with_template(SearchTemplate("run", "a.run")))
         'search*0.50 + text*0.50'
@@ -170,12 +174,17 @@ class Stack:
         self,
         ids: Sequence[str],
         raw: NDArray[Any],
-        found: Mapping[str, NDArray[np.bool_]] | None = None,
+        retrieved_by: Mapping[str, NDArray[np.bool_]] | None = None,
         query: Query | None = None,
     ) -> Ranking:
-        """Rank n ids in first-stage order by raw (n, S) scores. Raises TrainingError for a non-finite score.
+        """Rank n candidates by their raw scores.
 
-        found: retriever -> (n,) whether it found a candidate. query: for the probabilities of relevance.
+        ids:          n document ids, in first-stage order.
+        raw:          (n, S) scores by the signals.
+        retrieved_by: retriever -> (n,) whether it found a candidate.
+        query:        for the probabilities of relevance, which depend on its length.
+
+        Raises TrainingError for a non-finite score.
         """
         scores = np.asarray(raw, dtype=np.float64)
         final, normalized, weighted = self.combiner.combine(scores)
@@ -191,12 +200,12 @@ class Stack:
             raw=scores,
             normalized=normalized,
             weighted=weighted,
-            found=found or {},
+            retrieved_by=retrieved_by or {},
             relevance=relevance,
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON values of the stack file."""
+        """Return the JSON values of the stack file. Equal stacks have equal values."""
         data: dict[str, Any] = {
             "rerank_stack": FORMAT,
             **self.combiner.summary(),
@@ -216,9 +225,9 @@ class Stack:
 
     @classmethod
     def from_json(cls, data: object) -> Stack:
-        """Build a stack from :meth:`to_json` values.
+        """Build a stack from the JSON values of :meth:`to_json`.
 
-        Raises WorkspaceError for another format, InputError for other mistakes.
+        Raises WorkspaceError for another version of the format, InputError for other mistakes.
         """
         if not isinstance(data, dict) or "rerank_stack" not in data:
             raise InputError('no stack: a stack file is a JSON object with "rerank_stack"')
@@ -246,9 +255,9 @@ class Stack:
             raise InputError(str(error)) from error
 
     def save(self, path: str | os.PathLike[str], *, follow: bool = False) -> None:
-        """Write JSON, atomically. Equal stacks give equal bytes.
+        """Write the stack file, atomically. Equal stacks give equal bytes.
 
-        follow: write through symbolic links.
+        follow: write the target of a symbolic link instead of replacing the link.
         """
         text = json.dumps(self.to_json(), indent=2, ensure_ascii=False)
         write_text(path, text + "\n", follow=follow)
@@ -263,7 +272,7 @@ class Stack:
 
 
 def stack_key(signals: Iterable[str]) -> str:
-    """Return the name of the stack with these signals, which is the same for any order of them.
+    """Return the name of the tuned stack of these signals, which is the same for any order of them.
 
     >>> stack_key(["tfidf", "bm25"])
     'bm25,tfidf'

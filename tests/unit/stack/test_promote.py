@@ -16,7 +16,7 @@ from rerank.evaluation.significance import compare
 from rerank.rankers.projection.ranker import Projection, Terms
 from rerank.service.settings import Settings
 from rerank.service.snapshot import Snapshot
-from rerank.stack.releases import KEPT, Releases
+from rerank.stack.releases import KEPT_RELEASES, Releases
 from rerank.workflows.encode import encode
 from rerank.workflows.status import status
 
@@ -185,7 +185,7 @@ def test_the_features_of_three_versions_are_kept(workspace: Workspace) -> None:
     assert folders == [f"lsi-v{i}" for i in range(1, 8)]
     stored = workspace.folder / "engine" / "data-0" / "features" / "lsi"
     assert sorted(path.name for path in stored.iterdir()) == [f"v{i}" for i in range(3, 8)]
-    names = [rollback(workspace).stack.versions["lsi"] for _ in range(KEPT + 2)]
+    names = [rollback(workspace).stack.versions["lsi"] for _ in range(KEPT_RELEASES + 2)]
     assert names == ["v5", "v4", "v3", "v2", "v1"]
     assert missing_by_version(workspace)["v1"] == 0
     # Results of comparisons are also kept, and the features of the latest versions.
