@@ -50,12 +50,20 @@ class Ragged:
         return np.diff(self.offsets)
 
     def take(self, rows: NDArray[np.integer]) -> Ragged:
-        """Return the sequences with these numbers, in this order; a number may occur several times."""
+        """Return the sequences with these (m,) numbers, in this order. A number may occur several times.
+
+        >>> Ragged.from_lists([[7, 8], [9]]).take(np.array([1, 0, 1])).flat.tolist()
+        [9, 7, 8, 9]
+        """
         lengths = self.lengths[rows]
         return Ragged(self.flat[ranges(self.offsets[rows], lengths)], _offsets(lengths))
 
     def padded(self, minimum: int) -> Ragged:
-        """Append zeros to each non-empty sequence that is shorter than ``minimum``."""
+        """Return the sequences, each non-empty one with as many zeros at its end as ``minimum`` needs.
+
+        >>> Ragged.from_lists([[7], []]).padded(3).flat.tolist()
+        [7, 0, 0]
+        """
         lengths = self.lengths
         short = (lengths > 0) & (lengths < minimum)
         if not short.any():
@@ -71,7 +79,9 @@ def _offsets(lengths: ArrayLike) -> NDArray[np.int64]:
 
 
 def ranges(begins: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Concatenate the ranges that start at ``begins`` and have these lengths: (sum of lengths,).
+    """Return the numbers of n ranges, one range after the other: (sum of lengths,).
+
+    begins: (n,) first numbers. lengths: (n,) number of numbers in each range.
 
     >>> ranges(np.array([5, 0]), np.array([2, 3])).tolist()
     [5, 6, 0, 1, 2]
@@ -81,12 +91,19 @@ def ranges(begins: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.
 
 
 def feature_width(passages: int, numbers: int) -> int:
-    """Return the width of features with vectors of ``numbers`` numbers; ``passages`` 0: one vector."""
+    """Return the number of columns of features.
+
+    passages: most vectors of a document, or 0 if each document has exactly one.
+    numbers:  the numbers of a vector.
+
+    >>> feature_width(2, 128), feature_width(0, 128)
+    (257, 128)
+    """
     return passages * numbers + 1 if passages else numbers
 
 
 def split_passages(features: NDArray[Any], passages: int) -> NDArray[Any]:
-    """Return an (n, F, E) view of (n, F * E + 1) features.
+    """Return the vectors of features with several vectors: an (n, F, E) view of (n, F * E + 1) numbers.
 
     >>> split_passages(np.array([[1, 2, 3, 4, 2]]), 2).tolist()
     [[[1, 2], [3, 4]]]
@@ -95,7 +112,7 @@ def split_passages(features: NDArray[Any], passages: int) -> NDArray[Any]:
 
 
 def passage_counts(features: NDArray[Any], passages: int) -> NDArray[np.int64]:
-    """Return the (n,) numbers of vectors in (n, F * E + 1) features; 0 for a corrupt number.
+    """Return the (n,) numbers of vectors in (n, F * E + 1) features. A corrupt number gives 0.
 
     >>> passage_counts(np.array([[1, 2, 3, 4, 2], [1, 2, 3, 4, 100], [1, 2, 3, 4, -5]], np.int8), 2).tolist()
     [2, 0, 0]
@@ -105,25 +122,29 @@ def passage_counts(features: NDArray[Any], passages: int) -> NDArray[np.int64]:
 
 
 def passage_cosines(query: NDArray[Any], features: NDArray[Any], passages: int) -> NDArray[Any]:
-    """(n, most) cosines of documents' vectors with the query; 0: no vector.
+    """Return the cosine of each vector of n documents with the query: (n, m), 0 where there is no vector.
 
-    query: (E,) of length 1, in the dtype of the result. most: maximum number of vectors.
+    m is the largest number of vectors of a document, and at least 1.
+
+    query:    (E,) vector of length 1, in the dtype of the result.
+    features: (n, F * E + 1) with up to F vectors each.
+    passages: F.
 
     >>> features = np.array([[3, 4, 5, 0, 2], [0, 2, 0, 0, 1]], np.int8)
     >>> passage_cosines(np.array([1.0, 0.0]), features, 2).tolist()
     [[0.6, 1.0], [0.0, 0.0]]
     """
     counts = passage_counts(features, passages)
-    most = int(counts.max(initial=0))
-    result = np.zeros((len(features), max(most, 1)), dtype=query.dtype)
-    rows, places = np.nonzero(np.arange(most) < counts[:, None])
+    width = max(int(counts.max(initial=0)), 1)
+    cosines = np.zeros((len(features), width), dtype=query.dtype)
+    rows, columns = np.nonzero(np.arange(width) < counts[:, None])
     unpacked = split_passages(features, passages)
     for begin in range(0, len(rows), _VECTORS):
-        part = slice(begin, begin + _VECTORS)
-        vectors = unpacked[rows[part], places[part]].astype(query.dtype)
+        block = rows[begin : begin + _VECTORS], columns[begin : begin + _VECTORS]
+        vectors = unpacked[block].astype(query.dtype)
         lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
-        result[rows[part], places[part]] = (vectors @ query) / np.maximum(lengths, 1e-9)
-    return result
+        cosines[block] = (vectors @ query) / np.maximum(lengths, 1e-9)
+    return cosines
 
 
 def map_arrays(path: Path) -> dict[str, NDArray[Any]]:
@@ -139,21 +160,34 @@ def map_arrays(path: Path) -> dict[str, NDArray[Any]]:
     try:
         header = json.loads(data[8:begin].tobytes())
         header.pop("__metadata__", None)
-        if max((about["data_offsets"][1] for about in header.values()), default=0) != len(data[begin:]):
+        ends = [entry["data_offsets"][1] for entry in header.values()]
+        if max(ends, default=0) != len(data[begin:]):
             raise ValueError("its size is wrong")
-        return {name: _array(data[begin:], **about) for name, about in header.items()}
+        return {name: _array(data[begin:], **entry) for name, entry in header.items()}
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path.name} cannot be read: {error}") from error
 
 
-NUMBERS = {"BOOL": "b1", "BF16": "u2"} | {
-    f"{kind}{bits}": f"{kind.lower()}{bits // 8}" for kind in "IU" for bits in (8, 16, 32, 64)
+NUMBERS = {
+    "BOOL": "b1",
+    "I8": "i1",
+    "I16": "i2",
+    "I32": "i4",
+    "I64": "i8",
+    "U8": "u1",
+    "U16": "u2",
+    "U32": "u4",
+    "U64": "u8",
+    "BF16": "u2",
+    "F16": "f2",
+    "F32": "f4",
+    "F64": "f8",
 }
-NUMBERS |= {f"F{bits}": f"f{bits // 8}" for bits in (16, 32, 64)}
 """Kind of the numbers in a safetensors file -> the type in NumPy."""
 
 
 def _array(data: NDArray[np.uint8], dtype: str, shape: list[int], data_offsets: list[int]) -> NDArray[Any]:
+    """Return the array of an entry in the header, whose fields the parameters are."""
     first, end = data_offsets
     if dtype not in NUMBERS:
         raise ValueError(f"numbers of the kind {dtype} cannot be read; convert them to F32")

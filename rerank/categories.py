@@ -1,4 +1,4 @@
-"""The category graph."""
+"""Categories of documents and queries: paths, the graph of categories, and names that a ranker knows."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ MAX_CO_OCCURRING = 30
 
 
 def parents_of_path(category: str) -> list[str]:
-    """Return a path's prefixes, nearest first.
+    """Return the prefixes of a category that is a path, longest first.
 
     >>> parents_of_path("C.2.4"), parents_of_path("game::strategy"), parents_of_path("Deep Learning")
     (['C.2', 'C'], ['game'], [])
     """
-    cuts = [match.start() for match in _SEPARATOR.finditer(category)]
-    return [prefix for cut in reversed(cuts) if (prefix := category[:cut].rstrip())]
+    prefixes = [category[: match.start()].rstrip() for match in _SEPARATOR.finditer(category)]
+    return list(filter(None, reversed(prefixes)))
 
 
 def path_names(categories: Iterable[str]) -> tuple[list[str], list[str]]:
@@ -44,23 +44,15 @@ def path_names(categories: Iterable[str]) -> tuple[list[str], list[str]]:
     (['C.2.4', 'C.1'], ([], ["2 categories with '/': no paths, because few share a prefix"]))
     """
     names = list(dict.fromkeys(categories))
-    # The shortest prefix is the first part of a name. A name without a prefix is its own first part.
-    first_parts = {name: [name, *parents_of_path(name)][-1] for name in names}
-    names_with_first_part = Counter(first_parts.values())
-    names_by_separator: dict[str, list[str]] = defaultdict(list)
-    for name in names:
-        if first_parts[name] != name:
-            for separator in set(_SEPARATOR.findall(name)):
-                names_by_separator[separator].append(name)
+    names_with_first_part = Counter(map(_first_part, names))
     paths: set[str] = set()
-    remarks = []
-    for separator, members in sorted(names_by_separator.items()):
-        in_levels = [
-            name
-            for name in members
-            if names_with_first_part[first_parts[name]] > 1 or _levels(name, separator) > 1
-        ]
-        if len(in_levels) >= SHARED_PREFIXES * len(members):
+    remarks: list[str] = []
+    for separator, members in sorted(_names_by_separator(names).items()):
+        in_levels = 0
+        for name in members:
+            shares_first_part = names_with_first_part[_first_part(name)] > 1
+            in_levels += shares_first_part or _SEPARATOR.findall(name).count(separator) > 1
+        if in_levels >= SHARED_PREFIXES * len(members):
             paths.update(members)
         else:
             count = count_of(len(members), "category")
@@ -68,23 +60,37 @@ def path_names(categories: Iterable[str]) -> tuple[list[str], list[str]]:
     return [name for name in names if name in paths], remarks
 
 
-def _levels(name: str, separator: str) -> int:
-    """Return how often a separator divides a name."""
-    return _SEPARATOR.findall(name).count(separator)
+def _first_part(name: str) -> str:
+    """Return the shortest prefix of a name. A name without a prefix is its own first part."""
+    return [name, *parents_of_path(name)][-1]
+
+
+def _names_by_separator(names: Iterable[str]) -> dict[str, list[str]]:
+    """Return separator -> the names that it divides, in their order."""
+    names_by_separator: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        if parents_of_path(name):
+            for separator in set(_SEPARATOR.findall(name)):
+                names_by_separator[separator].append(name)
+    return names_by_separator
 
 
 def path_edges(categories: Iterable[str]) -> list[tuple[str, str]]:
-    """Return child-parent edges of category paths.
+    """Return the pairs of child and parent of category paths, each once.
 
     >>> path_edges(["C.2.4"])
     [('C.2.4', 'C.2'), ('C.2', 'C')]
     """
-    chains = ([category, *parents_of_path(category)] for category in categories)
-    return list(dict.fromkeys(edge for chain in chains for edge in pairwise(chain)))
+    edges: dict[tuple[str, str], None] = {}
+    for category in categories:
+        edges.update(dict.fromkeys(pairwise([category, *parents_of_path(category)])))
+    return list(edges)
 
 
 def co_occurrence_edges(sets: Iterable[Sequence[str]]) -> list[tuple[str, str]]:
-    """Link categories that occur together in a document.
+    """Return the pairs of categories that occur together in a set, each once, in ascending order.
+
+    sets: the categories of each document. Only the first :data:`MAX_CO_OCCURRING` of a set are linked.
 
     >>> co_occurrence_edges([("b", "a"), ("a", "c")])
     [('a', 'b'), ('a', 'c')]
@@ -98,11 +104,11 @@ def co_occurrence_edges(sets: Iterable[Sequence[str]]) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class CategoryGraph:
-    """Categories and undirected edges.
+    """n categories, and undirected edges between them.
 
     names:     n categories, ascending.
-    adjacency: (n, n) symmetric 0/1 matrix.
-    remarks:   lines on categories that look like paths.
+    adjacency: (n, n) symmetric matrix: 1 for an edge, else 0.
+    remarks:   messages for the user about categories that look like paths.
     """
 
     names: list[str]
@@ -113,10 +119,12 @@ class CategoryGraph:
     def build(
         cls, sets: Iterable[Sequence[str]], edges: Sequence[tuple[str, str]] | None = None
     ) -> CategoryGraph:
-        """Build the graph of the categories in ``sets`` (one per document or query).
+        """Build the graph of all categories of a collection.
 
-        Default edges: from paths (:func:`path_names`), and between categories that occur together, unless
-        both are in paths. Unconnected paths are linked to their nearest known prefix.
+        sets:  the categories of each document or query.
+        edges: pairs of child and parent. Each category is also linked to its nearest prefix among them.
+            Default: the edges of paths (:func:`path_names`), and an edge between categories that occur
+            together, unless both are in paths.
 
         >>> graph = CategoryGraph.build([("C.2.4",), ("C.2",)])
         >>> graph.names, graph.adjacency.nnz
@@ -126,22 +134,24 @@ class CategoryGraph:
         categories = dict.fromkeys(chain.from_iterable(distinct_sets))
         remarks: list[str] = []
         if edges:
-            edges = [(normalize(child), normalize(parent)) for child, parent in edges]
-            edges += _prefix_edges(categories, set(chain.from_iterable(edges)))
+            all_edges = [(normalize(child), normalize(parent)) for child, parent in edges]
+            all_edges += _prefix_edges(categories, set(chain.from_iterable(all_edges)))
         else:
             paths, remarks = path_names(categories)
-            edges = path_edges(paths)
-            in_paths = set(chain.from_iterable(edges))
-            edges += [edge for edge in co_occurrence_edges(distinct_sets) if not in_paths.issuperset(edge)]
-        names = sorted({*categories, *chain.from_iterable(edges)})
-        return cls(names, _adjacency(names, edges), tuple(remarks))
+            all_edges = path_edges(paths)
+            in_paths = set(chain.from_iterable(all_edges))
+            for edge in co_occurrence_edges(distinct_sets):
+                if not in_paths.issuperset(edge):
+                    all_edges.append(edge)
+        names = sorted({*categories, *chain.from_iterable(all_edges)})
+        return cls(names, _adjacency(names, all_edges), tuple(remarks))
 
 
-def _prefix_edges(categories: Iterable[str], known: Container[str]) -> list[tuple[str, str]]:
+def _prefix_edges(categories: Iterable[str], vocabulary: Container[str]) -> list[tuple[str, str]]:
     """Return an edge from each category to its nearest known prefix, or to itself if it is known."""
-    edges = []
+    edges: list[tuple[str, str]] = []
     for category in categories:
-        prefix = nearest_known(category, known)
+        prefix = nearest_known(category, vocabulary)
         if prefix is not None:
             edges.append((category, prefix))
     return edges
@@ -163,9 +173,12 @@ def _adjacency(names: Sequence[str], edges: Iterable[tuple[str, str]]) -> csr_ma
 
 
 def infer_categories(ranked: Iterable[tuple[float, Sequence[str]]]) -> tuple[str, ...]:
-    """Infer up to four categories with a quarter of the candidates' votes, most votes first.
+    """Infer the categories of a query from the categories of its candidates.
 
-    ranked: (first-stage score, categories); the score is the weight of the vote.
+    A candidate votes for each of its categories, with its score as the weight. Returns up to four categories
+    that have a quarter of the weight of all candidates with categories, most votes first.
+
+    ranked: first-stage score, above 0, and categories of each candidate.
 
     >>> infer_categories([(2.0, ["a", "b"]), (1.0, ["a"]), (0.5, ["c"])])
     ('a', 'b')
@@ -181,15 +194,20 @@ def infer_categories(ranked: Iterable[tuple[float, Sequence[str]]]) -> tuple[str
     return tuple(sorted(frequent, key=lambda category: (-votes[category], category))[:4])
 
 
-def nearest_known(category: str, known: Container[str]) -> str | None:
-    """Return the category or its nearest known prefix, or None."""
-    if category in known:
-        return category
-    return next((prefix for prefix in parents_of_path(category) if prefix in known), None)
+def nearest_known(category: str, vocabulary: Container[str]) -> str | None:
+    """Return the category if it is in the vocabulary, else its longest prefix that is, or None.
+
+    >>> nearest_known("C.2.4", ["C", "C.2"]), nearest_known("C.2", ["C.2.4"])
+    ('C.2', None)
+    """
+    for name in (category, *parents_of_path(category)):
+        if name in vocabulary:
+            return name
+    return None
 
 
 class CategoryNames:
-    """The categories of a trained ranker; case is ignored.
+    """The categories that a trained ranker knows. Upper and lower case do not matter.
 
     >>> names = CategoryNames(["Immunology", "game::strategy"])
     >>> names.find("immunology"), names.find("game::strategy::chess"), names.find("Nonsense")
@@ -206,7 +224,10 @@ class CategoryNames:
         return {name.casefold(): name for name in sorted(self._names, reverse=True)}
 
     def find(self, category: str) -> str | None:
-        """Return the category as spelled in training; None: unknown. Paths below known paths are known."""
+        """Return a category as it was spelled in training, or None if it is unknown.
+
+        Paths below known paths are known.
+        """
         category = normalize(category)
         exact = nearest_known(category, self._names)
         folded = nearest_known(category.casefold(), self._folded)
@@ -215,5 +236,5 @@ class CategoryNames:
         return None if folded is None else self._folded[folded]
 
     def similar(self, category: str) -> list[str]:
-        """Return known categories with similar names, best first."""
+        """Return up to three known categories with similar names, best first."""
         return [self._folded[name] for name in get_close_matches(category.casefold(), self._folded)]

@@ -56,37 +56,35 @@ ENGLISH_STOP_WORDS = frozenset(
 """Lucene's list and the words of questions, without "no" and "not"."""
 
 _LONG_CODES = {
-    **{
-        "ara": "ar",
-        "dan": "da",
-        "deu": "de",
-        "ger": "de",
-        "ell": "el",
-        "gre": "el",
-        "eng": "en",
-        "spa": "es",
-    },
-    **{
-        "fin": "fi",
-        "fra": "fr",
-        "fre": "fr",
-        "hun": "hu",
-        "ita": "it",
-        "nob": "nb",
-        "nld": "nl",
-        "dut": "nl",
-    },
-    **{
-        "nno": "nn",
-        "nor": "no",
-        "por": "pt",
-        "ron": "ro",
-        "rum": "ro",
-        "rus": "ru",
-        "swe": "sv",
-        "tam": "ta",
-    },
-    **{"tur": "tr", "zho": "zh", "chi": "zh", "jpn": "ja", "kor": "ko"},
+    "ara": "ar",
+    "dan": "da",
+    "deu": "de",
+    "ger": "de",
+    "ell": "el",
+    "gre": "el",
+    "eng": "en",
+    "spa": "es",
+    "fin": "fi",
+    "fra": "fr",
+    "fre": "fr",
+    "hun": "hu",
+    "ita": "it",
+    "nob": "nb",
+    "nld": "nl",
+    "dut": "nl",
+    "nno": "nn",
+    "nor": "no",
+    "por": "pt",
+    "ron": "ro",
+    "rum": "ro",
+    "rus": "ru",
+    "swe": "sv",
+    "tam": "ta",
+    "tur": "tr",
+    "zho": "zh",
+    "chi": "zh",
+    "jpn": "ja",
+    "kor": "ko",
 }
 """Three-letter code (ISO 639-2 and 639-3, as in library catalogs) -> two-letter code."""
 
@@ -105,7 +103,16 @@ _TOKEN = rf"[{_CJK_SCRIPTS}]|[\w--[_{_CJK_SCRIPTS}]]+"
 
 
 def language(code: str | None) -> str | None:
-    """Return the primary language (``en-GB`` and ``eng`` -> ``en``), or None. Raises UsageError."""
+    """Return the two-letter code of a language, or None for None.
+
+    code: of a language, or of a variant of it. Three letters are accepted too. If a language has only a code
+        of three letters, this one is returned.
+
+    Raises UsageError for a text that cannot be a code.
+
+    >>> language("en-GB"), language("eng"), language("haw")
+    ('en', 'en', 'haw')
+    """
     if code is None:
         return None
     primary = code.replace("_", "-").split("-")[0].lower()
@@ -115,7 +122,7 @@ def language(code: str | None) -> str | None:
 
 
 def language_or_none(code: str | None) -> str | None:
-    """Like :func:`language`, but None for other texts.
+    """Return the two-letter code of a language, or None for a text that cannot be a code.
 
     >>> language_or_none("en-GB"), language_or_none("English")
     ('en', None)
@@ -127,9 +134,10 @@ def language_or_none(code: str | None) -> str | None:
 
 
 def analyzer(lang: str | None) -> TextAnalyzer:
-    """Return the analyzer, which splits, lower-cases and stems words.
+    """Return the analyzer that splits a text into words, lower-cases and stems them.
 
-    Without a stemmer for ``lang``, Chinese and Japanese characters are terms.
+    lang: code of a language with a stemmer. For other languages words are not stemmed, and each Chinese or
+        Japanese character is a term.
 
     >>> analyzer("en").analyze("Sorting, faster!")
     ['sort', 'faster']
@@ -138,15 +146,16 @@ def analyzer(lang: str | None) -> TextAnalyzer:
 
     code = language(lang)
     stemmer = STEMMERS.get(code or "")
-    # The regular expression is slower.
-    plain = stemmer is not None and code not in _MARKED
-    tokenizer = Tokenizer.simple() if plain else Tokenizer.regex(_TOKEN)
+    needs_pattern = stemmer is None or code in _MARKED
+    tokenizer = Tokenizer.regex(_TOKEN) if needs_pattern else Tokenizer.simple()  # which is faster
     builder = TextAnalyzerBuilder(tokenizer).filter(Filter.lowercase())
-    return (builder.filter(Filter.stemmer(stemmer)) if stemmer else builder).build()
+    if stemmer is not None:
+        builder = builder.filter(Filter.stemmer(stemmer))
+    return builder.build()
 
 
 class Terms(threading.local):
-    """Turns texts into index terms, by an analyzer for each thread.
+    """Turns the texts of a language into index terms. Each thread has its own analyzer.
 
     >>> Terms("en")("Sorting, faster!")
     ['sort', 'faster']
@@ -157,14 +166,14 @@ class Terms(threading.local):
         self._analyzer = analyzer(lang)
 
     def __call__(self, text: str) -> list[str]:
-        """Return the terms, in order."""
+        """Return the terms of a text, in their order; a term that occurs twice comes twice."""
         try:
             return self._analyzer.analyze(self.searchable(text))
         except UnicodeEncodeError:  # a lone surrogate, which only a query can have
             return self._analyzer.analyze(self.searchable(text.encode(errors="replace").decode()))
 
     def searchable(self, text: str) -> str:
-        """Return the text that the analyzer reads instead of ``text``; see :func:`searchable`.
+        """Return the text that the analyzer reads instead of a text, as :func:`searchable` makes it.
 
         In Turkish, the lower case of ``I`` is ``ı``.
         """
@@ -216,8 +225,10 @@ SPACELESS_MARKS = (
 def pairs_pattern(letters: str) -> str:
     """Return the pattern that splits a text without spaces into overlapping pairs of letters.
 
-    Its replacement by the groups 1 and 2 and a space makes ``AB BC CD`` of ``ABCD``. It also separates the
-    letters from others. A letter has its marks. Python and Java read it in the same way.
+    Its replacement by the groups 1 and 2 and a space makes ``AB BC CD`` of ``ABCD``. It also separates these
+    letters from others. The marks of a letter stay with it. Python and Java read the pattern in the same way.
+
+    letters: characters and ranges of characters, as in a character class.
     """
     letter = f"[{letters}][{SPACELESS_MARKS}]*"
     inside = f"[{letters}{SPACELESS_MARKS}]"
@@ -256,7 +267,7 @@ _LONG = re.compile(f"((?:[^\\W_]|[{_MARK_RANGES}]){{{LONGEST_TERM}}})(?:[^\\W_]|
 
 
 def compose(text: str) -> str:
-    """Compose letters and their accents (NFC). The result looks like the text.
+    """Return the text with one character for a letter and its accents (NFC). It looks the same.
 
     >>> len(compose("e\\u0301"))
     1
@@ -310,8 +321,9 @@ def searchable(text: str, *, stemmed: bool) -> str:
 
 
 def _character(entity: re.Match[str]) -> str:
-    name = entity[0][1:]
-    return html.unescape(entity[0]) if name[0] == "#" else html5.get(name, entity[0])
+    """Return the character of an HTML entity, or the entity itself if its name is unknown."""
+    text = entity[0]
+    return html.unescape(text) if text[1] == "#" else html5.get(text[1:], text)
 
 
 @lru_cache(4096)
@@ -388,10 +400,13 @@ def _languages_of_stop_word(word: str) -> frozenset[str]:
     return frozenset(languages)
 
 
-def guess_language(texts: Iterable[str], most: int = 20_000) -> str | None:
-    """Return the language whose stop words are most frequent, or None if that is not clear.
+def guess_language(texts: Iterable[str], max_words: int = 20_000) -> str | None:
+    """Return the language of texts, by the frequency of stop words, or None if it is not clear.
 
-    most: number of words that are read.
+    It is clear if :data:`LEAST_STOP_WORDS` of all words are stop words of a language, and no other language
+    has nearly as many.
+
+    max_words: after this number of words, no more texts are read.
 
     >>> guess_language(["wie funktioniert die Suche und was kostet sie", "das Spiel ist nicht neu"])
     'de'
@@ -401,24 +416,27 @@ def guess_language(texts: Iterable[str], most: int = 20_000) -> str | None:
     word_counts = Counter[str]()
     for text in texts:
         word_counts.update(words(text))
-        if word_counts.total() >= most:
+        if word_counts.total() >= max_words:
             break
-    stop_words = Counter[str]()
+    stop_word_counts = Counter[str]()
     for word, count in word_counts.items():
-        stop_words.update(dict.fromkeys(_languages(word), count))
-    if not stop_words:
+        stop_word_counts.update(dict.fromkeys(_languages(word), count))
+    if not stop_word_counts:
         return None
-    # The first language in the alphabet has the first place of equal counts.
-    (best, highest), *rest = sorted(stop_words.items(), key=lambda item: (-item[1], item[0]))
-    second_highest = rest[0][1] if rest else 0
+    # Of equal counts, the first language in the alphabet comes first.
+    ranked = sorted(stop_word_counts.items(), key=lambda item: (-item[1], item[0]))
+    best, highest = ranked[0]
+    second_highest = ranked[1][1] if len(ranked) > 1 else 0
     return best if highest > max(LEAST_STOP_WORDS * word_counts.total(), 1.2 * second_highest) else None
 
 
 def query_language(text: str, lang: str | None) -> str | None:
-    """Return the language of a query, by its stop words; usually the documents' language ``lang``.
+    """Return the language of a query, by its stop words. It is usually the language of the documents.
 
     Another language needs two more different stop words than ``lang`` in a text, English one more: names have
     foreign words. Single letters do not count.
+
+    lang: language of the documents. Without a stemmer for it, it is returned for each query.
 
     >>> query_language("strategy game of ancient warfare", "de"), query_language("die hard", "en")
     ('en', 'en')
@@ -433,16 +451,24 @@ def query_language(text: str, lang: str | None) -> str | None:
         if len(word) > 1:
             stop_words.update(_languages(word))
     expected = stop_words.pop(code, 0)
-    surplus = {other: count - (other != "en") - expected for other, count in stop_words.items()}
-    best = max(surplus, key=lambda other: (surplus[other], other == "en", other), default=None)
-    return best if best is not None and surplus[best] > 0 else lang
+    query_lang = lang
+    highest = (0, False, "")
+    for other_lang, count in stop_words.items():
+        is_english = other_lang == "en"
+        surplus = count - expected if is_english else count - expected - 1
+        if surplus > 0 and (surplus, is_english, other_lang) > highest:
+            query_lang = other_lang
+            highest = (surplus, is_english, other_lang)
+    return query_lang
 
 
 def without_stop_words(text: str, lang: str | None) -> str:
-    """Remove the stop words of a query; the rest is unchanged.
+    """Return the text of a query without the stop words of a language. The rest is unchanged.
 
     Words in capitals stay (``IT``), except a single letter at the start, or if the whole text is in capitals.
     A query of stop words only stays whole. The gain is in ``benchmarks/decisions.md``.
+
+    lang: language of the documents. Without a stemmer for it, the text does not change.
 
     >>> without_stop_words("What is the cost of IT?", "en")
     '   cost  IT?'
@@ -453,11 +479,11 @@ def without_stop_words(text: str, lang: str | None) -> str:
     if code not in STEMMERS:
         return text
     stop_words = {word for word in words(text) if code in _languages(word)}
-    has_lower_case = not text.isupper()
+    all_capitals = text.isupper()
 
     def replacement(match: re.Match[str]) -> str:
         word = match[0]
-        if has_lower_case and word.isupper() and (len(word) > 1 or match.start()):
+        if not all_capitals and _is_abbreviation(match):
             return word
         return "" if normalize(word.lower()) in stop_words else word
 
@@ -465,8 +491,13 @@ def without_stop_words(text: str, lang: str | None) -> str:
     return shortened if _WORD.search(shortened) else text
 
 
+def _is_abbreviation(word: re.Match[str]) -> bool:
+    """Return whether a word in a text is in capitals, and not only because it starts the text."""
+    return word[0].isupper() and (len(word[0]) > 1 or word.start() > 0)
+
+
 def query_key(text: str) -> str:
-    """Return the form in which the texts of queries are compared: lower case, single spaces.
+    """Return the form in which the texts of queries are compared: composed, in lower case, single spaces.
 
     >>> query_key(" Grey  WOLF ")
     'grey wolf'
@@ -486,7 +517,7 @@ def plural_of(noun: str) -> str:
 
 
 def count_of(number: int, noun: str) -> str:
-    """Return a number and its noun.
+    """Return a number and its noun, in the plural except for 1.
 
     >>> count_of(1, "query"), count_of(2000, "query")
     ('1 query', '2,000 queries')
@@ -494,11 +525,15 @@ def count_of(number: int, noun: str) -> str:
     return f"{number:,} {noun if number == 1 else plural_of(noun)}"
 
 
-def join_names(names: Sequence[str], most: int = 5) -> str:
-    """Return the first names and the number of others.
+def join_names(names: Sequence[str], max_names: int = 5) -> str:
+    """Return the first ``max_names`` names, and the number of the others. Long names are cut.
 
     >>> join_names(["q1", "q2", "q3"], 2)
     'q1, q2 and 1 more'
     """
-    shown = ", ".join(name if len(name) <= 80 else f"{name[:79]}…" for name in names[:most])
-    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+    shown = ", ".join(map(_cut_name, names[:max_names]))
+    return f"{shown} and {len(names) - max_names} more" if len(names) > max_names else shown
+
+
+def _cut_name(name: str) -> str:
+    return name if len(name) <= 80 else f"{name[:79]}…"

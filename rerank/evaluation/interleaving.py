@@ -7,6 +7,8 @@ import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
+from rerank.text import query_key
+
 NO_TEAM = "-"
 """The letter of a document without a team."""
 
@@ -57,7 +59,7 @@ def draw_coins(experiment: str, client: str, text: str) -> bytes:
     >>> draw_coins("new stack", "c1", "Grey  wolf") == draw_coins("new stack", "c1", "grey wolf")
     True
     """
-    return _hash(MOST_DRAFTED // 2, "draft", experiment, client, " ".join(text.lower().split()))
+    return _hash(MOST_DRAFTED // 2, "draft", experiment, client, query_key(text))
 
 
 def _hash(size: int, *parts: str) -> bytes:

@@ -25,9 +25,12 @@ Array = NDArray[np.float64]
 
 @dataclass
 class PairScores(Report):
-    """Scores of pairs.
+    """Scores of n pairs of documents by a ranker.
 
-    pairs: two ids and a label or None. threshold: smallest score of a related pair.
+    ranker:    its name.
+    threshold: smallest score of a related pair, or None if the ranker has no threshold.
+    pairs:     n pairs: two ids, and whether they are related, or None if that is not known.
+    scores:    (n,) scores.
     """
 
     ranker: str
@@ -36,28 +39,30 @@ class PairScores(Report):
     scores: Array
 
     def rows(self) -> list[dict[str, object]]:
-        """Return rows: ``a``, ``b``, ``related`` (1, 0 or None), ``score``, ``predicted``."""
-        return [
-            {
-                "a": a,
-                "b": b,
-                "related": None if related is None else int(related),
-                "score": score,
-                "predicted": None if self.threshold is None else int(score >= self.threshold),
-            }
-            for (a, b, related), score in zip(self.pairs, self.scores.tolist())
-        ]
+        """Return one row per pair: ``a``, ``b``, ``related``, ``score`` and ``predicted``.
+
+        ``related`` and ``predicted`` are 1, 0 or None.
+        """
+        rows: list[dict[str, object]] = []
+        for (a, b, related), score in zip(self.pairs, self.scores.tolist()):
+            label = None if related is None else int(related)
+            predicted = None if self.threshold is None else int(score >= self.threshold)
+            rows.append({"a": a, "b": b, "related": label, "score": score, "predicted": predicted})
+        return rows
 
     def to_json(self) -> dict[str, object]:
-        """Return ranker, threshold and rows."""
+        """Return the ranker, its threshold, and the rows of :meth:`rows` as ``pairs``."""
         return {"ranker": self.ranker, "threshold": self.threshold, "pairs": self.rows()}
 
 
 @dataclass(frozen=True)
 class PairComparison:
-    """The difference of a ranker from the baseline.
+    """The difference of a ranker from the baseline, by one measure.
 
-    p: of the randomization test over pairs. p_holm: corrected for all rankers and measures.
+    measure: its name.
+    delta:   value of the ranker minus value of the baseline.
+    p:       two-sided p-value of the randomization test over pairs.
+    p_holm:  the p-value corrected for all rankers and measures.
     """
 
     measure: str
@@ -68,7 +73,12 @@ class PairComparison:
 
 @dataclass(frozen=True)
 class PairRow:
-    """The measures of one ranker, and how they differ from the baseline."""
+    """The measures of one ranker, and how they differ from the baseline.
+
+    threshold:   smallest score of a related pair.
+    measures:    measure -> value.
+    comparisons: one per measure; empty for the baseline.
+    """
 
     ranker: str
     threshold: float
@@ -80,8 +90,12 @@ class PairRow:
 class PairsReport(Report):
     """How well rankers separate related from unrelated pairs.
 
-    pairs: number of test pairs. related: how many of them are related. dev_pairs: number of the pairs that
-    set the thresholds.
+    pairs:     number of test pairs.
+    related:   number of test pairs that are related.
+    dev_pairs: number of pairs that set the thresholds.
+    baseline:  name of the ranker that the others are compared with.
+    results:   one per ranker, first the baseline.
+    scores:    ranker -> (n,) scores of the test pairs.
     """
 
     pairs: int
@@ -92,7 +106,7 @@ class PairsReport(Report):
     scores: dict[str, Array] = field(default_factory=dict, repr=False)
 
     def rows(self) -> list[dict[str, object]]:
-        """Return a row per ranker; the baseline has no differences."""
+        """Return a row per ranker with its measures. The baseline has None as differences."""
         rows: list[dict[str, object]] = []
         for result in self.results:
             row: dict[str, object] = {"ranker": result.ranker, **result.measures}
@@ -114,10 +128,15 @@ def predict_pairs(
     threshold: float | None = None,
     progress: Progress | None = None,
 ) -> PairScores:
-    """Score the relatedness of documents by a ranker, ``tfidf`` or ``bm25``: the mean of both directions.
+    """Score the relatedness of pairs of documents, and predict which are related.
 
-    threshold: smallest score of related pairs. Default: the most accurate on ``dev_pairs``, the ranker's, or
-        none.
+    ranker:    a trained ranker, ``tfidf`` or ``bm25``. See :func:`rerank.pairs.score.score_pairs`.
+    pairs:     two ids, and whether they are related, or None.
+    dev_pairs: labeled pairs, or a file of them. They set the threshold to the most accurate one.
+    threshold: smallest score of related pairs. Default: from ``dev_pairs``, else the threshold of the ranker,
+        else none, so that nothing is predicted.
+
+    Raises UsageError for both a threshold and dev pairs, InputError for an unknown id.
 
     >>> pairs = [("wolf", "owl", None), ("fox", "owl", None)]
     >>> [row["predicted"] for row in predict_pairs(workspace, "tfidf", pairs, threshold=0.3).rows()]
@@ -146,11 +165,14 @@ def evaluate_pairs(
 ) -> PairsReport:
     """Measure how well rankers separate related from unrelated pairs, and compare them with a baseline.
 
-    rankers: also ``tfidf`` or ``bm25``.
-    baseline: Default: ``tfidf``, or ``bm25`` if the engine has no ``tfidf``.
-    dev_pairs: set thresholds (best accuracy). permutations: of the randomization test.
+    rankers:      names of trained rankers; also ``tfidf`` or ``bm25``.
+    pairs:        labeled test pairs, or a file of them.
+    dev_pairs:    labeled pairs that set the threshold of each ranker to the most accurate one.
+    baseline:     Default: ``tfidf``, or ``bm25`` if the engine has no ``tfidf``.
+    permutations: number of drawn exchanges in the randomization test.
+    seed:         of the randomization test.
 
-    Raises UsageError for a ranker without threshold and dev pairs, and for a pair in both sets.
+    Raises UsageError for a ranker without a threshold if there are no dev pairs, and for a pair in both sets.
 
     >>> from rerank import Document, LabeledPair, Workspace
     >>> workspace = Workspace.create(folder / "pairs", lang="en")
@@ -177,7 +199,7 @@ def evaluate_pairs(
         baseline = "tfidf" if "tfidf" in stages else stages[0]
     labels = [pair.related for pair in pairs]
     scores: dict[str, Array] = {}
-    results = []
+    results: list[PairRow] = []
     for name in dict.fromkeys([baseline, *rankers]):
         scores[name], threshold = _scores(workspace, name, pairs, dev_pairs, progress)
         if threshold is None:
@@ -235,12 +257,16 @@ def _scores(
 
 
 def _drop_duplicates(pairs: Sequence[LabeledPair]) -> list[LabeledPair]:
-    """Return each pair once, without pairs that have both labels in the two orders of their ids."""
+    """Return each pair once, without pairs that have both labels.
+
+    Raises UsageError if this leaves only related, or only unrelated pairs.
+    """
     labels: dict[tuple[str, str], set[bool]] = {}
+    first: dict[tuple[str, str], LabeledPair] = {}
     for pair in pairs:
         labels.setdefault(pair.key, set()).add(pair.related)
-    first = {pair.key: pair for pair in reversed(pairs)}
-    unique = [first[key] for key, pair_labels in labels.items() if len(pair_labels) == 1]
+        first.setdefault(pair.key, pair)
+    unique = [pair for key, pair in first.items() if len(labels[key]) == 1]
     if len(unique) < len(labels) and len({pair.related for pair in unique}) < 2:
         raise UsageError("without pairs that have both labels, all are related, or all unrelated; add pairs")
     return unique

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -23,41 +23,45 @@ _BLOCK = 1000  # documents per request
 
 @runtime_checkable
 class Relates(Protocol):
-    """A ranker that scores pairs from features, in any order.
+    """A ranker with its own symmetric score of two documents, for example a classifier of pairs.
 
-    threshold: minimum score of related pairs.
+    threshold: smallest score of related documents.
     """
 
     threshold: float
 
     def relatedness(self, a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.float64]:
-        """Return (n,) scores of (n, width) and (n, width) features."""
+        """Return the (n,) scores of n pairs.
+
+        a, b: (n, width) features of the first and of the second documents. Exchanging them changes nothing.
+        """
 
 
 def score_pairs(
     engine: Engine, signal: Signal, pairs: Sequence[tuple[str, str]], progress: Progress | None = None
 ) -> NDArray[np.float64]:
-    """Return (n,) scores of n document pairs; order in a pair does not matter.
+    """Return (n,) scores of n pairs of document ids.
 
-    Missing features are computed. Raises InputError for an unknown id.
+    The score of a pair is the mean of two scores: of the second document with the first one as the query, and
+    the other way round. A ranker that is a :class:`Relates` computes it itself.
+
+    Missing features are computed.
+
+    Raises InputError for an unknown id.
     """
     progress = progress or Progress()
-    ids = sorted({id for pair in pairs for id in pair})
+    ids = sorted({*chain.from_iterable(pairs)})
     scorer = Scorer(engine, (signal,), engine.first_stages[0], infer=False)
     documents, features = _read(scorer, ids)
     row_of = {id: row for row, id in enumerate(ids)}
     if features is not None and isinstance(signal, Relates):
-        first_rows = [row_of[first] for first, _ in pairs]
-        second_rows = [row_of[second] for _, second in pairs]
-        return signal.relatedness(features[first_rows], features[second_rows])
-    partners: dict[str, list[tuple[int, str]]] = defaultdict(list)
-    for number, (first, second) in enumerate(pairs):
-        partners[first].append((number, second))
-        partners[second].append((number, first))
+        rows = np.array([(row_of[first], row_of[second]) for first, second in pairs], np.int64).reshape(-1, 2)
+        return signal.relatedness(features[rows[:, 0]], features[rows[:, 1]])
     scores = np.zeros(len(pairs))
+    pairs_of = _pairs_by_document(pairs)
     label = f"relate by {signal.name}"
-    for id, numbered_partners in progress.over(partners.items(), label, len(partners), "doc"):
-        partner_ids = sorted({partner for _, partner in numbered_partners})
+    for id, positions_by_partner in progress.over(pairs_of.items(), label, len(pairs_of), "doc"):
+        partner_ids = sorted(positions_by_partner)
         document = documents[id]
         query = Query(document.id, document.content, document.categories, document.lang)
         if features is not None and isinstance(signal, Ranker):
@@ -65,14 +69,29 @@ def score_pairs(
             partner_scores = signal.score(vector, features[[row_of[partner] for partner in partner_ids]])
         else:
             partner_scores = scorer.score(query, ScoringInput(partner_ids, {})).raw[:, 0]
-        score_of = dict(zip(partner_ids, partner_scores.tolist()))
-        for number, partner in numbered_partners:
-            scores[number] += score_of[partner] / 2
+        for partner, score in zip(partner_ids, partner_scores.tolist()):
+            for position in positions_by_partner[partner]:
+                scores[position] += score / 2
     return scores
 
 
+def _pairs_by_document(pairs: Sequence[tuple[str, str]]) -> dict[str, dict[str, list[int]]]:
+    """Return document -> each document that it is paired with -> the positions of these pairs.
+
+    Each pair is there twice, once from each side.
+    """
+    pairs_of: dict[str, dict[str, list[int]]] = {}
+    for position, (first, second) in enumerate(pairs):
+        pairs_of.setdefault(first, {}).setdefault(second, []).append(position)
+        pairs_of.setdefault(second, {}).setdefault(first, []).append(position)
+    return pairs_of
+
+
 def _read(scorer: Scorer, ids: list[str]) -> tuple[dict[str, Document], NDArray[Any] | None]:
-    """Return documents, and the features of the ranker, if it is one."""
+    """Return id -> document, and the (n, width) features of n documents if the signal is a ranker.
+
+    Raises InputError for an unknown id.
+    """
     documents: dict[str, Document] = {}
     blocks: list[NDArray[Any]] = []
     for start in range(0, len(ids), _BLOCK):

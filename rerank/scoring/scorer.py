@@ -204,18 +204,11 @@ class Scorer:
         """
         if self._category_names is None or not query.categories:
             return query, ()
-        matches: dict[str, None] = {}
-        unknown: dict[str, None] = {}
-        for category in query.categories:
-            match = self._find_category(category)
-            if match is None:
-                unknown[category] = None
-            else:
-                matches[match] = None
-        categories = tuple(matches)
+        matches = {category: self._find_category(category) for category in query.categories}
+        categories = tuple(dict.fromkeys(filter(None, matches.values())))
         if categories != query.categories:
             query = replace(query, categories=categories)
-        return query, tuple(unknown)
+        return query, tuple(category for category, match in matches.items() if match is None)
 
     def _find_category(self, category: str) -> str | None:
         for names in self._category_names or ():
@@ -377,19 +370,24 @@ class Scorer:
 
     def _with_fields(self, inputs: ScoringInput) -> ScoringInput:
         """Add the scores of fields. Raises UsageError for a field without numbers and dates."""
-        field_signals = [signal for signal in self.signals if isinstance(signal, FieldSignal)]
-        unscored = [signal for signal in field_signals if signal.name not in inputs.scores]
+        unscored: list[FieldSignal] = []
+        for signal in self.signals:
+            if isinstance(signal, FieldSignal) and signal.name not in inputs.scores:
+                self._check_field(signal)
+                unscored.append(signal)
         if not unscored:
             return inputs
-        for signal in unscored:
-            if signal.name not in self._existing_fields:
-                signal.check(self.engine)
-                self._existing_fields.add(signal.name)
-        fields = [signal.field for signal in unscored]
         scores = dict(inputs.scores)
+        fields = [signal.field for signal in unscored]
         for signal, numbers in zip(unscored, self.engine.field_values(inputs.ids, fields)):
             scores[signal.name] = signal.values(numbers)
         return replace(inputs, scores=scores)
+
+    def _check_field(self, signal: FieldSignal) -> None:
+        """Raise UsageError for a field without numbers and dates. The engine is asked once."""
+        if signal.name not in self._existing_fields:
+            signal.check(self.engine)
+            self._existing_fields.add(signal.name)
 
     def _documents_without_features(self, inputs: ScoringInput) -> dict[int, Document | None]:
         """Return position -> document, for documents without features of any ranker."""

@@ -53,7 +53,7 @@ def select_scorable(
     owned:  (n,) bool: the documents of the engine; others are not scored. Default: all.
     """
     scorable = np.ones(len(inputs.ids), np.bool_) if owned is None else owned.copy()
-    rankers = [name for name, missing in inputs.missing.items() if (missing & scorable).any()]
+    rankers = _rankers_with_gaps(inputs, scorable)
     limit = timer.encoding_limit(rankers) if rankers else None
     if not rankers or (limit is None and owned is None):
         return ScorableInput(select_rows(inputs, np.flatnonzero(scorable)), scorable)
@@ -64,10 +64,14 @@ def select_scorable(
         documents = _read_existing([inputs.ids[i] for i in positions[:limit]], read_documents)
     scorable[positions] = [inputs.ids[i] in documents for i in positions]
     read_again = partial(_documents_of, documents, read_documents)
-    scorable_inputs = select_rows(
-        replace(inputs, documents=read_again, candidates=None), np.flatnonzero(scorable)
-    )
+    inputs = replace(inputs, documents=read_again, candidates=None)
+    scorable_inputs = select_rows(inputs, np.flatnonzero(scorable))
     return ScorableInput(scorable_inputs, scorable, len(documents), len(positions) - len(documents))
+
+
+def _rankers_with_gaps(inputs: ScoringInput, scorable: NDArray[np.bool_]) -> list[str]:
+    """Return the rankers for which one of the scorable candidates has no features."""
+    return [name for name, missing in inputs.missing.items() if (missing & scorable).any()]
 
 
 def _read_existing(ids: Sequence[str], read_documents: ReadDocuments) -> dict[str, Document]:

@@ -123,8 +123,9 @@ class Linear:
         if self.normalization in ("min-max", "rank"):
             return np.clip(final / sum(self.weights), 0.0, 1.0)
         if self.normalization == "none":
-            return 0.5 + 0.5 * (final / (1 + np.abs(final)))
-        squashed: Array = np.tanh(final / 2)  # the logistic function, without overflow
+            squashed: Array = final / (1 + np.abs(final))
+        else:
+            squashed = np.tanh(final / 2)  # the logistic function, without overflow
         return 0.5 + 0.5 * squashed
 
     def without_moments(self) -> Linear:

@@ -1,4 +1,4 @@
-"""Weight settings to choose from."""
+"""Weight settings to choose from: a grid of G settings has (G, S) weights for S signals."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class GridLimits:
     """Which weights may be chosen.
 
     parts:  weights are multiples of 1 / parts.
-    column: of the first stage, or None if it has no weight.
+    column: the column of the first stage among the signals, or None if it is not a signal.
     least:  smallest share of the weight for the first stage.
     """
 
@@ -47,7 +47,10 @@ class GridLimits:
     least: float = 0.0
 
     def allows(self, shares: Array) -> NDArray[np.bool_]:
-        """Return which settings may be chosen, (G,), from the shares of their weights, (G, S)."""
+        """Return which settings may be chosen, (G,).
+
+        shares: (G, S) weights of the settings, divided by their sum.
+        """
         if self.column is None:
             return np.ones(len(shares), np.bool_)
         return np.asarray(shares[:, self.column] >= self.least - SHARE_TOLERANCE)
@@ -56,7 +59,7 @@ class GridLimits:
 def compositions(n_signals: int, parts: int = PARTS) -> Integers:
     """Return all ways to split ``parts``: (G, n_signals) integers in descending lexicographic order.
 
-    G = (parts + n_signals - 1) choose (n_signals - 1).
+    G is :func:`count_compositions`.
     """
     # Stars and bars: n_signals - 1 bars in parts + n_signals - 1 positions separate the parts.
     n_positions = parts + n_signals - 1
@@ -67,27 +70,46 @@ def compositions(n_signals: int, parts: int = PARTS) -> Integers:
     return descending
 
 
-def weight_grid(normalization: str, n_signals: int, parts: int = PARTS) -> Array:
-    """Return settings for a normalization, (G, S): first :func:`compositions`.
+def count_compositions(n_signals: int, parts: int = PARTS) -> int:
+    """Return G, the number of rows of :func:`compositions`.
 
-    ``none`` adds a logarithmic grid of :data:`RAW_LEVELS`, because raw scores differ by orders of magnitude.
+    >>> count_compositions(3), len(compositions(3))
+    (231, 231)
+    """
+    return math.comb(parts + n_signals - 1, n_signals - 1)
+
+
+def weight_grid(normalization: str, n_signals: int, parts: int = PARTS) -> Array:
+    """Return the complete grid of a normalization: (G, S) weights.
+
+    First come the :func:`compositions`. The normalization ``none`` adds a logarithmic grid of
+    :data:`RAW_LEVELS`, because raw scores differ by orders of magnitude.
     """
     even = compositions(n_signals, parts)
     if normalization != "none":
         return even / parts
-    levels = RAW_LEVELS if len(RAW_LEVELS) ** n_signals <= MAX_SETTINGS else RAW_LEVELS[::2] + RAW_LEVELS[-1:]
-    directions = {_direction(row) for row in even.tolist()}
-    raw = []
-    for row in sorted(itertools.product(levels, repeat=n_signals), reverse=True):
-        if max(row) == RAW_PARTS and _direction(row) not in directions:
-            directions.add(_direction(row))
-            raw.append(row)
+    raw = _logarithmic_settings(n_signals)
+    directions = set(map(_direction, even.tolist()))
+    raw = [setting for setting in raw if _direction(setting) not in directions]
     return np.concatenate([even / parts, np.reshape(raw, (-1, n_signals)) / RAW_PARTS])
 
 
-def _direction(row: Sequence[int]) -> tuple[int, ...]:
-    divisor = math.gcd(*row)
-    return tuple(weight // divisor for weight in row)
+def _logarithmic_settings(n_signals: int) -> list[tuple[int, ...]]:
+    """Return settings of :data:`RAW_LEVELS` with different proportions, in descending order.
+
+    The largest weight of each is RAW_PARTS, so that no proportions come twice.
+    """
+    levels = RAW_LEVELS
+    if len(levels) ** n_signals > MAX_SETTINGS:
+        levels = RAW_LEVELS[::2] + RAW_LEVELS[-1:]
+    settings = itertools.product(sorted(levels, reverse=True), repeat=n_signals)
+    return [setting for setting in settings if max(setting) == RAW_PARTS]
+
+
+def _direction(setting: Sequence[int]) -> tuple[int, ...]:
+    """Return the setting with the same proportions in the smallest whole numbers."""
+    divisor = math.gcd(*setting)
+    return tuple(weight // divisor for weight in setting)
 
 
 class Grid:
@@ -114,27 +136,33 @@ class Grid:
         return len(self.weights)
 
     def robust_setting(self, values: Array, tolerance: float) -> int:
-        """Return the setting closest to the mean of all settings at most ``tolerance`` below the best.
+        """Return the position of a setting among the best ones that noise would not change.
 
-        values: (G,) mean of the measure per setting.
+        It is the closest to the mean of all settings whose value is at most ``tolerance`` below the best.
+
+        values: (G,) mean of the measure for each setting.
         """
         return self.closest(self.effects()[values >= values.max() - tolerance].mean(axis=0))
 
     def effects(self) -> Array:
-        """Return the weights of comparable scores, (G, S); rows sum to 1."""
+        """Return the weights as if all signals had the same spread, (G, S). Rows sum to 1."""
         effects = self.weights * self.spread
         return np.asarray(effects / effects.sum(axis=1, keepdims=True))
 
     def closest(self, effects: Array) -> int:
-        """Return the setting with the closest effects, (S,)."""
+        """Return the position of the setting with the most similar effects.
+
+        effects: (S,), a row of :meth:`effects` or a mean of rows.
+        """
         return int(np.abs(self.effects() - effects).sum(axis=1).round(DECIMALS).argmin())
 
     def choose(self, values: Array, first: int | None) -> int:
         """Return the position of the best setting.
 
-        values: (G,) mean of the measure per setting. first: column of the first stage, or None.
-
         Ties: most weight on the first stage, then closest to equal weights, then earlier signals.
+
+        values: (G,) mean of the measure for each setting.
+        first:  column of the first stage, or None if it has no weight.
         """
         tied = np.flatnonzero(values >= values.max() - SAME)
         shares = self.weights[tied] / self.weights[tied].sum(axis=1, keepdims=True)
@@ -144,7 +172,7 @@ class Grid:
         return int(tied[preferences.index(max(preferences))])
 
     def select(self, settings: Integers) -> Grid:
-        """Return the grid with only the settings at these positions."""
+        """Return the grid with only the settings at these (K,) positions."""
         return Grid(self.normalization, self.weights[settings], self.spread, self.moments)
 
     def linear(self, setting: int, signals: Sequence[str]) -> Linear:

@@ -5,13 +5,11 @@ Step size, normalizations and the average for few queries are ours.
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +21,16 @@ from rerank.records import Qrels
 from rerank.results import to_json_value
 from rerank.stack.linear import Linear
 from rerank.stack.normalize import FITTED, TRIED, Moments, normalize
-from rerank.tuning.grid import MAX_SETTINGS, PARTS, RAW_PARTS, SAME, Grid, GridLimits, weight_grid
+from rerank.tuning.grid import (
+    MAX_SETTINGS,
+    PARTS,
+    RAW_PARTS,
+    SAME,
+    Grid,
+    GridLimits,
+    count_compositions,
+    weight_grid,
+)
 from rerank.tuning.measure import (
     TuningQuery,
     estimated_means,
@@ -37,8 +44,6 @@ from rerank.tuning.shortlist import shortlist
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
-Measured = tuple[Grid, Array]
-"""Settings of a normalization, and their means over the queries."""
 
 MAX_FULL_GRID = 250
 """Grids up to this size are always measured completely: three signals in twentieths."""
@@ -64,7 +69,11 @@ MAX_SAMPLE_VALUES = 20_000_000
 
 @dataclass(frozen=True)
 class BestSetting:
-    """The best setting of one normalization."""
+    """The best setting of one normalization.
+
+    stack: the weights as text.
+    value: mean of the measure over the queries.
+    """
 
     stack: str
     value: float
@@ -72,22 +81,22 @@ class BestSetting:
 
 @dataclass(frozen=True)
 class TuningResult:
-    """The chosen weights. Values are means over queries.
+    """The chosen weights, and how good they are. A value is a mean of the measure over the queries.
 
-    combiner:           chosen weights.
+    combiner:           the chosen weights.
     fitted:             the best weights with the normalization ``fitted``, even if another one is chosen.
-    measure:            for example nDCG@10.
+    measure:            its name, for example nDCG@10.
     value:              of the chosen weights.
-    first_stage_value:  at most ``value`` if the first stage is a signal.
-    queries:            judged queries with a relevant document.
-    without_candidates: number of these without candidates; count as 0.
-    none_relevant:      number of other judged queries, ignored.
-    settings:           number tried.
-    best:               normalization -> best setting.
-    single_signal:      signal -> its value without others.
-    ablation:           signal -> best value without it.
-    per_query:          query id -> value of the chosen weights; not in the record.
-    gain:               over the first stage, with its 95 % interval.
+    first_stage_value:  of the first stage. It is at most ``value`` if the first stage is a signal.
+    queries:            number of judged queries with a relevant document.
+    without_candidates: number of these queries that have no candidates. They count as 0.
+    none_relevant:      number of the other judged queries, which are ignored.
+    settings:           number of settings that were measured.
+    best:               normalization -> its best setting.
+    single_signal:      signal -> value of this signal without others.
+    ablation:           signal -> best value without this signal.
+    gain:               difference of the chosen weights from the first stage, with its 95 % interval.
+    per_query:          query id -> value of the chosen weights. It is not in the record.
     """
 
     combiner: Linear
@@ -107,19 +116,31 @@ class TuningResult:
 
     @property
     def best_value(self) -> float:
-        """The value of the best setting."""
+        """The value of the best setting of all normalizations."""
         return max(setting.value for setting in self.best.values())
 
     @property
     def averaged(self) -> bool:
-        """Whether a mean of settings was chosen that is below the best one."""
+        """Whether the chosen setting is a mean of settings, which is below the best one on these queries."""
         return self.value < self.best_value - SAME
 
     def record(self) -> dict[str, Any]:
-        """Return the fields for the stack file as JSON values."""
-        omitted = ("combiner", "fitted", "per_query")
-        values = {name: value for name, value in vars(self).items() if name not in omitted}
-        return json.loads(json.dumps(to_json_value(values)), parse_float=lambda text: round(float(text), 6))  # type: ignore[no-any-return]
+        """Return the fields for the stack file as JSON values, with six decimals."""
+        values = dict(vars(self))
+        for name in ("combiner", "fitted", "per_query"):
+            del values[name]
+        return {name: _rounded(to_json_value(value)) for name, value in values.items()}
+
+
+def _rounded(value: object) -> object:
+    """Return a JSON value with numbers of six decimals."""
+    if isinstance(value, float):
+        return round(value, 6)
+    if isinstance(value, Mapping):
+        return {key: _rounded(member) for key, member in value.items()}
+    if isinstance(value, list):
+        return list(map(_rounded, value))
+    return value
 
 
 def tune(
@@ -135,17 +156,23 @@ def tune(
     parts: int = PARTS,
     progress: Callable[[int], object] | None = None,
 ) -> TuningResult:
-    """Return the best setting over all normalizations, by mean over judged queries with a relevant document.
+    """Return the best weights over all normalizations, by mean over judged queries with a relevant document.
 
-    With fewer than :data:`FEW_QUERIES` queries, returns the setting closest to the mean of the winners of
+    With fewer than :data:`FEW_QUERIES` queries, this is the setting closest to the mean of the winners of
     samples of the queries, because the best one would fit the noise. Queries without candidates count as 0.
     Ties (to 1e-12) prefer more weight on the first stage, then weights closest to equal, then the first
     normalization. On these queries the result is at least as good as a first stage that is a signal.
 
-    first_stage: a signal of the table. signals: these get weights; default: all.
-    measure: nDCG, RR or AP, optionally with a cutoff. cut: measured documents per ranking; None: all.
-    normalizations: methods to try. parts: weight steps are 1 / parts. progress: called with 1 per query.
-    least: smallest share of the weight for the first stage. Raw scores are compared by weight times spread.
+    table:          scores of the candidates of the queries.
+    first_stage:    a signal of the table, with which the result is compared.
+    signals:        the signals that get weights. Default: all signals of the table.
+    measure:        nDCG, RR or AP, optionally with a cutoff: nDCG@10.
+    cut:            number of documents of each ranking that are measured. Default: all.
+    normalizations: the methods to try.
+    least:          smallest share of the weight for the first stage, from 0 to below 1. For raw scores, the
+        share is of weight times spread.
+    parts:          weights are multiples of 1 / parts.
+    progress:       called with 1 after each query.
 
     Raises UsageError for an unscored ``first_stage`` or a share that it cannot get, InputError without scored
     or relevant documents.
@@ -161,27 +188,45 @@ def tune(
     baseline = _values_of_signal(table.select_signals([first_stage]), qrels, rank_measure)
     limits = grid_limits(tuned_table.signals, first_stage, least, parts)
     tuning = _Tuning(tuned_table, judged, rank_measure, limits)
-    single, candidates, fitted = tuning.measure_settings(normalizations, progress)
+    measured = tuning.measure_settings(dict.fromkeys((*normalizations, FITTED)), progress)
+    single = _values_of_single_signals(measured[0], tuned_table.signals)
+    allowed = [settings.within(limits) for settings in measured]
+    candidates = [settings for settings in allowed if settings.grid.normalization in normalizations]
+    fitted = [settings for settings in allowed if settings.grid.normalization == FITTED]
     first_stage_value = fmean(baseline.values())
     lowest = max(first_stage_value, *single.values()) if not least else first_stage_value
-    best, combiner, value = tuning.choose(candidates, lowest)
+    combiner, value = tuning.choose(candidates, lowest)
     per_query = values_by_query(judged, combiner, rank_measure)
     return TuningResult(
         combiner=combiner,
-        fitted=tuning.choose(fitted, lowest=-math.inf)[1],
+        fitted=tuning.choose(fitted, lowest=-math.inf)[0],
         measure=str(rank_measure),
         value=value,
         first_stage_value=single.get(first_stage, first_stage_value),
         queries=len(judged),
         without_candidates=sum(not len(query.scores) for query in judged),
         none_relevant=none_relevant,
-        settings=sum(len(grid) for grid, _ in candidates),
-        best=best,
+        settings=sum(len(settings.grid) for settings in candidates),
+        best=tuning.best_settings(candidates),
         single_signal=single,
         ablation=_ablation(candidates, tuned_table.signals),
         per_query=per_query,
         gain=gain_of([value - baseline[query] for query, value in per_query.items()]),
     )
+
+
+class Measured(NamedTuple):
+    """The settings of one normalization, and their means over the queries, (G,)."""
+
+    grid: Grid
+    means: Array
+
+    def within(self, limits: GridLimits) -> Measured:
+        """Return the settings that may be chosen."""
+        if not limits.least:
+            return self
+        settings = np.flatnonzero(limits.allows(self.grid.effects()))
+        return Measured(self.grid.select(settings), self.means[settings])
 
 
 @dataclass(frozen=True)
@@ -194,32 +239,64 @@ class _Tuning:
     limits: GridLimits
 
     def measure_settings(
-        self, normalizations: Sequence[str], progress: Callable[[int], object] | None
-    ) -> tuple[dict[str, float], list[Measured], list[Measured]]:
-        """Return signal -> its value without others, and the settings that may be chosen with their means.
+        self, normalizations: Iterable[str], progress: Callable[[int], object] | None
+    ) -> list[Measured]:
+        """Return the settings of each normalization, also those that may not be chosen."""
+        grids: list[Grid] = []
+        for normalization in normalizations:
+            grids.append(candidate_grid(self.table, self.judged, normalization, self.measure, self.limits))
+        return list(map(Measured, grids, grid_means(self.judged, grids, self.measure, progress)))
 
-        First the settings of these normalizations, then the settings of ``fitted``.
+    def best_settings(self, measured: Sequence[Measured]) -> dict[str, BestSetting]:
+        """Return normalization -> its best setting."""
+        best: dict[str, BestSetting] = {}
+        for grid, means in measured:
+            position = grid.choose(means, self.limits.column)
+            text = str(grid.linear(position, self.table.signals))
+            best[grid.normalization] = BestSetting(text, float(means[position]))
+        return best
+
+    def choose(self, measured: Sequence[Measured], lowest: float) -> tuple[Linear, float]:
+        """Return the chosen weights and their value. Ties: the first normalization.
+
+        The average setting for few queries replaces the best one if its value is not below ``lowest``.
         """
-        methods = dict.fromkeys((*normalizations, FITTED))
-        grids = [
-            candidate_grid(self.table, self.judged, method, self.measure, self.limits) for method in methods
-        ]
-        measured = list(zip(grids, grid_means(self.judged, grids, self.measure, progress)))
-        single = dict(zip(self.table.signals, _single_signals(*measured[0])))
-        allowed = [_restrict(grid, means, self.limits) for grid, means in measured]
-        candidates = [pair for pair in allowed if pair[0].normalization in normalizations]
-        return single, candidates, [pair for pair in allowed if pair[0].normalization == FITTED]
+        best = measured[0]
+        position = 0
+        highest = -math.inf
+        for settings in measured:
+            best_position = settings.grid.choose(settings.means, self.limits.column)
+            if settings.means[best_position] > highest + SAME:
+                best = settings
+                position = best_position
+                highest = float(settings.means[best_position])
+        average = self._average_position(best) if highest > lowest + SAME else None
+        if average is not None and best.means[average] >= lowest:
+            position = average
+        return best.grid.linear(position, self.table.signals), float(best.means[position])
 
-    def choose(
-        self, measured: Sequence[Measured], lowest: float
-    ) -> tuple[dict[str, BestSetting], Linear, float]:
-        """Return the best setting of each normalization, and the chosen one with its value."""
-        average = partial(_average_setting, self.judged, self.measure)
-        return _choose(measured, self.table.signals, self.limits.column, lowest, average)
+    def _average_position(self, settings: Measured) -> int | None:
+        """Return the setting closest to the mean of the winners of samples, or None for many queries."""
+        grid = settings.grid
+        n = len(self.judged)
+        if n >= FEW_QUERIES:
+            return None
+        if n * len(grid) > MAX_SAMPLE_VALUES:
+            return grid.robust_setting(settings.means, NOISE / math.sqrt(n))
+        values = np.array([query_values(query, grid, self.measure) for query in self.judged])
+        counts = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=SAMPLES)
+        winners = [grid.choose(sample @ values / n, self.limits.column) for sample in counts]
+        return grid.closest(grid.effects()[winners].mean(axis=0))
 
 
 def grid_limits(signals: Sequence[str], first_stage: str, least: float, parts: int = PARTS) -> GridLimits:
-    """Return the limits of weights. Raises UsageError for a share that the first stage cannot get."""
+    """Return the limits of the weights of these signals.
+
+    least: smallest share of the weight for the first stage, from 0 to below 1.
+    parts: weights are multiples of 1 / parts.
+
+    Raises UsageError for a share that the first stage cannot get.
+    """
     if not 0 <= least < 1:
         raise UsageError(
             f"--least {least:g} is not a share; give a number from 0 to below 1, for example 0.3: the"
@@ -235,25 +312,17 @@ def grid_limits(signals: Sequence[str], first_stage: str, least: float, parts: i
     return GridLimits(parts)
 
 
-def _restrict(grid: Grid, means: Array, limits: GridLimits) -> Measured:
-    """Return the settings that may be chosen, and their means."""
-    if not limits.least:
-        return grid, means
-    settings = np.flatnonzero(limits.allows(grid.effects()))
-    return grid.select(settings), means[settings]
-
-
 def _ablation(measured: Sequence[Measured], signals: Sequence[str]) -> dict[str, float]:
     """Return signal -> best mean without it, if a setting without it may be chosen; empty for one signal."""
     if len(signals) == 1:
         return {}
-    values = {}
-    for column, name in enumerate(signals):
-        without = [means[grid.weights[:, column] == 0] for grid, means in measured]
-        best_means = [float(means.max()) for means in without if len(means)]
-        if best_means:
-            values[name] = max(best_means)
-    return values
+    values: dict[str, float] = {}
+    for grid, means in measured:
+        for column, name in enumerate(signals):
+            means_without = means[grid.weights[:, column] == 0]
+            if len(means_without):
+                values[name] = max(float(means_without.max()), values.get(name, -math.inf))
+    return {name: values[name] for name in signals if name in values}
 
 
 def _values_of_signal(table: ScoreTable, qrels: Qrels, measure: RankMeasure) -> dict[str, float]:
@@ -262,61 +331,14 @@ def _values_of_signal(table: ScoreTable, qrels: Qrels, measure: RankMeasure) -> 
     return values_by_query(judged, Linear(table.signals, (1.0,), "none"), measure)
 
 
-def _single_signals(grid: Grid, means: Array) -> Iterator[float]:
-    """Yield the mean of each signal without others."""
-    for signal in range(grid.weights.shape[1]):
-        other_weights = np.delete(grid.weights, signal, axis=1)
-        yield float(means[np.flatnonzero(~other_weights.any(axis=1))[0]])
-
-
-def _choose(
-    measured: Sequence[Measured],
-    signals: tuple[str, ...],
-    column: int | None,
-    lowest: float,
-    average: Callable[[Grid, Array, int | None], int | None],
-) -> tuple[dict[str, BestSetting], Linear, float]:
-    """Return the best setting of each normalization, and the chosen one with its value.
-
-    column: of the first stage. Ties: the first normalization. average: returns the average setting for few
-    queries, else None. It replaces the best setting if it is not below ``lowest``.
-    """
-    best: dict[str, BestSetting] = {}
-    best_grid = 0
-    best_setting = 0
-    highest = -math.inf
-    for index, (grid, means) in enumerate(measured):
-        setting = grid.choose(means, column)
-        value = float(means[setting])
-        best[grid.normalization] = BestSetting(str(grid.linear(setting, signals)), value)
-        if value > highest + SAME:
-            best_grid = index
-            best_setting = setting
-            highest = value
-    grid, means = measured[best_grid]
-    setting = best_setting
-    average_setting = average(grid, means, column) if highest > lowest + SAME else None
-    if average_setting is not None and means[average_setting] >= lowest:
-        setting = average_setting
-    return best, grid.linear(setting, signals), float(means[setting])
-
-
-def _average_setting(
-    judged: Sequence[TuningQuery], measure: RankMeasure, grid: Grid, means: Array, first: int | None
-) -> int | None:
-    """Return the setting closest to the mean of the winners of samples, or None for many queries.
-
-    first: column of the first stage.
-    """
-    n = len(judged)
-    if n >= FEW_QUERIES:
-        return None
-    if n * len(grid) > MAX_SAMPLE_VALUES:
-        return grid.robust_setting(means, NOISE / math.sqrt(n))
-    values = np.array([query_values(query, grid, measure) for query in judged])
-    counts = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=SAMPLES)
-    winners = [grid.choose(sample @ values / n, first) for sample in counts]
-    return grid.closest(grid.effects()[winners].mean(axis=0))
+def _values_of_single_signals(measured: Measured, signals: Sequence[str]) -> dict[str, float]:
+    """Return signal -> mean of the setting in which only this signal has a weight."""
+    values: dict[str, float] = {}
+    for column, name in enumerate(signals):
+        other_weights = np.delete(measured.grid.weights, column, axis=1)
+        (positions,) = np.nonzero(~other_weights.any(axis=1))
+        values[name] = float(measured.means[positions[0]])
+    return values
 
 
 def candidate_grid(
@@ -329,37 +351,43 @@ def candidate_grid(
     """Return the settings to measure for a normalization: all, or a shortlist if the grid is too large.
 
     A shortlist has only settings that the limits allow, except for those without a signal and with only one.
+
+    table:  scores of all queries, for the size of the work and the moments.
+    judged: the queries with a relevant document.
     """
-    count = len(table.signals)
     limits = limits or GridLimits()
-    parts = limits.parts
+    n_signals = len(table.signals)
     with_relevant = [query for query in judged if len(query.positions)]
     queries = _sample(with_relevant)
-    moments: list[Moments] = []
-    if normalization == FITTED:
-        scores = np.concatenate([row.scores for row in table.rows])
-        moments = [Moments.from_scores(column) for column in scores.T]
+    moments = _moments(table) if normalization == FITTED else []
     normalized = [normalize(query.scores, normalization, moments, query.signals) for query in queries]
-    spread = np.ones(count)
+    spread = np.ones(n_signals)
     if normalization == "none" and normalized:  # raw scores differ by orders of magnitude
         spread = np.maximum(np.mean([scores.std(axis=0) for scores in normalized], axis=0), 1e-9)
-    if _measures_all(table, math.comb(parts + count - 1, count - 1)):
-        return Grid(normalization, weight_grid(normalization, count, parts), spread, moments)
+    if _measures_all(table, count_compositions(n_signals, limits.parts)):
+        return Grid(normalization, weight_grid(normalization, n_signals, limits.parts), spread, moments)
     if not queries:
-        return Grid(normalization, np.eye(count), moments=moments)
+        return Grid(normalization, np.eye(n_signals), moments=moments)
     columns = [np.ascontiguousarray((scores / spread).T, np.float32) for scores in normalized]
 
     def measure_settings(settings: Integers) -> Array:
-        means = estimated_means(queries, columns, settings / parts, measure)
+        weights = settings / limits.parts
+        means = estimated_means(queries, columns, weights, measure)
         # Measures are at most 1, so each setting that may not be chosen comes after all others.
-        return means - ~limits.allows(settings / parts)
+        return means - ~limits.allows(weights)
 
     size = SHORTLIST_SIZE if len(queries) == len(with_relevant) else SAMPLE_SHORTLIST_SIZE
-    weights = shortlist(count, parts, measure_settings, size) / spread
+    weights = shortlist(n_signals, limits.parts, measure_settings, size) / spread
     if normalization != "none":
-        return Grid(normalization, weights / parts, moments=moments)
+        return Grid(normalization, weights / limits.parts, moments=moments)
     thousandths = np.ceil(weights * (RAW_PARTS / weights.max(axis=1, keepdims=True)) - 1e-9)
     return Grid("none", thousandths / RAW_PARTS, spread)
+
+
+def _moments(table: ScoreTable) -> list[Moments]:
+    """Return the moments of each signal over the candidates of all queries."""
+    scores = np.concatenate([row.scores for row in table.rows])
+    return list(map(Moments.from_scores, scores.T))
 
 
 def _sample(queries: Sequence[TuningQuery]) -> Sequence[TuningQuery]:
@@ -371,7 +399,7 @@ def _sample(queries: Sequence[TuningQuery]) -> Sequence[TuningQuery]:
 
 
 def _measures_all(table: ScoreTable, settings: int) -> bool:
-    """Whether a complete grid of so many settings is small enough to measure."""
+    """Return whether a complete grid with this number of settings is small enough to measure."""
     if settings <= MAX_FULL_GRID:
         return True
     work = settings * sum(len(row.ids) for row in table.rows)
