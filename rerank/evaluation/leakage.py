@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from rerank.records import Qrels
 from rerank.text import count_of
@@ -65,7 +64,7 @@ class TrainingRecord(dict[str, frozenset[str]]):
         return {use: sorted(ids) for use, ids in sorted(self.items())}
 
     @classmethod
-    def from_json(cls, values: Any) -> TrainingRecord:
+    def from_json(cls, values: object) -> TrainingRecord:
         """Read the values of :meth:`to_json`; other values give an empty record."""
         if not isinstance(values, Mapping):
             return cls({})

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,10 @@ from numpy.typing import NDArray
 from rerank.errors import InputError, UsageError
 from rerank.evaluation.pair_measures import auc
 from rerank.records import LARGEST_GRADE, Qrels
+
+if TYPE_CHECKING:
+    from ir_measures import Measure
+    from ir_measures.providers import Evaluator, Provider
 
 Array = NDArray[np.float64]
 
@@ -137,7 +141,7 @@ class _Measurer:
     measures: of ir_measures, or :class:`Auc`. grades: query -> document -> grade.
     """
 
-    def __init__(self, measures: Sequence[Any], grades: Mapping[str, Mapping[str, int]]) -> None:
+    def __init__(self, measures: Sequence[Measure | Auc], grades: Mapping[str, Mapping[str, int]]) -> None:
         self.names = tuple(str(measure) for measure in measures)
         self._grades = grades
         self._position_of = {query: position for position, query in enumerate(grades)}
@@ -162,7 +166,7 @@ class _Measurer:
         return _compute(self._evaluator, self.names, scores)
 
     @cached_property
-    def _evaluator(self) -> Any:
+    def _evaluator(self) -> Evaluator:
         return _provider().evaluator(self._standard, self._grades)
 
 
@@ -176,17 +180,17 @@ def split_measures(text: str) -> list[str]:
 
 
 @cache
-def _provider() -> Any:
+def _provider() -> Provider:
     """Return the measures of ir_measures, without the provider that starts a Perl script."""
     import ir_measures
 
-    default: Any = ir_measures.DefaultPipeline
-    fallback: Any = ir_measures.providers.FallbackProvider
-    providers = [provider for provider in default.providers if provider.NAME != "gdeval"]
-    return fallback(providers)
+    providers = [provider for provider in ir_measures.DefaultPipeline.providers if provider.NAME != "gdeval"]
+    return ir_measures.providers.FallbackProvider(providers)
 
 
-def _compute(evaluator: Any, names: Sequence[str], scored: Mapping[str, Any]) -> list[tuple[str, str, float]]:
+def _compute(
+    evaluator: Evaluator, names: Sequence[str], scored: Mapping[str, Mapping[str, float]]
+) -> list[tuple[str, str, float]]:
     """Return measure, query id and value. Raises UsageError for a measure that fails on these queries."""
     try:
         return [
@@ -200,7 +204,7 @@ def _compute(evaluator: Any, names: Sequence[str], scored: Mapping[str, Any]) ->
         ) from error
 
 
-def _check_parameters(measure: Any) -> None:
+def _check_parameters(measure: Measure | Auc) -> None:
     """Raise UsageError for parameters that abort trec_eval or raise its internal errors."""
     cutoff = measure.params.get("cutoff")
     if isinstance(cutoff, int) and cutoff < 1:
@@ -210,31 +214,35 @@ def _check_parameters(measure: Any) -> None:
         raise UsageError(f"measure {str(measure)!r}: rel must be from 1 to {LARGEST_GRADE:,}")
 
 
-def _parse(names: Sequence[str]) -> list[Any]:
-    import ir_measures
-
-    provider = _provider()
-    examples = f"for example {', '.join(MEASURES)}"
-    parsed: list[Any] = []
+def _parse(names: Sequence[str]) -> list[Measure | Auc]:
+    """Return the measures with these names, each once. Raises UsageError for an unknown measure."""
+    parsed: dict[Measure | Auc, None] = {}
     for name in names:
         area = _AUC.fullmatch(name.strip())
-        try:
-            measure: Any = Auc(int(area[1] or 1)) if area else ir_measures.parse_measure(name)
-            _check_parameters(measure)
-            supported = area is not None or provider.supports(measure)
-        except UsageError:
-            raise
-        except Exception as error:  # its parser raises NameError, ValueError, SyntaxError, ...
-            unset = _UNSET.search(str(error))
-            problem = (
-                f"measure {name!r} needs the parameter {unset[1]}" if unset else f"unknown measure {name!r}"
-            )
-            raise UsageError(f"{problem}; {examples}") from error
-        if not supported:
-            raise UsageError(f"measure {name!r} cannot be computed here; {examples}")
-        if measure not in parsed:
-            parsed.append(measure)
-    return parsed
+        measure = _parse_standard(name) if area is None else Auc(int(area[1] or 1))
+        _check_parameters(measure)
+        parsed[measure] = None
+    return list(parsed)
+
+
+def _parse_standard(name: str) -> Measure:
+    """Return a measure of ir_measures. Raises UsageError if it does not know or cannot compute it."""
+    import ir_measures
+
+    examples = f"for example {', '.join(MEASURES)}"
+    try:
+        measure = ir_measures.parse_measure(name)
+        _check_parameters(measure)  # the providers may fail for wrong ones
+        is_supported = _provider().supports(measure)
+    except UsageError:
+        raise
+    except Exception as error:  # its parser raises NameError, ValueError, SyntaxError, ...
+        unset = _UNSET.search(str(error))
+        problem = f"measure {name!r} needs the parameter {unset[1]}" if unset else f"unknown measure {name!r}"
+        raise UsageError(f"{problem}; {examples}") from error
+    if not is_supported:
+        raise UsageError(f"measure {name!r} cannot be computed here; {examples}")
+    return measure
 
 
 def _rank_scores(query: str, ids: Sequence[str]) -> dict[str, float]:

@@ -131,13 +131,13 @@ def check_width(ranker: Ranker, features: NDArray[Any], numbers: int) -> None:
         )
 
 
-def write_record(ranker: Ranker, folder: Path, **record: Any) -> None:
+def write_record(ranker: Ranker, folder: Path, **record: object) -> None:
     """Write ``ranker.json``: family, variant, name and version of a ranker, and further values."""
     identity = {name: getattr(ranker, name) for name in ("family", "variant", "name", "version")}
     write_text(folder / "ranker.json", json.dumps(identity | record, ensure_ascii=False, indent=2) + "\n")
 
 
-def content_hash(settings: Any, arrays: Iterable[NDArray[Any]]) -> str:
+def content_hash(settings: object, arrays: Iterable[NDArray[Any]]) -> str:
     """Return 16 hexadecimal digits that identify settings, which must be JSON, and the bytes of arrays."""
     digest = hashlib.sha256(json.dumps(settings).encode())
     for array in arrays:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
+from itertools import chain
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -195,9 +196,9 @@ def configurations(
 
     Raises UsageError for a preset that a family lacks, or an option that no ranker reads.
     """
-    variants = [name for names in groups.values() for name in names]
+    variants = list(chain.from_iterable(groups.values()))
     if isinstance(config, Options):
-        if not any(isinstance(config, family.options_class()) for family in groups):
+        if not isinstance(config, tuple(family.options_class() for family in groups)):
             raise UsageError(f"a {type(config).__name__} does not configure {', '.join(variants)}")
         check(config)
     options_by_family: dict[Family, Options] = {}
@@ -205,11 +206,10 @@ def configurations(
         options_class = family.options_class()
         if isinstance(config, options_class):
             options_by_family[family] = config
-            continue
-        values = {} if config is None or isinstance(config, Options) else config
-        options_by_family[family] = build(
-            options_class, _values_of_family(values, names, variants), preset or "default"
-        )
+        else:
+            values = config if isinstance(config, Mapping) else {}
+            family_values = _values_of_family(values, names, variants)
+            options_by_family[family] = build(options_class, family_values, preset or "default")
     return options_by_family
 
 
@@ -226,11 +226,11 @@ def _values_of_family(
     selected: dict[str, Any] = {}
     for option, value in values.items():
         readers = [name for name, family in families_by_variant.items() if family.reads(option, name)]
-        if readers and set(readers).isdisjoint(variants):
+        if not readers or not set(names).isdisjoint(readers):
+            selected[option] = value
+        elif set(variants).isdisjoint(readers):
             raise UsageError(
                 f"{option_name(option)} has no effect with {', '.join(variants)}; it is a setting of"
                 f" {', '.join(readers)}"
             )
-        if not readers or not set(readers).isdisjoint(names):
-            selected[option] = value
     return selected

@@ -80,17 +80,21 @@ class CnnTask(Task):
         self.spread = 0.0
 
     def optimizers(self) -> Sequence[torch.optim.Optimizer]:
-        """Return Adam, and a sparse one if embeddings are trained."""
-        embeddings = {
-            id(module.weight) for module in self.model.modules() if isinstance(module, nn.Embedding)
-        }
-        dense: list[nn.Parameter] = []
-        sparse: list[nn.Parameter] = []
+        """Return Adam, and a sparse Adam for the embeddings if they are trained."""
+        embeddings: set[int] = set()
+        for module in self.model.modules():
+            if isinstance(module, nn.Embedding):
+                embeddings.add(id(module.weight))
+        others: list[nn.Parameter] = []
+        trained_embeddings: list[nn.Parameter] = []
         for parameter in self.model.parameters():
             if parameter.requires_grad:
-                (sparse if id(parameter) in embeddings else dense).append(parameter)
-        adam = torch.optim.Adam(dense, lr=self.config.rate)
-        return [adam, torch.optim.SparseAdam(sparse, lr=EMBEDDING_RATE)] if sparse else [adam]
+                parameters = trained_embeddings if id(parameter) in embeddings else others
+                parameters.append(parameter)
+        optimizers: list[torch.optim.Optimizer] = [torch.optim.Adam(others, lr=self.config.rate)]
+        if trained_embeddings:
+            optimizers.append(torch.optim.SparseAdam(trained_embeddings, lr=EMBEDDING_RATE))
+        return optimizers
 
     def batches(self, epoch: int, skip: int = 0) -> Iterator[Batch]:
         return islice(self.sampler.epoch(np.random.default_rng([self.config.seed, epoch])), skip, None)
@@ -135,12 +139,13 @@ class CnnTask(Task):
         return scores
 
     def check(self, measured: Measurement) -> None:
+        """Raise TrainingError if the loss of the MLP stays where it starts, or all scores are equal."""
         loss = measured.loss or 0.0
-        steps = measured.step
-        epoch = steps // self.steps_per_epoch
-        # Few queries make few steps an epoch, and the loss starts at 1.
-        stuck = self.config.head == "mlp" and epoch >= 3 and steps >= LEAST_STEPS and loss > 0.995
-        if stuck or self.spread < 1e-6:
+        epoch = measured.step // self.steps_per_epoch
+        # Few queries make few steps an epoch, so both numbers count.
+        is_late = epoch >= 3 and measured.step >= LEAST_STEPS
+        is_stuck = self.config.head == "mlp" and loss > 0.995  # the loss starts at 1
+        if (is_late and is_stuck) or self.spread < 1e-6:
             raise TrainingError(
                 f"{self.name} learns nothing: after epoch {epoch} the loss is {loss:.3f} and its scores"
                 f" differ by {self.spread:.1g}; try another --seed, another --head, or check the judgments"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
@@ -75,7 +74,7 @@ class TorchTower(nn.Module):
         return Tower(self.vocabulary, vectors, importance, filters.copy(), bias, self.mean)
 
 
-def _array(tensor: Any) -> NDArray[np.float32]:
+def _array(tensor: Tensor) -> NDArray[np.float32]:
     copied: NDArray[np.float32] = tensor.detach().numpy().copy()
     return copied
 
@@ -138,7 +137,7 @@ class TorchRanker(nn.Module):
 
     def head(self) -> Head:
         """Return the head in NumPy."""
-        layers: dict[str, Any] = {"query": self.from_query, "document": self.from_document}
+        layers: dict[str, nn.Module] = {"query": self.from_query, "document": self.from_document}
         layers |= {f"hidden.{i}": layer for i, layer in enumerate(self.hidden)}
         layers |= {"output": self.output} if self.output is not None else {}
         arrays = {name: _array(layer.weight).T.copy() for name, layer in layers.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,36 +40,52 @@ class ConceptGraph:
 
     @classmethod
     def from_pairs(cls, pairs: Iterable[LabeledPair], dev: Iterable[LabeledPair] = ()) -> ConceptGraph:
-        """Build the graph of labeled pairs, without the pairs that are also dev pairs or have both labels."""
+        """Build the graph of labeled pairs.
+
+        Pairs of a document with itself are left out, and pairs that are also dev pairs or have both labels.
+        """
         dev_pairs = sorted(dev)
-        labels: dict[tuple[str, str], set[bool]] = {}
-        for pair in pairs:
-            if pair.a != pair.b:
-                labels.setdefault(pair.key, set()).add(pair.related)
+        labels = _labels_by_pair(pairs)
         withheld = labels.keys() & {pair.key for pair in dev_pairs}
-        disagreeing = {key for key in labels.keys() - withheld if len(labels[key]) > 1}
-        for key in withheld | disagreeing:
-            del labels[key]
-        ids = sorted({id for key in labels for id in key})
-        dev_ids = {id for pair in dev_pairs for id in pair[:2]}
-        index = {id: position for position, id in enumerate((*ids, *sorted(dev_ids.difference(ids))))}
-        related = _positions((key for key in sorted(labels) if True in labels[key]), index)
-        unrelated = _positions((key for key in sorted(labels) if False in labels[key]), index)
+        related_pairs: list[tuple[str, str]] = []
+        unrelated_pairs: list[tuple[str, str]] = []
+        disagreeing = 0
+        for key in sorted(labels.keys() - withheld):
+            if len(labels[key]) > 1:
+                disagreeing += 1
+            elif True in labels[key]:
+                related_pairs.append(key)
+            else:
+                unrelated_pairs.append(key)
+        ids = sorted({*chain.from_iterable(related_pairs), *chain.from_iterable(unrelated_pairs)})
+        dev_ends = [(pair.a, pair.b) for pair in dev_pairs]
+        dev_only = sorted({*chain.from_iterable(dev_ends)}.difference(ids))
+        index = {id: position for position, id in enumerate((*ids, *dev_only))}
+        related = _positions(related_pairs, index)
         return cls(
             ids=tuple(index),
             related=related,
-            unrelated=unrelated,
+            unrelated=_positions(unrelated_pairs, index),
             component=_components(related, len(ids)),
-            dev=_positions((pair[:2] for pair in dev_pairs), index),
+            dev=_positions(dev_ends, index),
             dev_labels=np.array([pair.related for pair in dev_pairs], dtype=np.bool_),
             withheld=len(withheld),
-            disagreeing=len(disagreeing),
+            disagreeing=disagreeing,
         )
 
     @property
     def components(self) -> int:
         """The number of components."""
         return int(self.component.max(initial=-1)) + 1
+
+
+def _labels_by_pair(pairs: Iterable[LabeledPair]) -> dict[tuple[str, str], set[bool]]:
+    """Return each pair of two different ids in ascending order -> its labels."""
+    labels: dict[tuple[str, str], set[bool]] = {}
+    for pair in pairs:
+        if pair.a != pair.b:
+            labels.setdefault(pair.key, set()).add(pair.related)
+    return labels
 
 
 def _positions(pairs: Iterable[tuple[str, str]], index: Mapping[str, int]) -> Pairs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import sqrt
-from typing import Any
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -52,7 +52,7 @@ class ConceptLoss(Loss):
         logits: Tensor = u @ self.first + v @ self.second + self.bias + (u - v).abs() @ self.apart
         return logits
 
-    def forward(self, pairs: Any) -> Tensor:
+    def forward(self, pairs: SimpleNamespace) -> Tensor:
         """Return the weighted mean over the pairs of a ``PairBatch``, or 0, plus the contrasts."""
         first, second = pairs.ends.T
         logits = self.logits(pairs.anchor[first], pairs.anchor[second])
@@ -103,7 +103,7 @@ class GraphComponentLoss(Loss):
         self.centroids.copy_(torch.from_numpy(means))
         self.phi.copy_(torch.from_numpy(phi))
 
-    def forward(self, pairs: Any) -> Tensor:
+    def forward(self, pairs: SimpleNamespace) -> Tensor:
         """Return the mean over texts with components, or 0."""
         vectors: Tensor = pairs.anchor
         anchors = pairs.component >= 0
@@ -196,7 +196,7 @@ class MomentumLoss(Loss):
         for slow, weights in zip(self.slow, self.encoder_weights):
             weights.data, slow.data = slow.data, weights.data
 
-    def forward(self, pairs: Any) -> Tensor:
+    def forward(self, pairs: SimpleNamespace) -> Tensor:
         """Return the mean; 0 without negatives."""
         keys = self.encoded(pairs.tokens)
         self._batch = (keys, pairs.documents)

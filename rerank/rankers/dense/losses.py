@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
 
 import torch
 from torch import Tensor
@@ -35,7 +35,7 @@ class Contrastive(Loss):
         self.hard = hard
         self.reads = ("anchor", "positive", "negative") if hard else ("anchor", "positive")
 
-    def forward(self, vectors: Any) -> Tensor:
+    def forward(self, vectors: SimpleNamespace) -> Tensor:
         """Return the mean over anchors with a structural pair and a negative."""
         anchor = functional.normalize(vectors.anchor, dim=-1)
         positive = functional.normalize(vectors.positive, dim=-1)
@@ -64,7 +64,7 @@ class TripletLoss(Loss):
         self.margin = margin
         self.by_level = by_level
 
-    def forward(self, vectors: Any) -> Tensor:
+    def forward(self, vectors: SimpleNamespace) -> Tensor:
         """Return the mean over anchors with a structural pair."""
         near = distance(vectors.anchor, vectors.positive)
         far = distance(vectors.anchor, vectors.negative)
@@ -84,7 +84,7 @@ class SemanticLoss(Loss):
         super().__init__()
         self.margin = margin
 
-    def forward(self, vectors: Any) -> Tensor:
+    def forward(self, vectors: SimpleNamespace) -> Tensor:
         """Return the mean over anchors with a negative in the batch."""
         nearest, valid = nearest_negative(vectors.anchor, vectors.near)
         near = distance(vectors.anchor, vectors.corrupted)
@@ -102,7 +102,7 @@ class Quintuplet(Loss):
         self.structure = TripletLoss(2.0, by_level=True)
         self.semantics = SemanticLoss(0.5)
 
-    def forward(self, vectors: Any) -> Tensor:
+    def forward(self, vectors: SimpleNamespace) -> Tensor:
         """Return the mean of both halves."""
         mean: Tensor = (self.structure(vectors) + self.semantics(vectors)) / 2
         return mean

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rerank.rankers.dense.neighbors import Neighbors, StructuralPair
 from rerank.rankers.dense.texts import Passages
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 CORRUPTED_SHARE = 0.25
 """Share of replaced tokens (Raman et al. 2021, section 4.2)."""
@@ -28,7 +31,7 @@ class Vocabulary:
     mask: int | None
 
     @classmethod
-    def from_tokenizer(cls, tokenizer: Any) -> Vocabulary:
+    def from_tokenizer(cls, tokenizer: PreTrainedTokenizerFast) -> Vocabulary:
         """Return the vocabulary of a tokenizer of Hugging Face, without its special and unused tokens."""
         names = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
         unused = [token for token, name in enumerate(names) if name is None or name.startswith("[unused")]

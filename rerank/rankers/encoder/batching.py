@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -17,6 +17,9 @@ from torch.utils.checkpoint import checkpoint
 
 from rerank.errors import UsageError
 from rerank.rankers.encoder.transformer import TextEncoder, by_tokens, precision
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 MEMORY_SHARE = 0.125
 """Share of the memory that the outputs of frozen layers may take."""
@@ -29,30 +32,39 @@ Encode = Callable[[NDArray[np.int64]], NDArray[np.float32]]
 
 
 class Loss(nn.Module):
-    """Loss of a batch; checkpoints store parameters and buffers.
+    """The loss of a batch of vectors. Checkpoints store its parameters and buffers.
 
-    reads: attributes of a batch whose texts are encoded.
-    rate_factor: learning rate relative to encoder.
+    reads:       the attributes of a batch that are texts to encode.
+    rate_factor: learning rate of its parameters, divided by the rate of the encoder.
     """
 
     reads: tuple[str, ...] = ("anchor",)
     rate_factor: float = 1.0
 
-    def forward(self, batch: Any) -> Tensor:
-        """Return the loss, a scalar, of :func:`with_vectors`."""
+    def forward(self, batch: SimpleNamespace) -> Tensor:
+        """Return the loss of a batch, a scalar with gradient.
+
+        batch: tensors, and vectors instead of texts, as :func:`with_vectors` returns them.
+        """
         raise NotImplementedError
 
     def on_epoch_start(self, encode: Encode) -> None:
-        """Prepare an epoch; not called on resume within it."""
+        """Prepare an epoch. A training that continues within an epoch does not call it.
+
+        encode: returns the (n, E) vectors of n documents by their positions.
+        """
 
     def on_step_end(self) -> None:
-        """Update after a step."""
+        """Update what the loss has learned besides its parameters, after a step of the optimizer."""
 
 
-def with_vectors(batch: Any, reads: Sequence[str], encoded: Tensor) -> Any:
-    """Return the attributes of a batch: arrays as tensors, and vectors, (n, E), for the texts ``reads``.
+def with_vectors(batch: object, reads: Sequence[str], encoded: Tensor) -> SimpleNamespace:
+    """Return the attributes of a batch as tensors.
 
-    encoded: the vectors of all these texts.
+    Arrays become tensors. Each of the texts ``reads`` becomes its (n, E) vectors; ``tokens`` are the texts of
+    the first one.
+
+    encoded: (n * number of reads, E) the vectors of all these texts.
     """
     values = {}
     for name, value in vars(batch).items():
@@ -79,19 +91,19 @@ def by_length(lengths: NDArray[np.integer]) -> list[NDArray[np.integer]]:
 
 
 class BatchEncoder:
-    """Encodes texts with gradient for the last ``train_layers``; 0: for all layers.
+    """Encodes texts with gradient, for all layers of an encoder or only for the last ones.
 
-    BERT-like models run the other layers once per text (:meth:`fill`).
+    The other layers are frozen. In models like BERT they run only once for each text (:meth:`fill`).
 
-    outputs: tokens -> output of the frozen layers, two bytes per number.
+    outputs: bytes of a text's tokens -> output of the frozen layers, two bytes per number.
 
-    Raises UsageError for too few layers.
+    Raises UsageError if the model has fewer than ``train_layers`` layers. 0 stands for all layers.
     """
 
     def __init__(self, encoder: TextEncoder, train_layers: int = 0) -> None:
         self.encoder = encoder
         self.outputs: dict[bytes, Tensor] = {}
-        self._halves: tuple[Any, Any] | None = None
+        self._halves: tuple[PreTrainedModel, PreTrainedModel] | None = None
         if not train_layers:
             return
         layers = _layers(encoder.model)
@@ -112,15 +124,19 @@ class BatchEncoder:
     def fill(
         self, texts: Iterable[NDArray[np.int32]], progress: Callable[[int], object] | None = None
     ) -> bool:
-        """Cache outputs of distinct texts; False without enough memory.
+        """Run the frozen layers for different texts, and keep their outputs.
 
-        Fixed batches make training reproducible.
+        Returns False, and keeps nothing, if the outputs would take too much memory. The batches depend only
+        on the texts, so a training can be repeated.
+
+        progress: called with the number of texts of each batch.
         """
-        ordered = sorted(texts, key=lambda text: text.tobytes())
-        tokens = sum(len(text) + self._special_tokens for text in ordered)
+        ordered = sorted(texts, key=np.ndarray.tobytes)
+        lengths = list(map(len, ordered))
+        tokens = sum(lengths) + len(ordered) * self._special_tokens
         if 2 * self.encoder.model.config.hidden_size * tokens > MEMORY_SHARE * _memory():
             return False
-        for rows in by_tokens([len(text) for text in ordered]):
+        for rows in by_tokens(lengths):
             batch = [ordered[row] for row in rows]
             for text, output in zip(batch, self._lower(batch)):
                 self.outputs[text.tobytes()] = output.half()
@@ -129,12 +145,12 @@ class BatchEncoder:
         return True
 
     def encode(self, texts: list[NDArray[np.int32]]) -> Tensor:
-        """Return vectors with gradient, (n, E).
+        """Return the vectors of n texts with gradient, (n, E).
 
         More than MAX_TOKENS tokens are encoded in groups of similar length, and again for the gradient (Gao
         et al. 2021).
         """
-        groups = list(by_tokens([len(text) for text in texts], MAX_TOKENS))
+        groups = list(by_tokens(list(map(len, texts)), MAX_TOKENS))
         if len(groups) == 1:
             return self._by_length(texts)
         on_device = next(self.encoder.model.parameters())  # so that its random numbers are repeated
@@ -148,11 +164,10 @@ class BatchEncoder:
 
     def _by_length(self, texts: list[NDArray[np.int32]]) -> Tensor:
         """Return vectors, (n, E); on a CPU, short and long texts are encoded separately if that is faster."""
-        if (
-            self.encoder.device.type != "cpu"
-        ):  # a GPU takes one large batch in less time than two smaller ones
+        # A GPU takes one large batch in less time than two smaller ones.
+        if self.encoder.device.type != "cpu":
             return self._encode(texts)
-        groups = by_length(np.array([len(text) for text in texts]) + self._special_tokens)
+        groups = by_length(np.array(list(map(len, texts))) + self._special_tokens)
         if len(groups) == 1:
             return self._encode(texts)
         vectors = torch.cat([self._encode([texts[row] for row in rows]) for rows in groups])
@@ -164,17 +179,15 @@ class BatchEncoder:
         return sum(map(len, self.encoder.tokens.frame))
 
     def unit_vectors(self, texts: Sequence[NDArray[np.int32]]) -> NDArray[np.float32]:
-        """Return unit vectors, (n, E), without dropout."""
+        """Return the vectors of n texts without gradient and dropout, (n, E), of length 1."""
         return self.encoder.encode(texts, self._encode)
 
     def _encode(self, texts: list[NDArray[np.int32]]) -> Tensor:
+        """Return the vectors of texts that are one batch, (n, E)."""
         if self._halves is None:
             with precision(self.encoder.device, self.encoder.precision):
                 return self.encoder.forward(*self.encoder.batch(texts))
-        keys = [text.tobytes() for text in texts]
-        missing = {key: text for key, text in zip(keys, texts) if key not in self.outputs}
-        computed = dict(zip(missing, self._lower([*missing.values()]))) if missing else {}
-        outputs = [(computed if key in computed else self.outputs)[key].float() for key in keys]
+        outputs = self._lower_outputs(texts)
         padded = nn.utils.rnn.pad_sequence(outputs, batch_first=True)
         masks = [output.new_ones(len(output), dtype=torch.long) for output in outputs]
         mask = nn.utils.rnn.pad_sequence(masks, batch_first=True)
@@ -183,6 +196,20 @@ class BatchEncoder:
         with precision(self.encoder.device, self.encoder.precision):
             out = upper(inputs_embeds=padded, attention_mask=mask).last_hidden_state
             return self.encoder.pooled(out, mask)
+
+    def _lower_outputs(self, texts: list[NDArray[np.int32]]) -> list[Tensor]:
+        """Return the outputs of the frozen layers, (T, E) of each text; known ones are not computed again."""
+        new_texts = {}
+        for text in texts:
+            key = text.tobytes()
+            if key not in self.outputs:
+                new_texts[key] = text
+        computed = dict(zip(new_texts, self._lower(list(new_texts.values())))) if new_texts else {}
+        outputs: list[Tensor] = []
+        for text in texts:
+            key = text.tobytes()
+            outputs.append((computed[key] if key in computed else self.outputs[key]).float())
+        return outputs
 
     def _lower(self, texts: list[NDArray[np.int32]]) -> list[Tensor]:
         """Return the outputs of the lower layers, (T, E) of each text."""
@@ -201,15 +228,22 @@ class _Identity(nn.Module):
         return inputs_embeds
 
 
-def _layers(model: Any) -> nn.ModuleList | None:
+def _layers(model: PreTrainedModel) -> nn.ModuleList | None:
     """Return the layers of the model; None if it has no list of them."""
     count = model.config.num_hidden_layers
-    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
-    return next((layers for layers in lists if len(layers) == count), None)
+    for module in model.modules():
+        if isinstance(module, nn.ModuleList) and len(module) == count:
+            return module
+    return None
 
 
-def _halves(encoder: TextEncoder, layers: nn.ModuleList, cut: int) -> tuple[Any, Any] | None:
-    """Split at layer ``cut`` with shared weights; None if impossible."""
+def _halves(
+    encoder: TextEncoder, layers: nn.ModuleList, cut: int
+) -> tuple[PreTrainedModel, PreTrainedModel] | None:
+    """Return a model with the first ``cut`` layers and one with the others. They share the weights.
+
+    None: the encoder is not like BERT, or the halves one after the other do not give its output.
+    """
     model = encoder.model
     if not cut or getattr(getattr(model, "encoder", None), "layer", None) is not layers:
         return None
@@ -220,15 +254,15 @@ def _halves(encoder: TextEncoder, layers: nn.ModuleList, cut: int) -> tuple[Any,
     model.eval(), lower.eval(), upper.eval()
     try:
         with torch.no_grad():
-            whole = model(input_ids=ids, attention_mask=mask).last_hidden_state
+            in_one_step = model(input_ids=ids, attention_mask=mask).last_hidden_state
             middle = lower(input_ids=ids, attention_mask=mask).last_hidden_state
             in_two_steps = upper(inputs_embeds=middle, attention_mask=mask).last_hidden_state
     except Exception:  # models differ in the arguments that they accept
         return None
-    return (lower, upper) if torch.allclose(whole, in_two_steps, atol=TOLERANCE, rtol=0) else None
+    return (lower, upper) if torch.allclose(in_one_step, in_two_steps, atol=TOLERANCE, rtol=0) else None
 
 
-def _with_layers(model: Any, layers: Any) -> Any:
+def _with_layers(model: PreTrainedModel, layers: nn.Module) -> PreTrainedModel:
     """Return a model that shares the weights of ``model``, but has only these layers."""
     copied_model = copy.copy(model)
     copied_encoder = copy.copy(model.encoder)

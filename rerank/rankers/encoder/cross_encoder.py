@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from rerank.rankers.encoder.bert import Array, Bert, readable
 from rerank.rankers.encoder.folder import model_folder, onnx_file, weight_files
 from rerank.rankers.encoder.modules import Tokens
 from rerank.rankers.encoder.onnx import OnnxModel, fastest
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 TOKENS = 128
 """Longest sequence; the longer of query and text is cut first, as transformers does."""
@@ -36,17 +39,17 @@ class _BertClassifier:
     head: tuple[str, str]
 
     @property
-    def tokenizer(self) -> Any:
-        """Tokenizer of the model."""
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the model."""
         return self.bert.tokens.tokenizer
 
     @property
     def longest(self) -> int:
-        """Largest number of tokens."""
+        """The largest number of tokens that the model reads."""
         return len(self.bert.weights["embeddings.position_embeddings.weight"]) - self.bert.first
 
     def logits(self, ids: Sequence[int], types: Sequence[int]) -> Array:
-        """Return the outputs of a pair, (classes,)."""
+        """Return the outputs of a pair of texts, (classes,), from its tokens and their types."""
         first = self.bert.states(ids, types)[:1]
         dense, out = self.head
         logits: Array = self.bert.linear(np.tanh(self.bert.linear(first, dense)), out)[0]
@@ -58,11 +61,11 @@ class _OnnxClassifier:
     """A classifier in a file of ONNX."""
 
     model: OnnxModel
-    tokenizer: Any
+    tokenizer: Tokenizer
     longest: int
 
     def logits(self, ids: Sequence[int], types: Sequence[int]) -> Array:
-        """Return the outputs of a pair, (classes,)."""
+        """Return the outputs of a pair of texts, (classes,), from its tokens and their types."""
         tokens, kinds = np.array([ids], dtype=np.int64), np.array([types], dtype=np.int64)
         output = self.model.run(tokens, np.ones_like(tokens), kinds)
         if output.ndim != 2:
@@ -73,7 +76,12 @@ class _OnnxClassifier:
 
 @dataclass(frozen=True)
 class CrossEncoder:
-    """A sequence classifier with one output, or two classes. files: the files that decide a score."""
+    """Scores how relevant a document is to a query, by one sequence with both of their texts.
+
+    folder:     of the model.
+    classifier: a sequence classifier with one output, or with two classes.
+    files:      the files that decide a score.
+    """
 
     folder: Path
     classifier: _BertClassifier | _OnnxClassifier
@@ -81,17 +89,19 @@ class CrossEncoder:
 
     @classmethod
     def load(cls, name: str) -> CrossEncoder:
-        """Read a model in Hugging Face's layout, memory-mapped. name: see :func:`model_folder`.
+        """Read a model in Hugging Face's layout. Its weights are mapped into memory.
+
+        name: a folder or the name of a model, as for :func:`rerank.rankers.encoder.folder.model_folder`.
 
         Raises UsageError for other models, WorkspaceError if the system cannot read it.
         """
         folder = model_folder(name)
         try:
-            made = cls._read(name, folder)
-            tokenizer = made.classifier.tokenizer
-            tokenizer.enable_truncation(min(TOKENS, made.classifier.longest))
+            encoder = cls._read(name, folder)
+            tokenizer = encoder.classifier.tokenizer
+            tokenizer.enable_truncation(min(TOKENS, encoder.classifier.longest))
             pair = tokenizer.encode("a", "a")  # every weight is there and has the right shape
-            outputs = len(made.classifier.logits(pair.ids, pair.type_ids))
+            outputs = len(encoder.classifier.logits(pair.ids, pair.type_ids))
         except RerankError:
             raise
         except Exception as error:  # tokenizers raises nothing narrower
@@ -100,26 +110,28 @@ class CrossEncoder:
             ) from error
         if outputs not in (1, 2):
             raise UsageError(f"{name}: has {outputs} classes; give a model with one output or two classes")
-        return made
+        return encoder
 
     @classmethod
     def _read(cls, name: str, folder: Path) -> CrossEncoder:
-        config = parse_json((folder / "config.json").read_text("utf-8"))
-        kind = str((config.get("architectures") or [""])[0])
-        head = _HEADS.get(kind.removesuffix(_KIND)) if kind.endswith(_KIND) else None
-        texts = (folder / "config.json", folder / "tokenizer.json")
-        if head is not None and readable(folder):
-            weights = weight_files(folder)
-            return cls(folder, _BertClassifier(fastest(Bert.load(folder)), head), (*texts, *weights))
-        path = onnx_file(folder)
-        if kind.endswith(_KIND) and path is not None:
-            longest = int(config.get("max_position_embeddings") or TOKENS)
-            tokenizer = Tokens.read(folder, longest).tokenizer
-            return cls(folder, _OnnxClassifier(OnnxModel(path), tokenizer, longest), (*texts, path))
-        known = ", ".join(f"{architecture}{_KIND}" for architecture in _HEADS)
+        config: dict[str, Any] = parse_json((folder / "config.json").read_text("utf-8"))
+        architecture = str((config.get("architectures") or [""])[0])
+        files = (folder / "config.json", folder / "tokenizer.json")
+        if architecture.endswith(_KIND):
+            head = _HEADS.get(architecture.removesuffix(_KIND))
+            if head is not None and readable(folder):
+                classifier = _BertClassifier(fastest(Bert.load(folder)), head)
+                return cls(folder, classifier, (*files, *weight_files(folder)))
+            onnx = onnx_file(folder)
+            if onnx is not None:
+                longest = int(config.get("max_position_embeddings") or TOKENS)
+                tokenizer = Tokens.read(folder, longest).tokenizer
+                return cls(folder, _OnnxClassifier(OnnxModel(onnx), tokenizer, longest), (*files, onnx))
+        readable_kinds = ", ".join(f"{kind}{_KIND}" for kind in _HEADS)
         raise UsageError(
-            f"{name}: {kind or 'the model'} cannot be a cross-encoder; give one of {known} with"
-            " model.safetensors, tokenizer.json and the activation gelu, or a classifier with onnx/model.onnx"
+            f"{name}: {architecture or 'the model'} cannot be a cross-encoder; give one of {readable_kinds}"
+            " with model.safetensors, tokenizer.json and the activation gelu, or a classifier with"
+            " onnx/model.onnx"
         )
 
     @cached_property
@@ -131,7 +143,7 @@ class CrossEncoder:
         return f"{crc:08x}"
 
     def score(self, query: str, text: str) -> float:
-        """Return the output, or the log-odds of the second class."""
+        """Return the score of a text for a query: the output, or the log-odds of the second class."""
         tokenizer = self.classifier.tokenizer
         pair = tokenizer.encode(query[:_CHARACTERS], text[:_CHARACTERS])
         logits = self.classifier.logits(pair.ids, pair.type_ids)

@@ -65,9 +65,9 @@ def model_folder(name: str) -> Path:
     local = local_folder(name)
     if local is not None:
         return local
-    encoder = _published(name)
-    if encoder is not None:
-        return _downloaded(name, encoder)
+    short_name = _short_name(name)
+    if short_name is not None:
+        return _downloaded(name, ENCODERS[short_name])
     raise UsageError(
         f"{name}: no model on this machine; give a folder with config.json and weights, a model of the"
         f" Hugging Face cache, or {', '.join([*PACKAGED, *ENCODERS])}"
@@ -82,45 +82,45 @@ def models_folder() -> Path:
 
 def local_folder(name: str) -> Path | None:
     """Return the folder of a named encoder in :func:`models_folder` or in Hugging Face's cache, or None."""
-    encoder = _published(name)
-    if encoder is not None:
-        short = next(key for key, published in ENCODERS.items() if published is encoder)
-        folder = models_folder() / short
-        if (folder / "config.json").is_file():
-            return folder
-    return _cached_folder(name, encoder)
+    short_name = _short_name(name)
+    if short_name is None:
+        return _cached_folder(name)
+    folder = models_folder() / short_name
+    if (folder / "config.json").is_file():
+        return folder
+    encoder = ENCODERS[short_name]
+    for revision in (None, encoder.revision):  # the newest commit, or the one that is downloaded by name
+        cached = _cached_folder(encoder.hub, revision)
+        if cached is not None and any(cached.glob("*.safetensors")):
+            return cached
+    return None
 
 
-def _cached_folder(name: str, encoder: Published | None) -> Path | None:
-    """Return a model of Hugging Face's cache: its newest commit, or the one that is downloaded by name.
-
-    A named encoder needs weights in safetensors. Another model may have them as ONNX.
-    """
+def _cached_folder(hub_name: str, revision: str | None = None) -> Path | None:
+    """Return the folder of a model in Hugging Face's cache, or None. Its weights may be missing."""
     with suppress(ModuleNotFoundError, ValueError):  # without the extra, or a path instead of a name
         from huggingface_hub import try_to_load_from_cache
 
-        repository = name if encoder is None else encoder.hub
-        for revision in (None,) if encoder is None else (None, encoder.revision):
-            config = try_to_load_from_cache(repository, "config.json", revision=revision)
-            if not isinstance(config, str):
-                continue
-            folder = Path(config).parent
-            if encoder is None or any(folder.glob("*.safetensors")):
-                return folder
+        config = try_to_load_from_cache(hub_name, "config.json", revision=revision)
+        if isinstance(config, str):
+            return Path(config).parent
     return None
 
 
 def installed_encoders() -> list[str]:
     """Return the names of the encoders on this machine, the best ones first. Nothing is downloaded."""
-    local = [name for name in ENCODERS if local_folder(name) is not None]
-    return local + [name for name, package in PACKAGED.items() if find_spec(package) is not None]
+    names = [name for name in ENCODERS if local_folder(name) is not None]
+    for name, package in PACKAGED.items():
+        if find_spec(package) is not None:
+            names.append(name)
+    return names
 
 
 def only_language(name: str) -> str | None:
     """Return the only language that an encoder reads; None: many, or unknown."""
-    encoder = _published(name)
-    if encoder is not None:
-        return encoder.language
+    short_name = _short_name(name)
+    if short_name is not None:
+        return ENCODERS[short_name].language
     return PACKAGED_LANGUAGE if name in PACKAGED else None
 
 
@@ -137,10 +137,12 @@ def installed_encoder(*languages: str | None) -> str | None:
     return next(iter(suitable or of_one_language), None)
 
 
-def _published(name: str) -> Published | None:
-    """Return the encoder with a short name, or with a name at the hub."""
-    by_hub_name = {encoder.hub: encoder for encoder in ENCODERS.values()}
-    return ENCODERS.get(name) or by_hub_name.get(name)
+def _short_name(name: str) -> str | None:
+    """Return the key in ENCODERS of an encoder, from its short name or its name at the hub, or None."""
+    for short_name, encoder in ENCODERS.items():
+        if name in (short_name, encoder.hub):
+            return short_name
+    return None
 
 
 def _downloaded(name: str, encoder: Published) -> Path:
@@ -256,16 +258,21 @@ def check_encoder(name: str) -> Path:
 
 
 def _check_kind(name: str, config: Mapping[str, Any]) -> None:
-    kinds = [str(kind) for kind in config.get("architectures") or ()]
+    """Raise UsageError for a model that is not an encoder of single texts."""
     if config.get("is_encoder_decoder"):
         raise UsageError(f"{name} is an encoder with a decoder; give a model that is only an encoder")
-    if any(kind.endswith("ForSequenceClassification") for kind in kinds):
+    if _has_head(config, "ForSequenceClassification"):
         raise UsageError(
             f"{name} is a classifier, for example a cross-encoder, not an encoder of single texts; use it by"
             f" `rerank tune --then cross-encoder:{name}`"
         )
-    if any(kind.endswith("ForCausalLM") for kind in kinds):
+    if _has_head(config, "ForCausalLM"):
         raise UsageError(f"{name} is a language model that generates text; give an encoder")
+
+
+def _has_head(config: Mapping[str, Any], head: str) -> bool:
+    """Return whether a model has a head after the encoder, by the end of the name of its class."""
+    return any(str(architecture).endswith(head) for architecture in config.get("architectures") or ())
 
 
 def _check_weights(name: str, folder: Path, config: Mapping[str, Any]) -> None:
@@ -296,15 +303,14 @@ def _expected(config: Mapping[str, Any]) -> list[str]:
     if config.get("model_type") not in BERT_TYPES:
         return []
     embeddings = ("word_embeddings", "position_embeddings", "token_type_embeddings", "LayerNorm")
-    parts = ["attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense"]
-    parts += ["attention.output.LayerNorm", "intermediate.dense", "output.dense", "output.LayerNorm"]
-    layers = [
-        f"encoder.layer.{layer}.{part}.{kind}"
-        for layer in range(int(config.get("num_hidden_layers", 12)))
-        for part in parts
-        for kind in ("weight", "bias")
-    ]
-    return [*(f"embeddings.{part}.weight" for part in embeddings), *layers]
+    modules = ["attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense"]
+    modules += ["attention.output.LayerNorm", "intermediate.dense", "output.dense", "output.LayerNorm"]
+    names = [f"embeddings.{embedding}.weight" for embedding in embeddings]
+    for layer in range(int(config.get("num_hidden_layers", 12))):
+        for module in modules:
+            path = f"encoder.layer.{layer}.{module}"
+            names += [f"{path}.weight", f"{path}.bias"]
+    return names
 
 
 def _check_tokenizer(name: str, folder: Path, config: Mapping[str, Any]) -> None:

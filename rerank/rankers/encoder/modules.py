@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,9 @@ from rerank.errors import UsageError
 from rerank.files import parse_json, write_bytes, write_text
 from rerank.rankers.encoder.published import Pooling, habit
 from rerank.records import Document
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 MODES: dict[Pooling, str] = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token"}
 """Pooling -> its name in older files."""
@@ -154,7 +157,7 @@ class Tokens:
     prompt: starts each sequence.
     """
 
-    tokenizer: Any
+    tokenizer: Tokenizer
     longest: int
     prompt: str = ""
 
@@ -193,7 +196,7 @@ class Tokens:
         return self.longest - sum(len(part) for part in self.frame)
 
 
-def lowercase_texts(tokenizer: Any) -> None:
+def lowercase_texts(tokenizer: Tokenizer) -> None:
     """Let a tokenizer lowercase texts first, as sentence-transformers does for ``do_lower_case``."""
     from tokenizers import normalizers
 
@@ -204,12 +207,11 @@ def lowercase_texts(tokenizer: Any) -> None:
     tokenizer.normalizer = normalizers.Sequence([first, normalizer] if normalizer else [first])
 
 
-def _lowercases(normalizer: Any) -> bool:
+def _lowercases(normalizer: object) -> bool:
     from tokenizers import normalizers
 
     if isinstance(normalizer, normalizers.Sequence):
-        parts: Any = normalizer
-        return any(_lowercases(part) for part in parts)
+        return any(map(_lowercases, normalizer))
     if isinstance(normalizer, normalizers.BertNormalizer):
         return bool(normalizer.lowercase)
     return isinstance(normalizer, normalizers.Lowercase)

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,13 +23,16 @@ from rerank.rankers.encoder.modules import Modules, Tokens
 from rerank.rankers.encoder.published import Pooling
 from rerank.rankers.encoder.transformer import TextEncoder, by_tokens
 
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession, SessionOptions
+
 TYPES = {"tensor(int32)": np.int32, "tensor(int64)": np.int64}
 """Types of the inputs of a model."""
 CONTRIBUTED = "com.microsoft"
 """Operators of ONNX Runtime."""
 
 
-def _session(model: str | bytes, options: Any = None) -> Any:
+def _session(model: str | bytes, options: SessionOptions | None = None) -> InferenceSession:
     try:
         import onnxruntime
     except ModuleNotFoundError as error:
@@ -44,8 +47,8 @@ class OnnxModel:
     path: Path
 
     @cached_property
-    def session(self) -> Any:
-        """The session of ONNX Runtime."""
+    def session(self) -> InferenceSession:
+        """The session of ONNX Runtime, which is loaded once."""
         return _session(str(self.path))
 
     def run(self, ids: NDArray[np.int64], mask: NDArray[np.int64], types: NDArray[np.int64]) -> Array:
@@ -167,7 +170,7 @@ class OnnxEncoder(TextEncoder):
 class OnnxBert(Bert):
     """BERT in ONNX Runtime. The matrices that it multiplies are a copy of the weights."""
 
-    session: Any = field(default=None, repr=False)
+    session: InferenceSession = field(default=None, repr=False)
 
     @classmethod
     def of(cls, bert: Bert) -> OnnxBert:
@@ -200,8 +203,8 @@ class _Graph:
     def __init__(self, bert: Bert) -> None:
         self.bert, self.weights, self.nodes = bert, dict[str, Array](), list[Any]()
 
-    def session(self) -> Any:
-        """Return a session; the weights are passed as arrays."""
+    def session(self) -> InferenceSession:
+        """Return a session of the operations. The weights are passed as arrays."""
         import onnx
         import onnxruntime
         from onnx import TensorProto, helper

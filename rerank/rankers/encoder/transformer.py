@@ -21,7 +21,9 @@ from rerank.rankers.encoder.modules import Modules, Tokens, lowercase_texts
 from rerank.rankers.encoder.published import Pooling
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 TOKENS = 4096
 """Tokens that are encoded at once, padding included."""
@@ -33,6 +35,8 @@ VOLATILE = frozenset(
 )
 """Keys of a configuration that do not decide a vector, but change when a model is saved or moved, or with the
 version of transformers."""
+_LOCAL = {"local_files_only": True, "trust_remote_code": False}
+"""Settings of transformers: nothing is downloaded, and no code of a model is run."""
 MANY = 256
 """Least number of sequences for which a model is moved to a GPU."""
 
@@ -46,8 +50,8 @@ class TextEncoder:
     precision: ``auto``, ``fp32`` or ``bf16``.
     """
 
-    model: Any
-    tokenizer: Any
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerFast
     modules: Modules
     precision: str = "auto"
 
@@ -76,15 +80,14 @@ class TextEncoder:
             return OnnxEncoder.read(name, folder, pooling, longest)
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         torch, transformers = _libraries()
-        options = {"local_files_only": True, "trust_remote_code": False}
         try:
             modules = Modules.read(folder)
-            config = transformers.AutoConfig.from_pretrained(folder, **options)
+            config = transformers.AutoConfig.from_pretrained(folder, **_LOCAL)
             longest = _check_config(name, config, layers, longest, modules.longest or 128)
             modules = replace(modules, pooling=pooling or modules.pooling, longest=longest)
-            tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **options)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **_LOCAL)
             torch.manual_seed(0)  # of weights that are missing and unused
-            model = _load_weights(name, folder, transformers.AutoModel, config=config, **options)
+            model = _load_weights(name, folder, config)
         except UsageError:
             raise
         except Exception as error:  # transformers raises many kinds of errors
@@ -107,9 +110,10 @@ class TextEncoder:
         return int(self.model.config.hidden_size) if projection is None else projection.shape[1]
 
     @property
-    def device(self) -> Any:
-        """Device of the model."""
-        return next(self.model.parameters()).device
+    def device(self) -> torch.device:
+        """The device that the model runs on."""
+        device: torch.device = next(self.model.parameters()).device
+        return device
 
     @cached_property
     def tokens(self) -> Tokens:
@@ -235,7 +239,7 @@ def by_tokens(lengths: Sequence[int], most: int = TOKENS) -> Iterator[list[int]]
         start += size
 
 
-def precision(device: Any, requested: str = "auto") -> Any:
+def precision(device: torch.device, requested: str = "auto") -> torch.autocast:
     """Return autocast to ``fp32`` or ``bf16``; ``auto``: bf16 on GPUs and capable CPUs."""
     import torch
 
@@ -245,7 +249,9 @@ def precision(device: Any, requested: str = "auto") -> Any:
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=requested == "bf16")
 
 
-def _check_config(name: str, config: Any, layers: int | None, longest: int | None, usual: int) -> int:
+def _check_config(
+    name: str, config: PretrainedConfig, layers: int | None, longest: int | None, usual: int
+) -> int:
     """Set the number of layers; return the tokens of a passage. Raises UsageError for unsupported models."""
     if layers is not None:
         if not 1 <= layers <= int(config.num_hidden_layers):
@@ -258,8 +264,13 @@ def _check_config(name: str, config: Any, layers: int | None, longest: int | Non
     return longest or min(usual, readable)
 
 
-def _load_weights(name: str, folder: Path, kind: Any, **options: Any) -> Any:
-    model, info = kind.from_pretrained(folder, use_safetensors=True, output_loading_info=True, **options)
+def _load_weights(name: str, folder: Path, config: PretrainedConfig) -> PreTrainedModel:
+    """Load a model. Raises UsageError if weights are missing, which would otherwise be random."""
+    from transformers import AutoModel
+
+    model, info = AutoModel.from_pretrained(
+        folder, config=config, use_safetensors=True, output_loading_info=True, **_LOCAL
+    )
     missing = sorted(key for key in info["missing_keys"] if not key.startswith("pooler."))
     if missing:
         raise UsageError(

@@ -6,13 +6,21 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
+
 Matrix = NDArray[np.floating[Any]]
 Integers = NDArray[np.int64]
+TermVectors: TypeAlias = "csr_matrix | Matrix"
+"""(n, V) vectors of n texts with V terms, CSR or dense."""
+
+Objective = Callable[[Matrix], tuple[float, Matrix]]
+"""A matrix, (V, k) -> its loss and its gradient, (V, k)."""
 
 BLOCK = 256
 """Rows of the similarity matrix that are computed at once."""
@@ -31,9 +39,9 @@ class Comparisons:
     """
 
     target: Integers
-    left_out: Any
+    left_out: csr_matrix
     weight: NDArray[np.float64]
-    worse: Any
+    worse: csr_matrix
 
     def weights(
         self, begin: int, end: int
@@ -123,8 +131,8 @@ class S2Net:
 
     def __init__(
         self,
-        queries: Any,
-        documents: Any,
+        queries: TermVectors,
+        documents: TermVectors,
         comparisons: Comparisons,
         *,
         gamma: float = 10.0,
@@ -134,13 +142,15 @@ class S2Net:
         self.queries = queries
         self.documents = documents
         self.comparisons = comparisons
-        is_dense = isinstance(queries, np.ndarray)
-        self.queries_t = queries.T if is_dense else queries.T.tocsr()
-        self.documents_t = documents.T if is_dense else documents.T.tocsr()
+        self.queries_t = _transpose(queries)
+        self.documents_t = _transpose(documents)
         self.gamma = gamma
         self.epsilon = epsilon
         self.block = block
-        self.parts: list[tuple[Any, Any, Comparisons]] = [(slice(None), slice(None), comparisons)]
+        everything = slice(None)
+        self.parts: list[tuple[Integers | slice, Integers | slice, Comparisons]] = [
+            (everything, everything, comparisons)
+        ]
 
     def compare_within(self, parts: Sequence[Integers]) -> None:
         """Compare the pairs only with the documents of their part. Each part is a set of rows."""
@@ -164,11 +174,15 @@ class S2Net:
         gradient += self.documents_t @ _through(document, document_length, to_document)
         return loss, gradient
 
-    def _project(self, texts: Any, matrix: Matrix) -> tuple[Matrix, Matrix]:
+    def _project(self, texts: TermVectors, matrix: Matrix) -> tuple[Matrix, Matrix]:
         """Return the projected texts, scaled to length 1, and their lengths before."""
         projected = texts @ matrix
         length = np.sqrt(np.einsum("ij,ij->i", projected, projected) + self.epsilon**2)[:, None]
         return projected / length, length
+
+
+def _transpose(vectors: TermVectors) -> TermVectors:
+    return vectors.T if isinstance(vectors, np.ndarray) else vectors.T.tocsr()
 
 
 def _through(unit: Matrix, length: Matrix, to_unit: Matrix) -> Matrix:
@@ -177,7 +191,7 @@ def _through(unit: Matrix, length: Matrix, to_unit: Matrix) -> Matrix:
     return back
 
 
-def anchored(objective: Any, anchor: Matrix, beta: float) -> Any:
+def anchored(objective: Objective, anchor: Matrix, beta: float) -> Objective:
     """Return an objective with the additional loss beta / 2 |A - anchor|^2 (Yih et al. 2011, section 3.2)."""
 
     def loss(matrix: Matrix) -> tuple[float, Matrix]:
@@ -187,8 +201,6 @@ def anchored(objective: Any, anchor: Matrix, beta: float) -> Any:
 
     return loss
 
-
-Objective = Callable[[Matrix], tuple[float, Matrix]]
 
 SUFFICIENT = 1e-4
 """Constant of the first weak Wolfe condition, a sufficient decrease (Nocedal, Wright 2006, section 3.1)."""

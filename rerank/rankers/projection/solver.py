@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rerank.progress import Progress
 from rerank.rankers.base import Ranker
 from rerank.rankers.projection.config import ProjectionConfig
-from rerank.rankers.projection.s2net import Matrix, S2Net, anchored, minimize
+from rerank.rankers.projection.s2net import Matrix, S2Net, TermVectors, anchored, minimize
 from rerank.rankers.projection.training_pairs import Pairs, build_pairs
 from rerank.rankers.training.data import DevSet, TrainingData
 from rerank.rankers.training.job import TrainingResult
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
 
 CHECK_EVERY = 5
 """Iterations between measurements on dev."""
@@ -42,9 +45,9 @@ class Vectors:
         self,
         data: TrainingData,
         config: ProjectionConfig,
-        documents: Any,
-        queries: Any,
-        text_pairs: Sequence[Any] = (),
+        documents: TermVectors,
+        queries: TermVectors,
+        text_pairs: Sequence[csr_matrix] = (),
     ) -> None:
         self.documents = documents
         self.queries = queries

@@ -6,10 +6,13 @@ X, Y: (N, V) term vectors of N pairs.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
 
 Float = NDArray[np.float64]
 
@@ -19,7 +22,7 @@ NEGLIGIBLE = 1e-10
 """Share of the largest eigenvalue below which an eigenvalue counts as 0."""
 
 
-def lsi(texts: Any, k: int, *, seed: int = 0) -> Float:
+def lsi(texts: csr_matrix, k: int, *, seed: int = 0) -> Float:
     """Latent semantic indexing (Deerwester et al. 1990): the k largest right singular vectors, (V, <= k).
 
     For CL-LSI, each text is the sum of a pair (Dumais et al. 1997).
@@ -38,7 +41,7 @@ def lsi(texts: Any, k: int, *, seed: int = 0) -> Float:
     return _signed(rows[order].T)
 
 
-def opca(X: Any, Y: Any, k: int, *, ridge: float = 0.5, seed: int = 0) -> Float:
+def opca(X: csr_matrix, Y: csr_matrix, k: int, *, ridge: float = 0.5, seed: int = 0) -> Float:
     """Oriented PCA (Platt, Toutanova, Yih 2010): pairs vary, their two texts differ little, (V, k).
 
     Solves S v = lambda B v for the largest lambda: M = (X + Y) / 2, E = (X - Y) / 2, S = M^T M / N,
@@ -66,7 +69,7 @@ def opca(X: Any, Y: Any, k: int, *, ridge: float = 0.5, seed: int = 0) -> Float:
     return _signed(directions[:, correlated])
 
 
-def cca(X: Any, Y: Any, k: int, *, ridge: float = 1e-4, seed: int = 0) -> Float:
+def cca(X: csr_matrix, Y: csr_matrix, k: int, *, ridge: float = 1e-4, seed: int = 0) -> Float:
     """Canonical correlation analysis, not centered: the halves of X and of Y, (2 V, k).
 
     Solves [0 C_xy; C_yx 0] w = rho [C_xx + kappa I, 0; 0, C_yy + kappa I] w for the largest rho; kappa is
@@ -95,7 +98,7 @@ def cca(X: Any, Y: Any, k: int, *, ridge: float = 1e-4, seed: int = 0) -> Float:
     return _signed(np.concatenate((half_of_x, half_of_y)) * count**0.5)
 
 
-def _sample(X: Any, Y: Any, seed: int) -> tuple[Any, Any]:
+def _sample(X: csr_matrix, Y: csr_matrix, seed: int) -> tuple[csr_matrix, csr_matrix]:
     """Return at most MAX_PAIRS random pairs."""
     if X.shape[0] > MAX_PAIRS:
         rows = np.sort(np.random.default_rng(seed).choice(X.shape[0], MAX_PAIRS, replace=False))
@@ -104,7 +107,7 @@ def _sample(X: Any, Y: Any, seed: int) -> tuple[Any, Any]:
     return X.astype(np.float64).tocsr(), Y.astype(np.float64).tocsr()
 
 
-def _solver(rows: Any, ridge: float) -> Callable[[Float], Float]:
+def _solver(rows: csr_matrix, ridge: float) -> Callable[[Float], Float]:
     """Return the function b -> (rows rows^T + ridge I)^-1 b, by a Cholesky decomposition."""
     from scipy.linalg import cho_factor, cho_solve
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rerank.errors import TrainingError
 from rerank.rankers.projection.config import ProjectionConfig
-from rerank.rankers.projection.s2net import Comparisons, Integers, entries
+from rerank.rankers.projection.s2net import Comparisons, Integers, TermVectors, entries
 from rerank.rankers.training.data import TrainingQuery
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
 
 
 @dataclass(frozen=True)
@@ -24,15 +28,15 @@ class Pairs:
     comparisons: the document of each pair, and the documents that it is compared with.
     """
 
-    queries: Any
-    documents: Any
+    queries: TermVectors
+    documents: TermVectors
     comparisons: Comparisons
 
     def __len__(self) -> int:
         return len(self.comparisons.target)
 
     @property
-    def partners(self) -> Any:
+    def partners(self) -> TermVectors:
         """The document of each pair, (N, V)."""
         return self.documents[self.comparisons.target]
 
@@ -53,9 +57,9 @@ class _JudgedPair(NamedTuple):
 
 def build_pairs(
     judged: Iterable[TrainingQuery],
-    documents: Any,
-    queries: Any,
-    text_pairs: Sequence[Any],
+    documents: TermVectors,
+    queries: TermVectors,
+    text_pairs: Sequence[csr_matrix],
     config: ProjectionConfig,
 ) -> Pairs:
     """Pair queries with their documents of the highest grade, with ``graded`` of any grade; add text pairs.
@@ -129,15 +133,18 @@ def _compare(
     column_of:   the column of each document, by its row; equal texts have one column.
     """
     grades_of_query = _grades_by_column(pairs, query_texts, column_of)
-    left_out = []
-    worse = []
+    left_out: list[list[int]] = []
+    worse: list[list[int]] = []
     for pair, query in zip(pairs, query_texts):
         grades = grades_of_query[query]
-        grade = pair.grades[pair.document]
-        lower = {column for column in grades if config.graded and grades[column] < grade}
+        lower: set[int] = set()
+        if config.graded:
+            grade = pair.grades[pair.document]
+            lower = {column for column in grades if grades[column] < grade}
         left_out.append(sorted(grades.keys() - lower))
-        judged_worse = {column_of[row] for row in pair.unwanted if row in column_of} - grades.keys() | lower
-        worse.append(sorted(judged_worse - {column_of[pair.document]}) if config.judged else [])
+        unwanted = {column_of[row] for row in pair.unwanted if row in column_of} - grades.keys()
+        judged_worse = (unwanted | lower) - {column_of[pair.document]}
+        worse.append(sorted(judged_worse) if config.judged else [])
     columns = max(column_of.values()) + 1
     weight = np.array([pair.weight for pair in pairs])
     return Comparisons(
@@ -177,23 +184,23 @@ def _integers(numbers: Iterable[int]) -> Integers:
     return np.array(list(numbers), dtype=np.int64)
 
 
-def _has_terms(rows: Any) -> NDArray[np.bool_]:
+def _has_terms(rows: TermVectors) -> NDArray[np.bool_]:
     """Return which of n rows have numbers other than 0, (n,) bool."""
     return np.asarray(abs(rows).sum(axis=1)).ravel() > 0
 
 
-def _distinct(rows: Any) -> tuple[Integers, Integers]:
+def _distinct(rows: TermVectors) -> tuple[Integers, Integers]:
     """Number n rows so that equal rows have one number.
 
     Returns the number of each row, (n,), and the first row of each number, (m,).
     """
     from scipy.sparse import csr_matrix
 
-    rows = csr_matrix(rows)
-    rows.sort_indices()
+    sparse = csr_matrix(rows)
+    sparse.sort_indices()
     number_of: dict[tuple[bytes, bytes], int] = {}
-    numbers = []
-    for begin, end in zip(rows.indptr[:-1], rows.indptr[1:]):
-        key = (rows.indices[begin:end].tobytes(), rows.data[begin:end].tobytes())
+    numbers: list[int] = []
+    for begin, end in pairwise(sparse.indptr.tolist()):
+        key = (sparse.indices[begin:end].tobytes(), sparse.data[begin:end].tobytes())
         numbers.append(number_of.setdefault(key, len(number_of)))
     return _integers(numbers), np.unique(numbers, return_index=True)[1]
