@@ -317,7 +317,9 @@ def searchable(text: str, *, stemmed: bool) -> str:
     text = normalize(text).replace("ς", "σ")
     if not text.isascii() and _RARE.search(text):
         text = _CJK_PAIRS.sub(r"\1\2 ", text) if stemmed and _CJK.search(text) else _spaced(text)
-    return _LONG.sub(r"\1", text) if _may_have_long_words(text) else text
+    if _may_have_long_words(text):
+        text = _LONG.sub(r"\1", text)
+    return text
 
 
 def _character(entity: re.Match[str]) -> str:

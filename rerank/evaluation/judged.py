@@ -31,7 +31,7 @@ class JudgedHits:
         return (self.hits - self.judged) / self.hits if self.hits else 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """Return the counts and the share."""
+        """Return the two counts and the share of judged hits, as JSON values."""
         return {"judged": self.judged, "hits": self.hits, "share": self.share}
 
     def describe_unjudged(self, label: str) -> str:

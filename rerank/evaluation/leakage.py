@@ -60,7 +60,7 @@ class TrainingRecord(dict[str, frozenset[str]]):
         return [id for id in ids if id in recorded]
 
     def to_json(self) -> dict[str, list[str]]:
-        """Return the sorted ids of each use."""
+        """Return use -> its ids in ascending order, as JSON values."""
         return {use: sorted(ids) for use, ids in sorted(self.items())}
 
     @classmethod
@@ -126,7 +126,12 @@ def format_leakage(leaks: Iterable[Leak], queries: int) -> str:
 def without_training_documents(
     records: Iterable[TrainingRecord], qrels: Qrels
 ) -> tuple[Qrels, list[tuple[str, str]]]:
-    """Return judgments with grade 0 for training documents, and these (query, document) pairs."""
+    """Return the judgments with grade 0 for training documents, and the pairs that were relevant before.
+
+    So a ranker gets no credit for documents that it has learned from.
+
+    records: what the rankers and the stack have learned from.
+    """
     training_documents: set[str] = set()
     for record in records:
         training_documents |= record.get("documents", frozenset())
@@ -134,8 +139,8 @@ def without_training_documents(
     dropped: list[tuple[str, str]] = []
     for query in qrels:
         for document, grade in qrels[query].items():
-            is_training_document = document in training_documents
-            if is_training_document and grade > 0:
+            if document in training_documents and grade > 0:
                 dropped.append((query, document))
-            judgments.append((query, document, min(grade, 0) if is_training_document else grade))
+                grade = 0
+            judgments.append((query, document, grade))
     return Qrels(judgments), dropped

@@ -47,11 +47,11 @@ class Evaluation:
     none_relevant: tuple[str, ...]
 
     def mean(self, run: str, measure: str) -> float:
-        """Return the mean."""
+        """Return the mean of a measure over the Q queries, for one run."""
         return math.fsum(self.values[run][measure].tolist()) / len(self.query_ids)
 
     def means(self, run: str) -> dict[str, float]:
-        """Return measure -> mean."""
+        """Return measure -> its mean over the Q queries, for one run."""
         return {measure: self.mean(run, measure) for measure in self.measures}
 
 
@@ -75,10 +75,12 @@ class Auc:
     def __str__(self) -> str:
         return "AUC" if self.rel == 1 else f"AUC(rel={self.rel})"
 
-    def of(self, ranking: Sequence[str], judged: Mapping[str, int]) -> float:
-        """Return the area; 0.5 if all judged documents are relevant, or all irrelevant.
+    def value(self, ranking: Sequence[str], judged: Mapping[str, int]) -> float:
+        """Return the area for one query; 0.5 if all judged documents are relevant, or all irrelevant.
 
-        >>> Auc().of(["a", "b", "c"], {"a": 1, "b": 0, "c": 1, "d": 0})
+        ranking: document ids, best first. judged: document id -> grade.
+
+        >>> Auc().value(["a", "b", "c"], {"a": 1, "b": 0, "c": 1, "d": 0})
         0.75
         """
         labels = [grade >= self.rel for grade in judged.values()]
@@ -155,7 +157,7 @@ class _Measurer:
             values[measure][self._position_of[query]] = value
         for area in self._areas:
             for query, position in self._position_of.items():
-                values[str(area)][position] = area.of(run.get(query, ()), self._grades[query])
+                values[str(area)][position] = area.value(run.get(query, ()), self._grades[query])
         return values
 
     def _compute_standard(self, run: Mapping[str, Sequence[str]]) -> list[tuple[str, str, float]]:
@@ -185,7 +187,7 @@ def _provider() -> Provider:
     import ir_measures
 
     providers = [provider for provider in ir_measures.DefaultPipeline.providers if provider.NAME != "gdeval"]
-    return ir_measures.providers.FallbackProvider(providers)
+    return ir_measures.providers.FallbackProvider(providers)  # type: ignore[no-untyped-call]
 
 
 def _compute(

@@ -48,7 +48,10 @@ class RankMeasure:
         return self.kind if self.cutoff is None else f"{self.kind}@{self.cutoff}"
 
     def ideal(self, grades: NDArray[Any]) -> float:
-        """Return the best ranking's value, a divisor. ``grades`` are above 0."""
+        """Return the value of the best ranking, by which the value of a ranking is divided.
+
+        grades: (R,) of all R relevant documents of a query, above 0.
+        """
         if self.kind == "RR":
             return 1.0
         if self.kind == "AP":

@@ -136,7 +136,12 @@ def randomization_test(differences: ArrayLike, *, permutations: int = 100_000, s
 def randomization_tests(
     differences: Sequence[ArrayLike], *, permutations: int = 100_000, seed: int = 0
 ) -> list[float]:
-    """Test K rows of n differences with the same drawn signs."""
+    """Return the p-value of each of K rows, as :func:`randomization_test` does, with the same drawn signs.
+
+    differences: K rows of n differences per query, for example one row per run and measure.
+
+    Raises ValueError for numbers that are not finite, or rows of different lengths.
+    """
     rows = np.array([np.asarray(row, dtype=np.float64) for row in differences])
     if rows.size == 0:
         return [1.0] * len(rows)

@@ -82,7 +82,7 @@ class Ranker(ABC):
 
     @abstractmethod
     def encode_query(self, query: Query) -> NDArray[np.float32]:
-        """Return the vector of a query, (E,)."""
+        """Return the vector of a query, (E,), which :meth:`score` compares with the features of documents."""
 
     @abstractmethod
     def score(self, query: NDArray[np.float32], features: NDArray[Any]) -> NDArray[np.float64]:
@@ -188,7 +188,7 @@ class ArrayRanker(Ranker):
         """
 
     def save(self, folder: Path) -> None:
-        """Write ``ranker.json``, ``vocabularies.json`` and ``model.safetensors``."""
+        """Write what :meth:`content` returns: ``ranker.json``, vocabularies and arrays."""
         from safetensors.numpy import save
 
         folder.mkdir(parents=True, exist_ok=True)
@@ -200,7 +200,7 @@ class ArrayRanker(Ranker):
 
     @classmethod
     def load(cls, folder: Path) -> ArrayRanker:
-        """Memory-map a saved ranker."""
+        """Read the files of :meth:`save`. The arrays are mapped into memory, which processes share."""
         record = parse_json((folder / "ranker.json").read_text("utf-8"))
         vocabularies = parse_json((folder / "vocabularies.json").read_text("utf-8"))
         common = {name: record[name] for name in ("name", "version", "variant", "trained")}

@@ -28,10 +28,13 @@ citations; pairs of documents with labels."""
 
 
 class Fitter(Protocol):
-    """Fits rankers of a family."""
+    """Fits the rankers of a family on the data of one training job."""
 
     def fit(self, variant: str, name: str) -> TrainingResult:
-        """Fit a variant under a name."""
+        """Return a new ranker and the record of its training.
+
+        variant: one of the rankers of the family. name: of the new ranker.
+        """
 
 
 @dataclass(frozen=True)
@@ -56,17 +59,17 @@ class Family:
     resumes: bool = False
 
     def ranker_class(self) -> type[Ranker]:
-        """Return the class of its rankers."""
+        """Return the class of its rankers, which is imported on first use."""
         ranker: type[Ranker] = resolve_name(self.ranker) if isinstance(self.ranker, str) else self.ranker
         return ranker
 
     def options_class(self) -> type[Options]:
-        """Return the class of its options."""
+        """Return the class of its options, which is imported on first use."""
         options: type[Options] = resolve_name(self.options)
         return options
 
     def make_fitter(self, job: TrainingJob, options: Options) -> Fitter:
-        """Return a new fitter for a job."""
+        """Return a new fitter for a training job, with the options of this family."""
         fitter: Fitter = resolve_name(self.fitter)(job, options)
         return fitter
 

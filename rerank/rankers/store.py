@@ -34,7 +34,12 @@ Needed = Callable[[], Mapping[str, Collection[str]] | None]
 
 
 class RankerVersion(Struct):
-    """A version of a ranker, in its list."""
+    """One entry of a ranker's list of versions.
+
+    version: identifies the content of the ranker.
+    family:  name of the family that can read it.
+    variant: the kind of ranker within the family, for example ``text``.
+    """
 
     version: Annotated[str, Meta(pattern=rf"\A{VERSION}\Z")]
     family: str
@@ -46,9 +51,9 @@ RankerVersions = Annotated[list[RankerVersion], Meta(min_length=1)]
 
 
 class RankerStore:
-    """The folder ``rankers`` of a workspace.
+    """The folder ``rankers`` of a workspace: installs, lists, loads and removes versions of rankers.
 
-    needed: older versions to keep.
+    needed: returns the older versions to keep, which stacks use.
     """
 
     def __init__(self, folder: Path, needed: Needed) -> None:
@@ -56,11 +61,17 @@ class RankerStore:
         self._needed = needed
 
     def names(self) -> list[str]:
-        """Return the names of all trained rankers."""
+        """Return the names of all trained rankers, in alphabetical order."""
         return sorted(path.stem for path in self.folder.glob("*.json"))
 
     def record(self, name: str, version: str | None = None) -> RankerVersion:
-        """Record of a version; None: the newest. Raises NotTrainedError if missing, UsageError if unknown."""
+        """Return the entry of a version in the list of a ranker.
+
+        version: Default: the newest.
+
+        Raises NotTrainedError if the ranker is not trained or the version was removed, UsageError for a name
+        that no family has.
+        """
         records = self._records(name)
         if version is None:
             return records[0]
@@ -70,7 +81,7 @@ class RankerStore:
         raise NotTrainedError(f"{name} {version} was removed from {self.folder.parent}; tune the stack again")
 
     def has(self, name: str, version: str) -> bool:
-        """Whether a version is stored."""
+        """Return whether a version of a ranker is stored, so that :meth:`load` can read it."""
         try:
             self.record(name, version)
         except RerankError:
@@ -78,7 +89,11 @@ class RankerStore:
         return True
 
     def read(self, name: str, version: str | None, file: str) -> Any:
-        """Return the JSON in a file of a version, or of the newest; None if unreadable."""
+        """Return the JSON values in a file of a ranker, or None if it cannot be read.
+
+        version: if it is not stored any longer, or None, the newest version is read.
+        file:    name of the file in the folder of the version.
+        """
         stored = version if version is not None and self.has(name, version) else None
         path = self.folder / f"{name}-{self.record(name, stored).version}" / file
         try:
@@ -87,7 +102,7 @@ class RankerStore:
             return None
 
     def versions(self, name: str) -> list[str]:
-        """Return the versions of a ranker, newest first."""
+        """Return the versions of a ranker, newest first. Raises the errors of :meth:`record`."""
         return [record.version for record in self._records(name)]
 
     def _records(self, name: str) -> list[RankerVersion]:
@@ -117,9 +132,11 @@ class RankerStore:
         )
 
     def load(self, name: str, version: str | None = None) -> Ranker:
-        """Load a version; None: the newest.
+        """Load a version of a ranker.
 
-        Raises WorkspaceError if unreadable, NotTrainedError or UsageError if missing.
+        version: Default: the newest.
+
+        Raises WorkspaceError if it is damaged, and the errors of :meth:`record`.
         """
         while True:
             record = self.record(name, version)
@@ -131,15 +148,19 @@ class RankerStore:
 
     @contextmanager
     def exclusive_lock(self) -> Iterator[None]:
-        """Keep other installations and removals out of the folder."""
+        """Keep the installations and removals of other processes out of the folder, during a block."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with folder_lock(self.folder, f"installing a ranker in {self.folder}", patience=LOCK_SECONDS):
             yield
 
     def install(self, ranker: Ranker, extra: Mapping[str, str] | None = None) -> None:
-        """Install a ranker as the newest version; remove unneeded ones.
+        """Install a ranker as the newest version, and remove the older versions that are not needed.
 
-        extra: name -> text of further files.
+        A process that is killed leaves the old or the new list, never a version that is incomplete.
+
+        extra: name -> text of further files in the folder of the version.
+
+        Raises UsageError if another ranker's version has the same folder.
         """
         new = self.folder / _NEW
         name = ranker.name
@@ -159,7 +180,10 @@ class RankerStore:
                 shutil.rmtree(new, ignore_errors=True)
 
     def remove(self, name: str, version: str | None = None) -> list[str]:
-        """Remove a version, or all of them; return the removed ones. Raises the errors of :meth:`record`."""
+        """Remove a version of a ranker, or all of its versions. Return the removed ones.
+
+        Raises the errors of :meth:`record`.
+        """
         with self.exclusive_lock():
             removed = self.versions(name) if version is None else [self.record(name, version).version]
             remaining = [record for record in self._records(name) if record.version not in removed]
@@ -175,7 +199,7 @@ class RankerStore:
     def _write(
         self, ranker: Ranker, extra: Mapping[str, str], new: Path, listed: Mapping[str, list[RankerVersion]]
     ) -> RankerVersion:
-        """Write a version unless it exists."""
+        """Write a version and return its entry for the list. An existing readable version is kept."""
         final = self.folder / f"{ranker.name}-{ranker.version}"
         for name, records in listed.items():
             folders = [f"{name}-{record.version}" for record in records]

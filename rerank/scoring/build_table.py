@@ -126,21 +126,15 @@ def score_table(
     Raises InputError if the engine has none of the relevant documents.
     """
     scorer = pipeline.scorer(request.signals, request.first_stage)
-    matched = [scorer.with_known_categories(query) for query in request.queries]
-    request = replace(request, queries=[query for query, _ in matched])
-    relevant: list[str] = []
-    for query_id in request.qrels:
-        relevant += request.qrels.relevant(query_id)
-    existing = pipeline.engine.contains(relevant)
-    if relevant and not existing:
-        raise InputError(
-            "none of the relevant documents is in the workspace; check that the qrels are of its collection"
-        )
-    report = ScoringReport(
-        queries=len(request.queries),
-        unknown_documents=sum(id not in existing for id in relevant),
-        unknown_categories=sum(bool(categories) for _, categories in matched),
-    )
+    report = ScoringReport(queries=len(request.queries))
+    queries: list[Query] = []
+    for query in request.queries:
+        query, unknown_categories = scorer.with_known_categories(query)
+        queries.append(query)
+        if unknown_categories:
+            report.unknown_categories += 1
+    request = replace(request, queries=queries)
+    report.unknown_documents = _count_unknown_documents(pipeline.engine, request.qrels)
     for name in ranker_names(retriever_depths(request.retrieve)):
         missing_vectors = pipeline.engine.count_missing_vectors(name, pipeline.rankers[name].version)
         report.not_found[name] = missing_vectors or 0
@@ -159,6 +153,22 @@ def score_table(
             rows.append((query.id, candidates.ids, result.raw, case))
     report.candidate_recall = {name: math.fsum(values) / len(values) for name, values in recall.items()}
     return ScoreTable.build(request.signals, rows), report
+
+
+def _count_unknown_documents(engine: Engine, qrels: Qrels) -> int:
+    """Return the number of relevant documents that the engine does not have.
+
+    A document that is relevant for several queries counts as often. Raises InputError if it has none.
+    """
+    relevant: list[str] = []
+    for query_id in qrels:
+        relevant += qrels.relevant(query_id)
+    existing = engine.contains(relevant)
+    if relevant and not existing:
+        raise InputError(
+            "none of the relevant documents is in the workspace; check that the qrels are of its collection"
+        )
+    return sum(id not in existing for id in relevant)
 
 
 def _by_case(
@@ -194,6 +204,7 @@ def _by_case(
 
 
 def _recall(candidates: Candidates, relevant: Mapping[str, int], first_stage: str) -> dict[str, float]:
+    """Return retriever -> share of the relevant documents that it found, also of all ``together``."""
     if not relevant:
         return {}
     hits = np.array([id in relevant for id in candidates.ids], np.bool_)
@@ -214,18 +225,21 @@ def _pools(engine: Engine, request: TableRequest) -> dict[str, list[str]]:
     pools: dict[str, list[str]] = {}
     for query in request.queries:
         relevant = request.qrels.relevant(query.id)
-        count = protocol.size + len(relevant)
+        count = protocol.size + len(relevant)  # enough if all relevant documents are among them
         if protocol.pool == "random":
-            # Seeded by the query, so that other queries do not change its pool.
-            seed = hashlib.sha256(query.id.encode()).digest()[:8]
-            rng = np.random.default_rng([*seed])
-            positions = rng.choice(len(all_ids), min(len(all_ids), count), replace=False)
-            pool: Sequence[str] = [all_ids[position] for position in positions.tolist()]
+            pool = _draw(all_ids, count, query.id)
         else:
             pool = engine.find(SearchRequest(query.search_text(engine.lang), "tfidf", count)).ids
         irrelevant = [id for id in pool if id not in relevant]
         pools[query.id] = [*relevant, *irrelevant[: protocol.size]]
     return pools
+
+
+def _draw(ids: Sequence[str], count: int, query_id: str) -> Sequence[str]:
+    """Return at most ``count`` random ids. The query decides, so other queries do not change them."""
+    seed = hashlib.sha256(query_id.encode()).digest()[:8]
+    positions = np.random.default_rng([*seed]).choice(len(ids), min(len(ids), count), replace=False)
+    return [ids[position] for position in positions.tolist()]
 
 
 def _candidates(

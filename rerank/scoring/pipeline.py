@@ -33,13 +33,15 @@ STAGES = ("engine", "transfer", "encode", "score", "then")
 class SearchResult(ScoringResult):
     """The ranking of a query, and the scores of its candidates.
 
-    stack:   with the weights used.
-    found:   retriever -> number of candidates.
-    approximate: retrievers that may have missed some of the nearest documents.
-    seconds: per stage: ``engine``, ``transfer`` (remote engine), ``encode``, ``score``, ``then``.
-    unknown_categories: ignored, because no signal knows them.
-    without_features: numbers of candidates without stored features, ``encoded`` or ``unscored``. Unscored
+    stack:              the stack with the weights for the case of the query.
+    ranking:            the ranked candidates.
+    found:              retriever -> number of candidates that it found.
+    seconds:            stage -> its time: ``engine``, ``transfer`` (only a remote engine), ``encode``,
+        ``score`` and ``then`` (the second phase).
+    unknown_categories: categories of the query that are ignored, because no signal knows them.
+    without_features:   number of candidates without stored features, ``encoded`` or ``unscored``. Unscored
         candidates keep their first-stage position.
+    approximate:        retrievers that may have missed some of the nearest documents.
 
     >>> answer = workspace.pipeline(["bm25"]).answer(Query("query", "wolf"), workspace.stack("bm25"))
     >>> answer.ranking.ids, answer.found, answer.inferred
@@ -58,7 +60,10 @@ class SearchResult(ScoringResult):
         return f"SearchResult({self.query.text!r}, {self.stack}, {self.ranking!r})"
 
     def to_json(self, hits: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return JSON values, as in ``/v1/search``."""
+        """Return JSON values, as ``/v1/search`` answers them.
+
+        hits: JSON values of the first hits, from :meth:`Pipeline.hits`.
+        """
         return {
             "query": self.query.text,
             "categories": list(self.query.categories),
@@ -80,9 +85,10 @@ class SearchResult(ScoringResult):
 
 @dataclass
 class ResultPage(Report):
-    """The first hits of an answer as a table.
+    """The first hits of an answer, which prints as a table.
 
-    hits: JSON values of each hit, with the ``text`` of its document.
+    answer: with the ranking of all candidates.
+    hits:   JSON values of each hit, with the ``text`` of its document.
     """
 
     answer: SearchResult
@@ -96,19 +102,21 @@ class ResultPage(Report):
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one table row per hit: its rank, score, id and title, and its weighted scores."""
-        return [
-            {name: hit[name] for name in ("rank", "score", "id", "title")}
-            | {name: signal["weighted"] for name, signal in hit["signals"].items()}
-            for hit in self.hits
-        ]
+        rows: list[dict[str, Any]] = []
+        for hit in self.hits:
+            row = {name: hit[name] for name in ("rank", "score", "id", "title")}
+            for name, signal in hit["signals"].items():
+                row[name] = signal["weighted"]
+            rows.append(row)
+        return rows
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON values, with texts."""
+        """Return the JSON values of the answer with these hits and their texts."""
         return self.answer.to_json(self.hits)
 
 
 def check_filters(searches: Sequence[SearchTemplate], filters: Sequence[Filter]) -> None:
-    """Raise UsageError if there are filters and a search template, which finds all candidates."""
+    """Raise UsageError for filters beside a search of the user, because it alone finds all candidates."""
     if filters and searches:
         raise UsageError(
             f"{searches[0]} finds all candidates: write {filters[0]} into that search, and leave --filter out"
@@ -116,7 +124,10 @@ def check_filters(searches: Sequence[SearchTemplate], filters: Sequence[Filter])
 
 
 def template_of(stack: Stack) -> SearchTemplate:
-    """Return the stack's search template. Raises UsageError without one."""
+    """Return the user's search of a stack as a template.
+
+    Raises UsageError if the stack has none, or only the results of one (a run), which has no new queries.
+    """
     if stack.search is None or stack.search.kind == "run":
         tuned = f" was tuned on {stack.search}, and" if stack.search is not None else ""
         raise UsageError(
@@ -128,10 +139,12 @@ def template_of(stack: Stack) -> SearchTemplate:
 
 @dataclass
 class Pipeline:
-    """An engine and rankers.
+    """Answers queries, by an engine that finds candidates and rankers that score them.
 
-    infer_categories: infer missing query categories from first candidates.
-    vectors: query vector cache.
+    engine:           the index.
+    rankers:          name -> ranker.
+    infer_categories: whether missing categories of a query are inferred from its first candidates.
+    vectors:          cache of query vectors.
 
     >>> pipeline = workspace.pipeline(["tfidf", "bm25"])
     >>> answer = pipeline.answer(Query("query", "night"), workspace.stack("tfidf*0.5 + bm25*0.5"))
@@ -150,13 +163,21 @@ class Pipeline:
         return f"Pipeline({type(self.engine).__name__}, {size}, signals {signals})"
 
     def scorer(self, signals: Sequence[str], first_stage: str) -> Scorer:
-        """Return a scorer for these signals. Raises UsageError for an unknown signal."""
+        """Return the scorer for these signals. Raises UsageError for an unknown signal.
+
+        first_stage: the signal that orders the candidates.
+        """
         return Scorer(
             self.engine, resolve(signals, self.rankers), first_stage, self.infer_categories, self.vectors
         )
 
     def retrievers(self, query: Query, names: Sequence[str]) -> list[Retriever]:
-        """Return a query's retrievers. Raises UsageError for a ranker that cannot retrieve."""
+        """Return the retrievers for a query, as an engine needs them: rankers with the vector of the query.
+
+        names: of retrievers, with or without a depth, such as ``s2net:200``.
+
+        Raises UsageError for a ranker that cannot retrieve.
+        """
         depths = retriever_depths(names)
         retrievers: list[Retriever] = []
         for signal, depth in zip(resolve(depths, self.rankers), depths.values()):
@@ -177,10 +198,12 @@ class Pipeline:
         min_score: float | None = None,
         timer: StageTimer | None = None,
     ) -> SearchResult:
-        """Retrieve, score and rank candidates.
+        """Answer a query: retrieve candidates, score them, and rank them.
 
-        filters: conditions for candidates. min_score: leave out documents with a smaller probability of
-        relevance. timer: limits the work; it may raise an exception.
+        query:     a query, or its text.
+        filters:   conditions that each candidate meets.
+        min_score: probability of relevance from 0 to 1. Documents with a smaller one are left out.
+        timer:     limits the work; it may raise an exception.
 
         Raises UsageError for a ``min_score`` outside of 0 to 1, or a stack without probabilities.
         """

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -401,15 +401,19 @@ class Scorer:
     def _infer_categories(
         self, inputs: ScoringInput, feedback_candidates: Candidates | None
     ) -> tuple[str, ...]:
-        def categories(ids: Sequence[str]) -> Sequence[Sequence[str]]:
-            if all(id in inputs.categories for id in ids):
-                return [inputs.categories[id] for id in ids]
-            documents = (inputs.documents or self.engine.get)(ids)
-            return [document.categories if document is not None else () for document in documents]
+        read_categories = partial(_read_categories, inputs.categories, inputs.documents or self.engine.get)
+        if feedback_candidates is None:
+            return feedback_categories(inputs.ids, inputs.scores[self.first_stage], read_categories)
+        return feedback_categories(feedback_candidates.ids, feedback_candidates.scores, read_categories)
 
-        if feedback_candidates is not None:
-            return feedback_categories(feedback_candidates.ids, feedback_candidates.scores, categories)
-        return feedback_categories(inputs.ids, inputs.scores[self.first_stage], categories)
+
+def _read_categories(
+    categories: Mapping[str, Sequence[str]], read_documents: ReadDocuments, ids: Sequence[str]
+) -> list[Sequence[str]]:
+    """Return the categories of documents. They are read only if ``categories`` does not have all of them."""
+    if categories.keys() >= {*ids}:
+        return [categories[id] for id in ids]
+    return [document.categories if document is not None else () for document in read_documents(ids)]
 
 
 def _search_scores(name: str, inputs: ScoringInput) -> Array:

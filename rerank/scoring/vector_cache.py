@@ -17,7 +17,10 @@ Key = tuple[str, str, str, str | None, tuple[str, ...]]
 
 
 class VectorCache:
-    """Keeps the ``size`` most recently used query vectors; thread-safe."""
+    """Keeps the most recently used query vectors, for several threads.
+
+    size: number of vectors. With 0, each vector is computed.
+    """
 
     def __init__(self, size: int = 4096) -> None:
         self._size = size
@@ -58,10 +61,18 @@ def encode_query(ranker: Ranker, query: Query) -> NDArray[np.float32]:
 
 
 def _key(ranker: Ranker, query: Query) -> Key | None:
-    """Return None for a query that is not cached, so that long texts of users take no memory."""
-    text = query.text if ranker.uses_text else ""
-    lang = query.lang if ranker.uses_text else None
-    categories = query.categories if ranker.uses_categories else ()
+    """Return what decides the vector of a query, or None if it is not cached.
+
+    Long texts are not cached, so that users cannot fill the memory.
+    """
+    text = ""
+    lang = None
+    categories: tuple[str, ...] = ()
+    if ranker.uses_text:
+        text = query.text
+        lang = query.lang
+    if ranker.uses_categories:
+        categories = query.categories
     characters = len(text) + len(lang or "") + sum(map(len, categories))
     if characters > _LONGEST or query.params:
         return None

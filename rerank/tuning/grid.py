@@ -99,7 +99,7 @@ def _logarithmic_settings(n_signals: int) -> list[tuple[int, ...]]:
 
     The largest weight of each is RAW_PARTS, so that no proportions come twice.
     """
-    levels = RAW_LEVELS
+    levels: Sequence[int] = RAW_LEVELS
     if len(levels) ** n_signals > MAX_SETTINGS:
         levels = RAW_LEVELS[::2] + RAW_LEVELS[-1:]
     settings = itertools.product(sorted(levels, reverse=True), repeat=n_signals)

@@ -26,12 +26,15 @@ _SORT_FROM = 96  # number of relevant candidates above which sorting is faster t
 
 @dataclass(frozen=True, slots=True)
 class TuningQuery:
-    """A query with relevant documents.
+    """A query that has relevant documents, and its n candidates, of which R are relevant.
 
-    scores:            (n, S) raw scores of its candidates.
-    positions, grades: (R,) of the relevant candidates.
-    ideal:             of all relevant documents; see RankMeasure.
-    signals:           S names of the columns.
+    query:     its id.
+    scores:    (n, S) raw scores of the candidates.
+    positions: (R,) rows of the relevant candidates.
+    grades:    (R,) their grades, above 0.
+    ideal:     divisor of the measure from the grades of all relevant documents, also of those that are no
+        candidates; see :meth:`rerank.evaluation.ranks.RankMeasure.ideal`.
+    signals:   S names of the columns.
     """
 
     query: str
@@ -47,7 +50,9 @@ class TuningQuery:
 
 
 def judge(table: ScoreTable, qrels: Qrels, measure: RankMeasure) -> tuple[list[TuningQuery], int]:
-    """Return judged queries with relevant documents, by id, and the number of others.
+    """Return the judged queries that have relevant documents, by id, and the number of the others.
+
+    A query without a row in the table has no candidates.
 
     Raises InputError if none has a relevant document, or none was scored.
     """
@@ -59,13 +64,15 @@ def judge(table: ScoreTable, qrels: Qrels, measure: RankMeasure) -> tuple[list[T
         if not grades:
             continue
         row = rows.get(query, missing)
-        positions = [position for position, id in enumerate(row.ids) if id in grades]
+        # A grade of 0 stands for all documents that are not relevant.
+        grade_of_row = np.array([grades.get(id, 0) for id in row.ids], dtype=np.float64)
+        positions = np.flatnonzero(grade_of_row)
         judged.append(
             TuningQuery(
                 query=query,
                 scores=row.scores,
-                positions=np.array(positions, dtype=np.int64),
-                grades=np.array([grades[row.ids[i]] for i in positions], dtype=np.float64),
+                positions=positions,
+                grades=grade_of_row[positions],
                 ideal=measure.ideal(np.array(list(grades.values()), dtype=np.float64)),
                 signals=tuple(table.signals),
             )
@@ -78,7 +85,10 @@ def judge(table: ScoreTable, qrels: Qrels, measure: RankMeasure) -> tuple[list[T
 
 
 def query_values(query: TuningQuery, grid: Grid, measure: RankMeasure) -> Array:
-    """Return one query's measure per setting, (G,). Ties keep the order of ids."""
+    """Return the measure of one query for each of G settings, (G,).
+
+    Documents with equal scores keep the order of their ids. A query without relevant candidates has 0.
+    """
     result = np.zeros(len(grid))
     if not len(query.positions):
         return result
@@ -99,9 +109,12 @@ def estimated_means(
     weights: Array,
     measure: RankMeasure,
 ) -> Array:
-    """Return the mean per setting, (G, S) -> (G,), from scores in single precision, which are faster.
+    """Return the mean over queries for each of G settings, (G,), in single precision, which is faster.
 
-    columns: (S, n) normalized scores of each query. Documents with nearly equal scores may change places.
+    Documents with nearly equal scores may change places.
+
+    columns: (S, n) normalized scores of each query.
+    weights: (G, S).
     """
     blocks = [weights[i : i + _HEIGHT].astype(np.float32) for i in range(0, len(weights), _HEIGHT)]
 
@@ -113,7 +126,13 @@ def estimated_means(
 
 
 def ranks_of(scores: NDArray[Any], positions: Integers) -> Integers:
-    """Return ranks from 0 of the documents at R positions: scores (G, n) -> (R, G)."""
+    """Return the ranks of R documents, counted from 0, under each of G settings: (R, G).
+
+    Documents with equal scores keep their order.
+
+    scores:    (G, n) final scores.
+    positions: (R,) columns of the documents.
+    """
     if len(positions) > _SORT_FROM:
         order = np.argsort(-scores, axis=1, kind="stable")
         all_ranks = np.empty_like(order)
@@ -135,7 +154,10 @@ def grid_means(
     measure: RankMeasure,
     progress: Callable[[int], object] | None = None,
 ) -> list[Array]:
-    """Return the mean of each setting over the queries, one (G,) array per grid."""
+    """Return the mean over the queries of each setting, (G,) for each grid.
+
+    progress: called with 1 after each query.
+    """
     totals = [np.zeros(len(grid)) for grid in grids]
     for query in judged:
         for total, grid in zip(totals, grids):
@@ -146,6 +168,6 @@ def grid_means(
 
 
 def values_by_query(judged: Sequence[TuningQuery], linear: Linear, measure: RankMeasure) -> dict[str, float]:
-    """Return query id -> the measure with these weights of the scored signals."""
+    """Return query id -> the measure with these weights of the signals that were scored."""
     grid = Grid(linear.normalization, np.array([linear.weights]), moments=linear.moments)
     return {query.query: float(query_values(query, grid, measure)[0]) for query in judged}

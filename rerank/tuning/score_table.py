@@ -16,11 +16,12 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class ScoreRow:
-    """Candidates of a query.
+    """The n candidates of a query.
 
+    query:  its id.
     ids:    n document ids, ascending.
-    scores: (n, S) float64 raw scores.
-    case:   source of the query's categories (``rerank.stack.linear.CASES``).
+    scores: (n, S) raw scores by the signals of the table.
+    case:   source of the query's categories, one of :data:`rerank.stack.linear.CASES`; "" if unknown.
     """
 
     query: str
@@ -31,9 +32,10 @@ class ScoreRow:
 
 @dataclass(frozen=True, eq=False)
 class ScoreTable:
-    """Scores of the candidates of queries by S signals.
+    """Scores of the candidates of queries by S signals: all that the tuner needs.
 
-    rows: one per query, or one per query and category case.
+    signals: S names.
+    rows:    one per query, or one per query and category case.
     """
 
     signals: tuple[str, ...]
@@ -41,7 +43,10 @@ class ScoreTable:
 
     @classmethod
     def build(cls, signals: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> ScoreTable:
-        """Build from (query id, n document ids in any order, (n, S) raw scores), with or without a case.
+        """Build a table.
+
+        rows: of each query its id, n document ids in any order, (n, S) raw scores and, if it is known, the
+            case of its categories.
 
         Raises ValueError for wrong shapes, TrainingError for non-finite scores.
         """
@@ -61,7 +66,10 @@ class ScoreTable:
         return replace(self, rows=tuple(row for row in self.rows if row.case == case))
 
     def select_signals(self, signals: Sequence[str]) -> ScoreTable:
-        """Return the table with these signals, in this order. Raises UsageError for an unknown one."""
+        """Return the table with only these signals, in this order.
+
+        Raises UsageError for a signal that was not scored.
+        """
         for name in signals:
             if name not in self.signals:
                 raise UsageError(f"signal {name} was not scored; there are {', '.join(self.signals)}")

@@ -19,12 +19,14 @@ BEAM = 6  # settings whose neighbors are measured
 
 
 def shortlist(n_signals: int, parts: int, measure: Callable[[Integers], Array], size: int) -> Integers:
-    """Return settings to measure on all queries: (K, n_signals), rows sum to ``parts``.
+    """Return the settings to measure on all queries: (K, n_signals) integers, rows sum to ``parts``.
 
-    measure: (G, n_signals) integer weights -> (G,) values.
+    The search starts with a coarse grid, and then moves parts between signals in smaller and smaller steps.
+    It returns the best settings, the best one without each signal, and each signal without others.
 
-    Starts with a coarse grid, then moves parts between signals in smaller steps. Returns the ``size`` best
-    settings, the best without each signal, and single signals.
+    parts:   weights are multiples of 1 / parts.
+    measure: (G, n_signals) integer weights -> (G,) values, which may be estimates.
+    size:    number of best settings.
     """
     search = _WeightSearch(n_signals, measure)
     # The finest even grid of at most COARSE settings.
@@ -60,14 +62,21 @@ class _WeightSearch:
             self.values.update(zip(new, self._measure(np.array(new, dtype=np.int64)).tolist()))
 
     def best(self, count: int, absent: int | None = None) -> list[Setting]:
-        """Return the best settings, best first. absent: a signal that must have no weight."""
+        """Return at most ``count`` best settings, best first.
+
+        absent: position of a signal that must have no weight.
+        """
         allowed = list(self.values)
         if absent is not None:
             allowed = [setting for setting in allowed if not setting[absent]]
         return sorted(allowed, key=lambda setting: (-self.values[setting], setting))[:count]
 
     def climb(self, width: int, step: int, absent: int | None = None) -> None:
-        """Measure the neighbors of the ``width`` best settings until these stay the same."""
+        """Measure the neighbors of the ``width`` best settings until these stay the same.
+
+        step:   number of parts that move from one signal to another.
+        absent: position of a signal that must have no weight.
+        """
         beam: list[Setting] = []
         best = self.best(width, absent)
         while best != beam:

@@ -39,7 +39,10 @@ PAPER: dict[str, Any] = {
 
 
 class CnnConfig(Options, frozen=True):
-    """Options of ``text``, ``meta`` and ``joint``."""
+    """Options of the convolutional rankers ``text``, ``meta`` and ``joint`` (Kuwa et al. 2020).
+
+    The preset ``paper`` has the settings of section 5.1.
+    """
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"default": {}, "paper": PAPER}
 
@@ -84,10 +87,10 @@ class CnnConfig(Options, frozen=True):
 
     @classmethod
     def derived_defaults(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the defaults that depend on the head."""
+        """Return the defaults that depend on the head: option -> value. The MLP needs other ones."""
         return MLP if values.get("head") == "mlp" else {}
 
     def ineffective_options(self) -> Mapping[str, str]:
-        """Return the size that the head does not use."""
+        """Return the option of a size that the head does not use -> the option that decides this."""
         name = "hidden" if self.head == "cosine" else "vector_size"
         return {name: f"--head {self.head}"}

@@ -85,13 +85,13 @@ class CnnTask(Task):
         for module in self.model.modules():
             if isinstance(module, nn.Embedding):
                 embeddings.add(id(module.weight))
-        others: list[nn.Parameter] = []
+        dense: list[nn.Parameter] = []
         trained_embeddings: list[nn.Parameter] = []
         for parameter in self.model.parameters():
             if parameter.requires_grad:
-                parameters = trained_embeddings if id(parameter) in embeddings else others
+                parameters = trained_embeddings if id(parameter) in embeddings else dense
                 parameters.append(parameter)
-        optimizers: list[torch.optim.Optimizer] = [torch.optim.Adam(others, lr=self.config.rate)]
+        optimizers: list[torch.optim.Optimizer] = [torch.optim.Adam(dense, lr=self.config.rate)]
         if trained_embeddings:
             optimizers.append(torch.optim.SparseAdam(trained_embeddings, lr=EMBEDDING_RATE))
         return optimizers
@@ -162,7 +162,7 @@ class CnnTask(Task):
 
 
 class CnnTrainer:
-    """Fits several CNN rankers, which share their embeddings."""
+    """Fits the rankers of one training on judgments. They share the embeddings, which are trained first."""
 
     def __init__(self, job: TrainingJob, config: CnnConfig) -> None:
         assert job.data is not None

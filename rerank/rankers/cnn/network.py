@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from typing import cast
 
 import numpy as np
 import torch
@@ -39,7 +40,7 @@ class TorchTower(nn.Module):
         self.pooled_width = config.filters + (size if config.mean else 0)
 
     def forward(self, tokens: Ragged) -> Tensor:
-        """Return the pooled vectors of n token sequences, (n, pooled_width)."""
+        """Return the pooled vectors of n token sequences, (n, pooled_width), with gradient."""
         h = self.width
         m = self.filters.out_features
         size = self.vectors.embedding_dim
@@ -136,10 +137,12 @@ class TorchRanker(nn.Module):
         return scores
 
     def head(self) -> Head:
-        """Return the head in NumPy."""
-        layers: dict[str, nn.Module] = {"query": self.from_query, "document": self.from_document}
-        layers |= {f"hidden.{i}": layer for i, layer in enumerate(self.hidden)}
-        layers |= {"output": self.output} if self.output is not None else {}
+        """Return the layers after the towers in NumPy, for a stored ranker."""
+        layers: dict[str, nn.Linear] = {"query": self.from_query, "document": self.from_document}
+        for number, hidden in enumerate(self.hidden):
+            layers[f"hidden.{number}"] = cast(nn.Linear, hidden)
+        if self.output is not None:
+            layers["output"] = self.output
         arrays = {name: _array(layer.weight).T.copy() for name, layer in layers.items()}
         for name, layer in layers.items():
             if layer.bias is not None:

@@ -93,11 +93,11 @@ class PairSampler:
         return ends
 
     def steps(self) -> int:
-        """Return the number of batches per epoch."""
+        """Return the number of batches of an epoch, which passes over the documents several times."""
         return PASSES * self._passes
 
     def epoch(self, number: int, first: int = 0) -> Iterator[PairBatch]:
-        """Yield the batches of an epoch, from batch number ``first``."""
+        """Yield the batches of an epoch, from batch number ``first``. All calls yield the same batches."""
         for step in range(first, self.steps()):
             turn, position = divmod(step, self._passes)
             if step == first or position == 0:

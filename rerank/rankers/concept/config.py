@@ -26,7 +26,7 @@ WHOLE: Mapping[str, Any] = {"train_layers": 0, "steps": 200, "every": 20, "rate"
 
 
 class ConceptConfig(EncoderConfig, frozen=True):
-    """Options of ``concept``."""
+    """Options of ``concept``, the classifier of document pairs (Ma et al. 2023)."""
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"default": {}, "whole": WHOLE, "paper": PAPER}
 

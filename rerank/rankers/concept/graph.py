@@ -75,7 +75,7 @@ class ConceptGraph:
 
     @property
     def components(self) -> int:
-        """The number of components."""
+        """The number of components of related documents; documents without related ones are in none."""
         return int(self.component.max(initial=-1)) + 1
 
 

@@ -63,7 +63,10 @@ class ConceptLoss(Loss):
         return total
 
     def head(self) -> Head:
-        """Return the head in NumPy, for unit vectors."""
+        """Return the classifier in NumPy.
+
+        It reads vectors of length 1, so the factor sqrt(E) is in its weights.
+        """
         factor = np.float32(sqrt(self.width))
         return Head(
             first=_numpy(self.first) * factor,
@@ -97,14 +100,14 @@ class GraphComponentLoss(Loss):
         self.register_buffer("phi", torch.full((count,), CONCENTRATION))
 
     def on_epoch_start(self, encode: Encode) -> None:
-        """Compute the centroids and concentrations of the epoch."""
+        """Compute the centroids and the concentrations with the present encoder; the epoch keeps them."""
         members = np.flatnonzero(self.component >= 0)
         means, phi = centroids(encode(members), self.component[members])
         self.centroids.copy_(torch.from_numpy(means))
         self.phi.copy_(torch.from_numpy(phi))
 
     def forward(self, pairs: SimpleNamespace) -> Tensor:
-        """Return the mean over texts with components, or 0."""
+        """Return the mean over the texts of a ``PairBatch`` with a component, or 0 if there are none."""
         vectors: Tensor = pairs.anchor
         anchors = pairs.component >= 0
         if not bool(anchors.any()):
@@ -197,7 +200,7 @@ class MomentumLoss(Loss):
             weights.data, slow.data = slow.data, weights.data
 
     def forward(self, pairs: SimpleNamespace) -> Tensor:
-        """Return the mean; 0 without negatives."""
+        """Return the mean over the texts of a ``PairBatch``. A text without negatives in the queue has 0."""
         keys = self.encoded(pairs.tokens)
         self._batch = (keys, pairs.documents)
         return self.each(functional.normalize(pairs.anchor, dim=-1), keys, pairs.documents).mean()

@@ -28,7 +28,7 @@ BLOCK = 256
 
 
 class AdapterConfig(ModelConfig, frozen=True):
-    """Options of ``adapter``."""
+    """Options of ``adapter``, a linear map of the vectors of a pretrained encoder."""
 
     passage_tokens: Annotated[
         Tokens | None, option("Tokens of a passage, special ones included. none: as the model's folder says.")

@@ -54,7 +54,7 @@ _UNTRAINED = {"untrained", "model", "layers", "pooling", "passage_tokens", "pass
 
 
 class DenseConfig(EncoderConfig, frozen=True):
-    """Options of ``dense``."""
+    """Options of ``dense``, an encoder that is trained on links, citations or judgments."""
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
     upper: ClassVar[int] = 2
@@ -104,7 +104,7 @@ class DenseConfig(EncoderConfig, frozen=True):
 
     @property
     def separator(self) -> bool:
-        """Whether a separator follows titles (Ding et al.)."""
+        """Whether the separator of the tokenizer follows the title of a text, as in Ding et al."""
         return self.strategy is not None
 
     @classmethod

@@ -16,7 +16,10 @@ FLOOR = 1e-12
 
 
 def mean_of(losses: Tensor, valid: Tensor) -> Tensor:
-    """Return the mean of the valid losses, (B,), or 0."""
+    """Return the mean of the valid ones of B losses, a scalar, or 0 if none is valid.
+
+    losses: (B,). valid: (B,) bool.
+    """
     return losses[valid].sum() / valid.sum().clamp_min(1)
 
 
@@ -36,7 +39,7 @@ class Contrastive(Loss):
         self.reads = ("anchor", "positive", "negative") if hard else ("anchor", "positive")
 
     def forward(self, vectors: SimpleNamespace) -> Tensor:
-        """Return the mean over anchors with a structural pair and a negative."""
+        """Return the mean over the anchors with a structural pair and another document to compare with."""
         anchor = functional.normalize(vectors.anchor, dim=-1)
         positive = functional.normalize(vectors.positive, dim=-1)
         diagonal = torch.eye(len(anchor), dtype=torch.bool, device=anchor.device)
@@ -65,7 +68,7 @@ class TripletLoss(Loss):
         self.by_level = by_level
 
     def forward(self, vectors: SimpleNamespace) -> Tensor:
-        """Return the mean over anchors with a structural pair."""
+        """Return the mean over the anchors that have a structural pair, or 0 without them."""
         near = distance(vectors.anchor, vectors.positive)
         far = distance(vectors.anchor, vectors.negative)
         levels = vectors.level.clamp_min(1) if self.by_level else 1
@@ -85,7 +88,7 @@ class SemanticLoss(Loss):
         self.margin = margin
 
     def forward(self, vectors: SimpleNamespace) -> Tensor:
-        """Return the mean over anchors with a negative in the batch."""
+        """Return the mean over the anchors that have an unrelated anchor in the batch, or 0."""
         nearest, valid = nearest_negative(vectors.anchor, vectors.near)
         near = distance(vectors.anchor, vectors.corrupted)
         far = distance(vectors.anchor, vectors.anchor[nearest])
@@ -93,7 +96,10 @@ class SemanticLoss(Loss):
 
 
 class Quintuplet(Loss):
-    """L = (L_phi + L_psi) / 2 (Raman et al. 2021, equation 5)."""
+    """L = (L_phi + L_psi) / 2 (Raman et al. 2021, equation 5).
+
+    L_phi is the :class:`TripletLoss` by level with the margin 2, L_psi the :class:`SemanticLoss`.
+    """
 
     reads = ("anchor", "positive", "negative", "corrupted")
 
@@ -103,13 +109,13 @@ class Quintuplet(Loss):
         self.semantics = SemanticLoss(0.5)
 
     def forward(self, vectors: SimpleNamespace) -> Tensor:
-        """Return the mean of both halves."""
+        """Return the mean of the loss by structure and the loss by semantics."""
         mean: Tensor = (self.structure(vectors) + self.semantics(vectors)) / 2
         return mean
 
 
 def make_loss(objective: Objective) -> Loss:
-    """Return the loss of the option ``--objective``."""
+    """Return a new loss for a value of the option ``--objective`` of ``dense``."""
     losses: dict[Objective, type[Loss]] = {
         "contrastive": Contrastive,
         "quintuplet": Quintuplet,

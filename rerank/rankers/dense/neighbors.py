@@ -67,16 +67,16 @@ class Neighbors:
         return cls(indptr, np.asarray(ids, dtype=np.int32), np.asarray(scores, dtype=np.float32), usable)
 
     def near(self, document: int) -> NDArray[np.int32]:
-        """Return the documents that are related to a document, and so never its negatives."""
+        """Return the documents that are related to a document, and so never its negatives, nearest first."""
         return self.ids[self.indptr[document] : self.indptr[document + 1]]
 
     @property
     def paired(self) -> NDArray[np.bool_]:
-        """Which documents have a positive, (N,) bool."""
+        """Which of the N documents have a positive, so that they can be anchors: (N,) bool."""
         return self.turns() > 0
 
     def turns(self) -> NDArray[np.int64]:
-        """Return how many pairs of each document an epoch has, (N,)."""
+        """Return how many pairs an epoch has with each document as the anchor, (N,)."""
         return np.minimum(np.diff(self.indptr), 1)
 
     def unrelated(self, document: int, rng: np.random.Generator) -> int:
@@ -119,7 +119,7 @@ class Neighbors:
 
 
 class LinkedNeighbors(Neighbors):
-    """Linked documents, without levels. ``scores`` are the weights of the links."""
+    """Linked documents, without levels of nearness. The ``scores`` are the weights of the links."""
 
     def draw(self, anchor: int, rng: np.random.Generator, turn: int = 0) -> StructuralPair:
         """Draw a linked document by the weights of the links, and an unrelated one."""

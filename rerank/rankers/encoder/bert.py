@@ -28,7 +28,7 @@ def first_position(config: Mapping[str, Any]) -> int:
 
 
 def readable(folder: Path) -> bool:
-    """Return whether :class:`Bert` supports a model."""
+    """Return whether :class:`Bert` supports the type, the activation and the files of a model."""
     try:
         config = parse_json((folder / "config.json").read_text("utf-8"))
     except (OSError, ValueError):
@@ -44,7 +44,16 @@ def readable(folder: Path) -> bool:
 
 @dataclass(frozen=True)
 class Bert:
-    """Hugging Face weights, tokenizer, and modules of sentence-transformers."""
+    """BERT for queries in NumPy, without torch: a query takes milliseconds, and importing torch seconds.
+
+    weights: name in Hugging Face's layout -> array.
+    layers:  number of layers.
+    heads:   number of attention heads.
+    epsilon: constant of the layer normalizations.
+    first:   position of the first token.
+    tokens:  tokenizer of queries.
+    modules: pooling, projection and prompts.
+    """
 
     weights: dict[str, Array]
     layers: int
@@ -56,7 +65,7 @@ class Bert:
 
     @classmethod
     def load(cls, folder: Path) -> Bert:
-        """Read a :func:`readable` model, memory-mapped."""
+        """Read a model for which :func:`readable` is true. Its weights are mapped into memory."""
         config = parse_json((folder / "config.json").read_text("utf-8"))
         modules = Modules.read(folder)
         mapped = map_weights(folder)
@@ -73,7 +82,7 @@ class Bert:
         )
 
     def encode(self, text: str) -> Array:
-        """Return a unit vector, (E,); zeros without tokens."""
+        """Return the vector of a text, (E,), of length 1, or zeros for a text without tokens."""
         tokens = self.tokens([text])[0][: self.tokens.room]
         before, after = self.tokens.frame
         states = self.states([*before, *tokens, *after])
@@ -83,7 +92,10 @@ class Bert:
         return pooled / np.sqrt(pooled @ pooled) if tokens else np.zeros_like(pooled)
 
     def states(self, ids: Sequence[int], types: Sequence[int] = (0,)) -> Array:
-        """Return last-layer states, (T, E) (Devlin et al. 2019). types: of the T tokens, or of all."""
+        """Return the states of the last layer, (T, E) (Devlin et al. 2019).
+
+        ids: T tokens. types: of the T tokens, or one for all.
+        """
         weights = self.weights
         states = weights["embeddings.word_embeddings.weight"][list(ids)]
         positions = weights["embeddings.position_embeddings.weight"]
@@ -101,7 +113,7 @@ class Bert:
         return states
 
     def linear(self, states: Array, name: str) -> Array:
-        """Return states after the linear layer ``name``."""
+        """Return the states, (T, E), after the linear layer with this name."""
         mapped: Array = states @ self.weights[f"{name}.weight"].T + self.weights[f"{name}.bias"]
         return mapped
 

@@ -18,7 +18,7 @@ Tokens = Annotated[int, Meta(ge=8)]
 
 
 class ModelConfig(Options, frozen=True):
-    """Options of a pretrained model."""
+    """Options of a pretrained encoder that is only read."""
 
     model: Annotated[
         str, option("Folder of a model, or name of a model on this machine.", metavar="NAME")
@@ -33,18 +33,21 @@ class ModelConfig(Options, frozen=True):
     ] = 128
 
     def check(self) -> None:
-        """Raise UsageError for a model that cannot be used."""
+        """Raise UsageError for a model that is missing, damaged or not supported."""
         check_encoder(self.model)
 
     def load(self) -> TextEncoder:
-        """Load the encoder. Needs torch."""
+        """Return the encoder with these options. It needs torch, unless it is a file of ONNX."""
         return TextEncoder.load(
             self.model, pooling=self.pooling, longest=self.passage_tokens, layers=self.layers
         )
 
 
 class EncoderConfig(ModelConfig, frozen=True):
-    """Options of encoder and training. upper: default trained layers."""
+    """Options of an encoder that is trained.
+
+    upper: number of last layers that are trained by default.
+    """
 
     upper: ClassVar[int] = 3
 
@@ -72,11 +75,11 @@ class EncoderConfig(ModelConfig, frozen=True):
     seed: Annotated[Natural, option("Random seed.")] = 0
 
     def ineffective_options(self) -> dict[str, str]:
-        """Return ``epochs`` if the number of steps is set."""
+        """Return the option ``epochs`` -> ``--steps`` if the number of steps is set, which replaces it."""
         return {"epochs": f"--steps {self.steps}"} if self.steps else {}
 
     def check(self) -> None:
-        """Raise UsageError for a model that cannot be used, or cannot learn."""
+        """Raise UsageError for a model that is missing, damaged, not supported, or cannot learn."""
         folder = check_encoder(self.model)
         if runs_in_onnx(folder) and not getattr(self, "untrained", False):
             raise UsageError(
@@ -84,7 +87,10 @@ class EncoderConfig(ModelConfig, frozen=True):
             )
 
     def learning_layers(self, layers: int) -> int:
-        """Return trained layers; 0: all and embeddings."""
+        """Return the number of last layers to train. 0 stands for all layers and the embeddings.
+
+        layers: number of layers of the model.
+        """
         if self.train_layers is None:
             return 0 if layers <= self.upper else self.upper
         return self.train_layers

@@ -117,7 +117,7 @@ def installed_encoders() -> list[str]:
 
 
 def only_language(name: str) -> str | None:
-    """Return the only language that an encoder reads; None: many, or unknown."""
+    """Return the only language that an encoder reads, or None if it reads several or is unknown."""
     short_name = _short_name(name)
     if short_name is not None:
         return ENCODERS[short_name].language
@@ -222,12 +222,12 @@ def onnx_file(folder: Path) -> Path | None:
 
 
 def runs_in_onnx(folder: Path) -> bool:
-    """Return whether a model has only a file of ONNX."""
+    """Return whether a model has a file of ONNX but no weights in safetensors, so that it cannot learn."""
     return not has_weights(folder) and onnx_file(folder) is not None
 
 
 def has_weights(folder: Path) -> bool:
-    """Return whether a folder has weights in safetensors."""
+    """Return whether a folder has weights in safetensors, in one file or in several with an index."""
     return (folder / WEIGHTS).is_file() or (folder / SHARDS).is_file()
 
 

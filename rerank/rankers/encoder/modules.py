@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,7 +80,10 @@ class Modules:
         )
 
     def write(self, folder: Path, width: int) -> None:
-        """Write the files next to a transformer of ``width`` numbers per token."""
+        """Write the files of sentence-transformers into the folder of a transformer.
+
+        width: numbers of a token's vector.
+        """
         kinds = ["Transformer", "Pooling", *["Dense"] * (self.projection is not None), "Normalize"]
         names = ["", *(f"{number}_{kind}" for number, kind in enumerate(kinds) if number)]
         listed = [
@@ -167,7 +170,11 @@ class Tokens:
 
     @classmethod
     def read(cls, folder: Path, longest: int, prompt: str = "", *, lowercase: bool = False) -> Tokens:
-        """Read a model's ``tokenizer.json``. lowercase: see :func:`lowercase_texts`."""
+        """Read the ``tokenizer.json`` of a model.
+
+        longest:   tokens per sequence, with special tokens and prompt.
+        lowercase: whether texts are lowercased first; see :func:`lowercase_texts`.
+        """
         from tokenizers import Tokenizer
 
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -176,7 +183,7 @@ class Tokens:
         return cls(tokenizer, longest, prompt)
 
     def __call__(self, texts: Sequence[str]) -> list[list[int]]:
-        """Tokenize without special tokens."""
+        """Return the tokens of each text, without special tokens and prompt."""
         return self._ids(list(texts), False) if texts else []
 
     def _ids(self, texts: list[str], special: bool) -> list[list[int]]:
@@ -184,7 +191,7 @@ class Tokens:
 
     @cached_property
     def frame(self) -> tuple[list[int], list[int]]:
-        """Special tokens, with the prompt, before and after a sequence."""
+        """The tokens before and after each sequence: special tokens, and before it also the prompt."""
         (plain,), (framed,) = self._ids(["a"], False), self._ids(["a"], True)
         start = next(i for i in range(len(framed)) if framed[i : i + len(plain)] == plain)
         prompt = self([self.prompt.rstrip()])[0] if self.prompt else []
@@ -192,7 +199,7 @@ class Tokens:
 
     @property
     def room(self) -> int:
-        """Tokens per sequence, without :attr:`frame`."""
+        """The number of tokens of a text that fit into a sequence beside its :attr:`frame`."""
         return self.longest - sum(len(part) for part in self.frame)
 
 
@@ -211,7 +218,7 @@ def _lowercases(normalizer: object) -> bool:
     from tokenizers import normalizers
 
     if isinstance(normalizer, normalizers.Sequence):
-        return any(map(_lowercases, normalizer))
+        return any(map(_lowercases, cast("Iterable[object]", normalizer)))
     if isinstance(normalizer, normalizers.BertNormalizer):
         return bool(normalizer.lowercase)
     return isinstance(normalizer, normalizers.Lowercase)

@@ -51,6 +51,12 @@ class OnnxModel:
         """The session of ONNX Runtime, which is loaded once."""
         return _session(str(self.path))
 
+    @cached_property
+    def width(self) -> int:
+        """The numbers in the output for one token. The model runs once to find it."""
+        token = np.zeros((1, 1), np.int64)
+        return self.run(token, np.ones_like(token), token).shape[-1]
+
     def run(self, ids: NDArray[np.int64], mask: NDArray[np.int64], types: NDArray[np.int64]) -> Array:
         """Return the first output, (n, T, E) states or (n, classes), of (n, T) inputs."""
         values = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
@@ -63,7 +69,11 @@ class OnnxModel:
 
 @dataclass
 class OnnxEncoder(TextEncoder):
-    """An encoder in a file of ONNX, which does not learn. model: an :class:`OnnxModel`."""
+    """An encoder in a file of ONNX, which does not learn.
+
+    model:     an :class:`OnnxModel`.
+    tokenizer: a tokenizer of the library ``tokenizers``.
+    """
 
     @classmethod
     def read(cls, name: str, folder: Path, pooling: Pooling | None, longest: int | None) -> OnnxEncoder:
@@ -92,26 +102,28 @@ class OnnxEncoder(TextEncoder):
             raise UsageError(f"{path}: its first output must be a vector for each token; give another model")
         return encoder
 
-    @cached_property
+    @property
     def width(self) -> int:
         """E, numbers per vector."""
         projection = self.modules.projection
-        before, after = self.tokens.frame
-        return int(self.states([[*before, *after]]).shape[2] if projection is None else projection.shape[1])
+        return self.model.width if projection is None else projection.shape[1]
 
     @cached_property
     def tokens(self) -> Tokens:
-        """Tokenizer of documents."""
+        """The tokenizer of documents, which starts each text with their prompt."""
         assert self.modules.longest is not None
         return Tokens(self.tokenizer, self.modules.longest, self.modules.document_prompt)
 
     @property
     def separator(self) -> list[int]:
-        """Last special token."""
+        """The last special token after a text, which also separates titles from texts."""
         return self.tokens.frame[1][-1:]
 
     def states(self, sequences: Sequence[Sequence[int]]) -> Array:
-        """Return states of padded sequences with their special tokens, (n, T, E)."""
+        """Return the states of n sequences, (n, T, E), padded to the longest.
+
+        sequences: tokens, with their special tokens.
+        """
         ids = np.zeros((len(sequences), max(map(len, sequences))), dtype=np.int64)
         mask = np.zeros_like(ids)
         for row, sequence in enumerate(sequences):
@@ -125,7 +137,10 @@ class OnnxEncoder(TextEncoder):
         sequences: Sequence[Sequence[int] | NDArray[np.integer]],
         forward: Callable[[list[Any]], Any] | None = None,
     ) -> NDArray[np.float32]:
-        """Return unit vectors, (n, E)."""
+        """Return the vectors of n sequences without special tokens, (n, E), of length 1.
+
+        forward: is not used; the file has all layers.
+        """
         vectors = np.zeros((len(sequences), self.width), dtype=np.float32)
         before, after = self.tokens.frame
         for rows in by_tokens([len(sequence) for sequence in sequences]):
@@ -143,7 +158,7 @@ class OnnxEncoder(TextEncoder):
         return unit
 
     def version(self) -> str:
-        """Return a hash of the file and the modules."""
+        """Return a hash of the file of the model and of its modules, which decide the vectors."""
         path: Path = self.model.path
         modules = asdict(self.modules)
         projection = modules.pop("projection")
@@ -162,8 +177,7 @@ class OnnxEncoder(TextEncoder):
             shutil.copyfile(file, folder / "onnx" / file.name)
         shutil.copyfile(source / "config.json", folder / "config.json")
         self.tokenizer.save(str(folder / "tokenizer.json"))
-        before, after = self.tokens.frame
-        self.modules.write(folder, self.states([[*before, *after]]).shape[2])
+        self.modules.write(folder, self.model.width)
 
 
 @dataclass(frozen=True)
@@ -174,12 +188,15 @@ class OnnxBert(Bert):
 
     @classmethod
     def of(cls, bert: Bert) -> OnnxBert:
-        """Return the same model in ONNX Runtime."""
+        """Return the same model with its operations in ONNX Runtime."""
         values = {item.name: getattr(bert, item.name) for item in fields(Bert)}
         return cls(**values, session=_Graph(bert).session())
 
     def states(self, ids: Sequence[int], types: Sequence[int] = (0,)) -> Array:
-        """Return last-layer states, (T, E). types: of the T tokens, or of all."""
+        """Return the states of the last layer, (T, E).
+
+        ids: T tokens. types: of the T tokens, or one for all.
+        """
         tokens = np.array([ids], dtype=np.int64)
         inputs = {
             "ids": tokens,

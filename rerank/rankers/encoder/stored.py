@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True, repr=False)
 class EncoderRanker(Ranker):
-    """Ranker with transformer unit vectors.
+    """A ranker whose vectors come from a transformer.
 
-    source: an encoder, or the folder of a stored ranker, which is read on first use.
-    width: E, vector size. Default: of the encoder.
-    version: default: a hash of its content.
-    trained: settings and history.
+    source:  an encoder, or the folder of a stored ranker, which is read on first use.
+    width:   E, the numbers of a vector. Default: of the encoder.
+    version: Default: a hash of everything that decides the vectors.
+    trained: settings and history of the training, which are only stored.
     """
 
     name: str
@@ -44,12 +44,12 @@ class EncoderRanker(Ranker):
             self.version = self.version_with(self.source)
 
     def version_with(self, encoder: TextEncoder) -> str:
-        """Return a hash of everything that decides the output."""
+        """Return a hash of everything that decides the vectors, for the version of the ranker."""
         raise NotImplementedError
 
     @cached_property
     def encoder(self) -> TextEncoder:
-        """Transformer in torch."""
+        """The transformer in torch, or in ONNX Runtime; it is read on first use."""
         source = self.source
         return source if isinstance(source, TextEncoder) else TextEncoder.load(str(source / "model"))
 
@@ -67,18 +67,21 @@ class EncoderRanker(Ranker):
         return vector
 
     def vectors(self, texts: Sequence[str], *, queries: bool = False) -> NDArray[np.float32]:
-        """Return unit vectors of the first tokens, (n, E), by torch; zeros without tokens."""
+        """Return the vectors of the first tokens of n texts, (n, E), of length 1; zeros without tokens.
+
+        queries: whether the texts start with the prompt of queries, and not of documents.
+        """
         vectors = np.zeros((len(texts), self.width), dtype=np.float32)
         if any(texts):
             encoder = self.encoder.of_queries if queries else self.encoder
             tokens = [text_tokens[: encoder.room] for text_tokens in encoder.tokens(list(texts))]
-            rows = [row for row, text_tokens in enumerate(tokens) if text_tokens]
-            if rows:
-                vectors[rows] = encoder.encode([tokens[row] for row in rows])
+            rows = np.flatnonzero(list(map(len, tokens)))
+            if len(rows):
+                vectors[rows] = encoder.encode([tokens[row] for row in rows.tolist()])
         return vectors
 
     def save(self, folder: Path) -> None:
-        """Write ``ranker.json`` and ``model/``, a model of sentence-transformers."""
+        """Write ``ranker.json``, and ``model/`` in the layout of sentence-transformers."""
         folder.mkdir(parents=True, exist_ok=True)
         self.encoder.save(folder / "model")
         numbers = {name: value for name, value in vars(self).items() if isinstance(value, (int, float))}
@@ -86,7 +89,7 @@ class EncoderRanker(Ranker):
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read ``ranker.json``."""
+        """Read ``ranker.json``. The model is read on first use. Raises ValueError if it is missing."""
         record = parse_json((folder / "ranker.json").read_text("utf-8"))
         if not (folder / "model" / "config.json").is_file():
             raise ValueError("its model is missing")
@@ -94,5 +97,5 @@ class EncoderRanker(Ranker):
 
     @classmethod
     def own_files(cls, folder: Path) -> dict[str, Any]:
-        """Return the fields that are stored in other files."""
+        """Return the fields of the class, by name, that are stored in other files than ``ranker.json``."""
         return {}

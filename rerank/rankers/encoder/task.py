@@ -37,10 +37,10 @@ class Sampler(Protocol):
     """Draws reproducible batches, from random numbers that depend only on the epoch and the step."""
 
     def steps(self) -> int:
-        """Return the number of batches per epoch."""
+        """Return the number of batches of an epoch, the same for each epoch."""
 
     def epoch(self, number: int, first: int = 0) -> Iterator[Any]:
-        """Yield the batches of an epoch, from batch number ``first``."""
+        """Yield the batches of an epoch, from batch number ``first``. All calls yield the same batches."""
 
 
 class EncoderTask(Task):
@@ -82,7 +82,7 @@ class EncoderTask(Task):
         self.model = torch.nn.ModuleDict({"encoder": encoder.model, "loss": self.objective})
 
     def make_loss(self) -> Loss:
-        """Return a loss that needs the encoder."""
+        """Return the loss, if it needs the encoder and so cannot be given to the class."""
         raise NotImplementedError
 
     def identity(self) -> tuple[Any, Iterable[NDArray[Any]]]:
@@ -162,7 +162,7 @@ class EncoderTask(Task):
             loss.on_epoch_start(self.vectors)
 
     def on_step_end(self) -> None:
-        """Let the losses follow the weights."""
+        """Let the losses update what follows the weights of the encoder, such as a momentum encoder."""
         for loss in self._losses:
             loss.on_step_end()
 
@@ -171,7 +171,7 @@ class EncoderTask(Task):
         return name.startswith("encoder.")
 
     def record(self, run: TrainingRun) -> dict[str, Any]:
-        """Return what ``ranker.json`` stores about the training."""
+        """Return what ``ranker.json`` stores about the training, as JSON values."""
         history = [measurement.row() for measurement in run.history]
         return {"settings": values_of(self.config), "history": history, "best": run.best, "share": run.alpha}
 

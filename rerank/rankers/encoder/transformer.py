@@ -43,11 +43,12 @@ MANY = 256
 
 @dataclass
 class TextEncoder:
-    """Transformer and tokenizer.
+    """A pretrained encoder of texts: a transformer, its tokenizer, and what makes vectors of its output.
 
-    model: from ``transformers.AutoModel``.
-    modules: pooling, length of a sequence, linear map, prompts.
-    precision: ``auto``, ``fp32`` or ``bf16``.
+    model:     from ``transformers.AutoModel``.
+    tokenizer: from ``transformers.AutoTokenizer``.
+    modules:   pooling, length of a sequence, linear map and prompts.
+    precision: ``auto``, ``fp32`` or ``bf16``; see :func:`precision`.
     """
 
     model: PreTrainedModel
@@ -64,12 +65,15 @@ class TextEncoder:
         longest: int | None = None,
         layers: int | None = None,
     ) -> TextEncoder:
-        """Load safetensors, without running model code.
+        """Load an encoder on this machine, from weights in safetensors. No code of the model is run.
 
-        pooling, longest: None: of the model's folder, else mean and 128 tokens, or as many as it reads.
-        layers: keep only the first.
+        name:    a folder or the name of a model, as for
+            :func:`rerank.rankers.encoder.folder.model_folder`.
+        pooling: Default: of the model's folder, else the mean of the token vectors.
+        longest: tokens per sequence. Default: of the model's folder, else 128 or as many as the model reads.
+        layers:  number of first layers to keep. Default: all.
 
-        Raises UsageError for unusable models.
+        Raises UsageError for a model that cannot be used, NotInstalledError without torch.
         """
         folder = check_encoder(name)
         if runs_in_onnx(folder):
@@ -105,19 +109,19 @@ class TextEncoder:
 
     @property
     def width(self) -> int:
-        """E, numbers per vector."""
+        """E, the numbers of a vector after pooling and projection."""
         projection = self.modules.projection
         return int(self.model.config.hidden_size) if projection is None else projection.shape[1]
 
     @property
     def device(self) -> torch.device:
-        """The device that the model runs on."""
+        """The device that the model runs on: a CPU, or a GPU during a training."""
         device: torch.device = next(self.model.parameters()).device
         return device
 
     @cached_property
     def tokens(self) -> Tokens:
-        """Tokenizer of documents: a copy that neither pads nor cuts."""
+        """The tokenizer of documents: a copy of ``tokenizer`` that neither pads nor cuts."""
         backend = self.tokenizer.backend_tokenizer
         modules = self.modules
         assert modules.longest is not None
@@ -125,24 +129,27 @@ class TextEncoder:
 
     @property
     def of_queries(self) -> TextEncoder:
-        """The same model with the prompt of queries."""
+        """The same model with the prompt of queries instead of the prompt of documents."""
         queries = replace(self)
         queries.tokens = replace(self.tokens, prompt=self.modules.query_prompt)
         return queries
 
     @property
     def room(self) -> int:
-        """Tokens per sequence, without special tokens and prompt."""
+        """The number of tokens of a text that fit into a sequence beside special tokens and prompt."""
         return self.tokens.room
 
     @property
     def separator(self) -> list[int]:
-        """Separator, or last special token."""
+        """The token between titles and texts: the separator of the tokenizer, or its last special token."""
         number = self.tokenizer.sep_token_id
         return self.tokens.frame[1][-1:] if number is None else [int(number)]
 
     def batch(self, sequences: Sequence[Sequence[int] | NDArray[np.integer]]) -> tuple[Tensor, Tensor]:
-        """Return padded ids and mask, (n, T)."""
+        """Return tokens and mask of n sequences for the model, (n, T) each, padded to the longest.
+
+        sequences: tokens without special tokens and prompt, which are added.
+        """
         import torch
 
         before, after = self.tokens.frame
@@ -154,16 +161,22 @@ class TextEncoder:
         return torch.from_numpy(ids).to(self.device), torch.from_numpy(mask).to(self.device)
 
     def trainable(self) -> list[Any]:
-        """Return the parameters that learn."""
+        """Return the parameters that learn; those of frozen layers do not."""
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Return unnormalized vectors, (n, E), of (n, T) input."""
+        """Return the vectors of n sequences, (n, E), with gradient and of any length.
+
+        ids, mask: (n, T), from :meth:`batch`.
+        """
         states: Tensor = self.model(input_ids=ids, attention_mask=mask).last_hidden_state
         return self.pooled(states, mask)
 
     def pooled(self, states: Tensor, mask: Tensor) -> Tensor:
-        """Return unnormalized vectors, (n, E), of states, (n, T, E), and mask, (n, T)."""
+        """Return the vectors of n sequences, (n, E): the pooled and projected states of their tokens.
+
+        states: (n, T, E). mask: (n, T), 1 for tokens and 0 for padding.
+        """
         import torch
 
         if self.modules.pooling == "cls":
@@ -181,7 +194,12 @@ class TextEncoder:
         sequences: Sequence[Sequence[int] | NDArray[np.integer]],
         forward: Callable[[list[Any]], Tensor] | None = None,
     ) -> NDArray[np.float32]:
-        """Return unit vectors, (n, E); many use a GPU. forward: replaces the model."""
+        """Return the vectors of n sequences, (n, E), without gradient and of length 1.
+
+        From :data:`MANY` sequences on, a GPU is used if there is one.
+
+        forward: sequences -> their vectors, instead of the model.
+        """
         import torch
 
         vectors = np.zeros((len(sequences), self.width), dtype=np.float32)
@@ -200,7 +218,7 @@ class TextEncoder:
         return vectors
 
     def version(self) -> str:
-        """Return a hash of weights, configuration and modules."""
+        """Return a hash of the weights, the configuration and the modules, which decide the vectors."""
         config = {
             name: value
             for name, value in self.model.config.to_dict().items()
@@ -218,7 +236,7 @@ class TextEncoder:
         return digest.hexdigest()[:16]
 
     def save(self, folder: Path) -> None:
-        """Write model, tokenizer and modules (layout of sentence-transformers)."""
+        """Write the model, its tokenizer and its modules in the layout of sentence-transformers."""
         self.model.save_pretrained(folder, safe_serialization=True)
         self.tokenizer.save_pretrained(folder)
         self.modules.write(folder, int(self.model.config.hidden_size))
@@ -240,7 +258,10 @@ def by_tokens(lengths: Sequence[int], most: int = TOKENS) -> Iterator[list[int]]
 
 
 def precision(device: torch.device, requested: str = "auto") -> torch.autocast:
-    """Return autocast to ``fp32`` or ``bf16``; ``auto``: bf16 on GPUs and capable CPUs."""
+    """Return the context in which a model computes with this precision.
+
+    requested: ``fp32``, ``bf16``, or ``auto``: bf16 on GPUs, and on CPUs that multiply it.
+    """
     import torch
 
     if requested == "auto":

@@ -82,7 +82,7 @@ class Citations:
 
     @cached_property
     def network(self) -> CoCitations:
-        """The co-citation network of :meth:`papers`."""
+        """The network of references that :meth:`papers` cite together; it is built once."""
         return CoCitations.from_papers(self.papers())
 
     def match_texts(self, network: CoCitations) -> tuple[Ids, Ids]:

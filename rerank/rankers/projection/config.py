@@ -13,7 +13,7 @@ _PAIRS = ("cllsi", "opca", "cca", "s2net")
 
 
 class ProjectionConfig(Options, frozen=True):
-    """Options of ``lsi``, ``cllsi``, ``opca``, ``cca`` and ``s2net``."""
+    """Options of the linear projections of terms: ``lsi``, ``cllsi``, ``opca``, ``cca`` and ``s2net``."""
 
     dim: Annotated[Count, option("Length of a projected vector (k).")] = 200
     init: Annotated[Literal["random", "cllsi", "opca", "lsi"], option("First matrix.", only=_S2NET)] = "lsi"

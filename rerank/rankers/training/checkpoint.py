@@ -39,7 +39,7 @@ class Measurement:
 
     @property
     def value(self) -> float | None:
-        """The value of the measure that decides; None without measures."""
+        """The value of the first measure, which decides, or None if the task has no measures."""
         return next(iter(self.measures.values()), None)
 
     def better(self, other: Measurement) -> bool:
@@ -80,7 +80,7 @@ class TrainingRun:
 
     @property
     def best_measurement(self) -> Measurement:
-        """The measurement of the best state."""
+        """The measurement of the best state of the training so far."""
         for measurement in self.history:
             if (measurement.step, measurement.alpha) == (self.best, self.alpha):
                 return measurement
@@ -139,7 +139,7 @@ class Checkpoint:
         return run, weights, best
 
     def discard(self) -> None:
-        """Delete the checkpoint and its folder."""
+        """Delete the checkpoint and its folder, after the ranker is stored."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _path(self, name: str) -> Path:

@@ -80,6 +80,7 @@ def test_coins_depend_on_experiment_client_and_text():
     keys = [("e", "c", "wolf"), ("f", "c", "wolf"), ("e", "d", "wolf"), ("e", "c", "owl"), ("e", "cw", "olf")]
     assert len({draw_coins(*key) for key in keys}) == len(keys)
     assert draw_coins("e", "c", " Grey\tWOLF ") == draw_coins("e", "c", "grey wolf")
+    assert draw_coins("e", "c", "e\u0301lan") == draw_coins("e", "c", "\u00e9lan")  # composed accents
     assert draw_coins("e", "\ud800", "wolf")  # half of a pair of surrogates, from JSON
 
 

@@ -13,7 +13,7 @@ from rerank.arrays import passage_cosines
 from rerank.errors import UsageError
 from rerank.rankers.encoder.bert import Bert
 from rerank.rankers.encoder.cross_encoder import CrossEncoder
-from rerank.rankers.encoder.onnx import OnnxBert
+from rerank.rankers.encoder.onnx import OnnxBert, OnnxModel
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.registry import load_ranker
 from rerank.records import Query
@@ -130,3 +130,21 @@ def test_a_file_of_onnx_is_not_preferred_to_other_weights(tiny, tmp_path):
     (folder / "model.onnx").rename(folder / "model_quantized.onnx")
     with pytest.raises(UsageError, match="no weights in safetensors"):
         TextEncoder.load(str(folder))
+
+
+def test_a_query_runs_an_encoder_of_onnx_once(tiny, tmp_path, monkeypatch):
+    folder = exported(tiny, tmp_path / "model", transformers.DistilBertModel)
+    encoder = TextEncoder.load(str(folder), longest=16)
+    runs: list[int] = []
+    run = OnnxModel.run
+
+    def counted(self, ids, mask, types):
+        runs.append(ids.shape[1])
+        return run(self, ids, mask, types)
+
+    monkeypatch.setattr(OnnxModel, "run", counted)
+    assert encoder.width == 32
+    runs.clear()
+    for _ in range(2):
+        encoder.of_queries.encode([[7, 8, 9]])
+    assert runs == [5, 5]  # with two special tokens
