@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Hashable, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from rerank.text import query_key
@@ -102,10 +101,14 @@ def draft_best(a: Sequence[Hashable], b: Sequence[Hashable], coins: bytes) -> tu
     positions: list[int] = []
     drafted: set[Hashable] = set()
     head_a = head_b = 0
+    size_a = len(a)
+    size_b = len(b)
     while len(rankings) < MOST_DRAFTED:
-        head_a = _next_undrafted(a, head_a, drafted)
-        head_b = _next_undrafted(b, head_b, drafted)
-        if head_a == len(a) or head_b == len(b):
+        while head_a < size_a and a[head_a] in drafted:
+            head_a += 1
+        while head_b < size_b and b[head_b] in drafted:
+            head_b += 1
+        if head_a == size_a or head_b == size_b:
             break
         count = len(rankings)
         team = 1 - rankings[-1] if count % 2 else coins[count // 2] & 1
@@ -113,13 +116,6 @@ def draft_best(a: Sequence[Hashable], b: Sequence[Hashable], coins: bytes) -> tu
         positions.append(head_b if team else head_a)
         drafted.add(b[head_b] if team else a[head_a])
     return rankings, positions
-
-
-def _next_undrafted(ranking: Sequence[Hashable], position: int, drafted: AbstractSet[Hashable]) -> int:
-    """Return the first position from ``position`` on whose document is not drafted, or the length."""
-    while position < len(ranking) and ranking[position] in drafted:
-        position += 1
-    return position
 
 
 def team_letters(rankings: Sequence[int]) -> str:

@@ -55,7 +55,7 @@ class OnnxModel:
     def width(self) -> int:
         """The numbers in the output for one token. The model runs once to find it."""
         token = np.zeros((1, 1), np.int64)
-        return self.run(token, np.ones_like(token), token).shape[-1]
+        return int(self.run(token, np.ones_like(token), token).shape[-1])
 
     def run(self, ids: NDArray[np.int64], mask: NDArray[np.int64], types: NDArray[np.int64]) -> Array:
         """Return the first output, (n, T, E) states or (n, classes), of (n, T) inputs."""
@@ -106,7 +106,7 @@ class OnnxEncoder(TextEncoder):
     def width(self) -> int:
         """E, numbers per vector."""
         projection = self.modules.projection
-        return self.model.width if projection is None else projection.shape[1]
+        return int(self.model.width) if projection is None else projection.shape[1]
 
     @cached_property
     def tokens(self) -> Tokens:
