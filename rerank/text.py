@@ -105,8 +105,8 @@ _TOKEN = rf"[{_CJK_SCRIPTS}]|[\w--[_{_CJK_SCRIPTS}]]+"
 def language(code: str | None) -> str | None:
     """Return the two-letter code of a language, or None for None.
 
-    code: of a language, or of a variant of it. Three letters are accepted too. If a language has only a code
-        of three letters, this one is returned.
+    code: of a language, or of a variant of it. It may have three letters. If a language has only a code of
+        three letters, this one is returned.
 
     Raises UsageError for a text that cannot be a code.
 
@@ -408,7 +408,7 @@ def guess_language(texts: Iterable[str], max_words: int = 20_000) -> str | None:
     It is clear if :data:`LEAST_STOP_WORDS` of all words are stop words of a language, and no other language
     has nearly as many.
 
-    max_words: after this number of words, no more texts are read.
+    max_words: the other texts are not read after this number of words.
 
     >>> guess_language(["wie funktioniert die Suche und was kostet sie", "das Spiel ist nicht neu"])
     'de'

@@ -172,7 +172,7 @@ def evaluate_pairs(
     permutations: number of drawn exchanges in the randomization test.
     seed:         of the randomization test.
 
-    Raises UsageError for a ranker without a threshold if there are no dev pairs, and for a pair in both sets.
+    Raises UsageError for a pair in both sets, and without dev pairs for a ranker that has no threshold.
 
     >>> from rerank import Document, LabeledPair, Workspace
     >>> workspace = Workspace.create(folder / "pairs", lang="en")

@@ -78,7 +78,7 @@ def score_pairs(
 def _pairs_by_document(pairs: Sequence[tuple[str, str]]) -> dict[str, dict[str, list[int]]]:
     """Return document -> each document that it is paired with -> the positions of these pairs.
 
-    Each pair is there twice, once from each side.
+    Each pair has two entries, one from each side.
     """
     pairs_of: dict[str, dict[str, list[int]]] = {}
     for position, (first, second) in enumerate(pairs):

@@ -92,7 +92,7 @@ class StageTimer:
 
 @dataclass(frozen=True)
 class ScoringInput:
-    """n documents to score, and what is known of them. The scorer adds the other scores and features.
+    """n documents to score, and their known scores and features. The scorer adds the other ones.
 
     ids:        n different ids.
     scores:     signal of the engine or of the user's search -> (n,) scores.

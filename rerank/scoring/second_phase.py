@@ -45,7 +45,7 @@ def rescore(
     Their scores become the weighted sums of both phases. If necessary, all other scores are lowered by a
     constant, so that scores descend.
 
-    seconds: after this time, the ranking is returned as it was, with ``late`` set to True.
+    seconds: after this time, the ranking is returned unchanged, only with ``late`` set to True.
 
     Raises UsageError if the model cannot be used or is not the tuned one.
     """

@@ -51,7 +51,7 @@ def parse_stack(text: str) -> tuple[tuple[str, ...], tuple[float, ...] | None]:
 def retriever_depths(retrievers: Iterable[str]) -> dict[str, int | None]:
     """Return retriever -> its separate depth, or None if it has the depth of the stack.
 
-    retrievers: names, of which rankers may have a depth: ``s2net:200``.
+    retrievers: names. The name of a ranker may have a depth: ``s2net:200``.
 
     Raises UsageError for invalid text, for duplicates, or for a first stage with a depth.
 

@@ -243,7 +243,7 @@ class Ranking:
 def merge_unscored(
     scored: NDArray[np.bool_], order: NDArray[np.intp], scores: Array
 ) -> tuple[NDArray[np.intp], Array]:
-    """Return the order and the scores of n candidates, of which m are scored.
+    """Return the order and the scores of n candidates if only m of them are scored.
 
     The others keep their first-stage position, with the score of the document before them.
 

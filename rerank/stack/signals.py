@@ -169,7 +169,7 @@ def check_retriever(signal: Signal, engine: Engine) -> None:
 
 
 def check_retrieves(ranker: Ranker) -> None:
-    """Raise UsageError for a ranker that cannot retrieve, because its score is no inner product."""
+    """Raise UsageError for a ranker that cannot retrieve: its score is not an inner product."""
     if not ranker.retrieves:
         raise UsageError(
             f"ranker {ranker.name} cannot retrieve: its score is no inner product; leave it out of --retrieve"

@@ -26,13 +26,13 @@ _SORT_FROM = 96  # number of relevant candidates above which sorting is faster t
 
 @dataclass(frozen=True, slots=True)
 class TuningQuery:
-    """A query that has relevant documents, and its n candidates, of which R are relevant.
+    """A query that has relevant documents. It has n candidates, and R of them are relevant.
 
     query:     its id.
     scores:    (n, S) raw scores of the candidates.
     positions: (R,) rows of the relevant candidates.
     grades:    (R,) their grades, above 0.
-    ideal:     divisor of the measure from the grades of all relevant documents, also of those that are no
+    ideal:     divisor of the measure from the grades of all relevant documents, also of documents that are not
         candidates; see :meth:`rerank.evaluation.ranks.RankMeasure.ideal`.
     signals:   S names of the columns.
     """

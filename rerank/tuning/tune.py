@@ -164,7 +164,7 @@ def tune(
     normalization. On these queries the result is at least as good as a first stage that is a signal.
 
     table:          scores of the candidates of the queries.
-    first_stage:    a signal of the table, with which the result is compared.
+    first_stage:    a signal of the table. The result is compared with it.
     signals:        the signals that get weights. Default: all signals of the table.
     measure:        nDCG, RR or AP, optionally with a cutoff: nDCG@10.
     cut:            number of documents of each ranking that are measured. Default: all.
@@ -187,32 +187,8 @@ def tune(
     judged, none_relevant = judge(tuned_table, qrels, rank_measure)
     baseline = _values_of_signal(table.select_signals([first_stage]), qrels, rank_measure)
     limits = grid_limits(tuned_table.signals, first_stage, least, parts)
-    tuning = _Tuning(tuned_table, judged, rank_measure, limits)
-    measured = tuning.measure_settings(dict.fromkeys((*normalizations, FITTED)), progress)
-    single = _values_of_single_signals(measured[0], tuned_table.signals)
-    allowed = [settings.within(limits) for settings in measured]
-    candidates = [settings for settings in allowed if settings.grid.normalization in normalizations]
-    fitted = [settings for settings in allowed if settings.grid.normalization == FITTED]
-    first_stage_value = fmean(baseline.values())
-    lowest = max(first_stage_value, *single.values()) if not least else first_stage_value
-    combiner, value = tuning.choose(candidates, lowest)
-    per_query = values_by_query(judged, combiner, rank_measure)
-    return TuningResult(
-        combiner=combiner,
-        fitted=tuning.choose(fitted, lowest=-math.inf)[0],
-        measure=str(rank_measure),
-        value=value,
-        first_stage_value=single.get(first_stage, first_stage_value),
-        queries=len(judged),
-        without_candidates=sum(not len(query.scores) for query in judged),
-        none_relevant=none_relevant,
-        settings=sum(len(settings.grid) for settings in candidates),
-        best=tuning.best_settings(candidates),
-        single_signal=single,
-        ablation=_ablation(candidates, tuned_table.signals),
-        per_query=per_query,
-        gain=gain_of([value - baseline[query] for query, value in per_query.items()]),
-    )
+    tuning = _Tuning(tuned_table, judged, none_relevant, rank_measure, limits, first_stage, baseline)
+    return tuning.result(normalizations, progress)
 
 
 class Measured(NamedTuple):
@@ -231,17 +207,54 @@ class Measured(NamedTuple):
 
 @dataclass(frozen=True)
 class _Tuning:
-    """Scored and judged queries, and which weights may be chosen."""
+    """Scored and judged queries, and which weights may be chosen.
+
+    none_relevant: number of judged queries without a relevant document.
+    baseline:      query id -> value of the first stage.
+    """
 
     table: ScoreTable
     judged: Sequence[TuningQuery]
+    none_relevant: int
     measure: RankMeasure
     limits: GridLimits
+    first_stage: str
+    baseline: Mapping[str, float]
+
+    def result(self, normalizations: Sequence[str], progress: Callable[[int], object] | None) -> TuningResult:
+        """Measure the settings of these normalizations and of ``fitted``, and choose the best ones."""
+        measured = self.measure_settings(dict.fromkeys((*normalizations, FITTED)), progress)
+        single = _values_of_single_signals(measured[0], self.table.signals)
+        allowed = [settings.within(self.limits) for settings in measured]
+        candidates = [settings for settings in allowed if settings.grid.normalization in normalizations]
+        fitted = [settings for settings in allowed if settings.grid.normalization == FITTED]
+        first_stage_value = fmean(self.baseline.values())
+        lowest = first_stage_value
+        if not self.limits.least:
+            lowest = max(first_stage_value, *single.values())
+        combiner, value = self.choose(candidates, lowest)
+        per_query = values_by_query(self.judged, combiner, self.measure)
+        return TuningResult(
+            combiner=combiner,
+            fitted=self.choose(fitted, lowest=-math.inf)[0],
+            measure=str(self.measure),
+            value=value,
+            first_stage_value=single.get(self.first_stage, first_stage_value),
+            queries=len(self.judged),
+            without_candidates=sum(not len(query.scores) for query in self.judged),
+            none_relevant=self.none_relevant,
+            settings=sum(len(settings.grid) for settings in candidates),
+            best=self.best_settings(candidates),
+            single_signal=single,
+            ablation=_ablation(candidates, self.table.signals),
+            per_query=per_query,
+            gain=gain_of([value - self.baseline[query] for query, value in per_query.items()]),
+        )
 
     def measure_settings(
         self, normalizations: Iterable[str], progress: Callable[[int], object] | None
     ) -> list[Measured]:
-        """Return the settings of each normalization, also those that may not be chosen."""
+        """Return the settings of each normalization, also settings that may not be chosen."""
         grids: list[Grid] = []
         for normalization in normalizations:
             grids.append(candidate_grid(self.table, self.judged, normalization, self.measure, self.limits))

@@ -139,7 +139,7 @@ class CnnTask(Task):
         return scores
 
     def check(self, measured: Measurement) -> None:
-        """Raise TrainingError if the loss of the MLP stays where it starts, or all scores are equal."""
+        """Raise TrainingError if the loss of the MLP stays at its first value, or all scores are equal."""
         loss = measured.loss or 0.0
         epoch = measured.step // self.steps_per_epoch
         # Few queries make few steps an epoch, so both numbers count.

@@ -199,7 +199,7 @@ class Tokens:
 
     @property
     def room(self) -> int:
-        """The number of tokens of a text that fit into a sequence beside its :attr:`frame`."""
+        """The number of tokens of a text that fit into a sequence with its :attr:`frame`."""
         return self.longest - sum(len(part) for part in self.frame)
 
 

@@ -162,7 +162,7 @@ class EncoderTask(Task):
             loss.on_epoch_start(self.vectors)
 
     def on_step_end(self) -> None:
-        """Let the losses update what follows the weights of the encoder, such as a momentum encoder."""
+        """Let the losses update the weights that follow the encoder, such as a momentum encoder."""
         for loss in self._losses:
             loss.on_step_end()
 

@@ -136,7 +136,7 @@ class TextEncoder:
 
     @property
     def room(self) -> int:
-        """The number of tokens of a text that fit into a sequence beside special tokens and prompt."""
+        """The number of tokens of a text that fit into a sequence with its special tokens and prompt."""
         return self.tokens.room
 
     @property
@@ -161,7 +161,7 @@ class TextEncoder:
         return torch.from_numpy(ids).to(self.device), torch.from_numpy(mask).to(self.device)
 
     def trainable(self) -> list[Any]:
-        """Return the parameters that learn; those of frozen layers do not."""
+        """Return the parameters that learn: all except the parameters of frozen layers."""
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
