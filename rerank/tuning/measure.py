@@ -32,8 +32,7 @@ class TuningQuery:
     scores:    (n, S) raw scores of the candidates.
     positions: (R,) rows of the relevant candidates.
     grades:    (R,) their grades, above 0.
-    ideal:     divisor of the measure from the grades of all relevant documents, also of documents that are not
-        candidates; see :meth:`rerank.evaluation.ranks.RankMeasure.ideal`.
+    ideal:     divisor of the measure, from the grades of all relevant documents, see :meth:`rerank.evaluation.ranks.RankMeasure.ideal`.
     signals:   S names of the columns.
     """
 
