@@ -32,7 +32,8 @@ class TuningQuery:
     scores:    (n, S) raw scores of the candidates.
     positions: (R,) rows of the relevant candidates.
     grades:    (R,) their grades, above 0.
-    ideal:     divisor of the measure, from the grades of all relevant documents, see :meth:`rerank.evaluation.ranks.RankMeasure.ideal`.
+    ideal:     divisor of the measure, from the grades of all relevant documents of the query; see
+        :meth:`rerank.evaluation.ranks.RankMeasure.ideal`.
     signals:   S names of the columns.
     """
 
