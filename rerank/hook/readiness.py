@@ -91,11 +91,11 @@ def _stack_problems(service: ServiceState, stack: str) -> list[str]:
         names, weights = parse_stack(stack)
     except (UsageError, InputError) as error:
         return [f"cannot use the stack {stack!r}: {error}"]
-    absent = [name for name in ranker_names(names) if name not in service["rankers"]]
+    absent = sorted(set(ranker_names(names)) - service["rankers"].keys())
     if absent:
         return [f"has no signal {', '.join(absent)} of the stack {stack!r}"]
-    needs_tuning = weights is None and len(names) > 1
-    if needs_tuning and not _is_tuned(service, names):
+    is_complete = weights is not None or len(names) == 1
+    if not is_complete and not _is_tuned(service, names):
         return [f"has no tuned stack {stack!r}; tune it in the workspace of the service"]
     return []
 

@@ -78,9 +78,10 @@ class CandidatePool:
         rows = np.flatnonzero(is_selected)
         if len(rows) == len(self.ids):
             return replace(self, rows=rows, found_by=found_by)
+
         ids = [self.ids[row] for row in rows.tolist()]
         scorable = self.scorable[rows]
-        scored_ids = [id for id, is_scored in zip(ids, scorable.tolist()) if is_scored]
+        scored_ids = [ids[position] for position in np.flatnonzero(scorable).tolist()]
         scored = replace(self.scored, ids=scored_ids, raw=self.scored.raw[is_selected[self.scorable]])
         found_by = {name: is_found[rows] for name, is_found in found_by.items()}
         return CandidatePool(ids, scorable, found_by, scored, rows)

@@ -7,7 +7,6 @@ both.
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -254,7 +253,24 @@ def is_word_field(field: str, word_fields: Collection[str]) -> bool:
 
 
 def _fits(pattern: str, name: str) -> bool:
-    return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), name, re.DOTALL) is not None
+    """Return whether a name fits a pattern in which ``*`` stands for any characters.
+
+    It takes linear time for any number of ``*``: patterns can come from the query of a user.
+    """
+    begin, *parts = pattern.split("*")
+    if not parts:
+        return name == pattern
+    *middle, end = parts
+    has_ends = name.startswith(begin) and name.endswith(end)
+    if not has_ends or len(name) < len(begin) + len(end):
+        return False
+    position = len(begin)
+    for part in middle:
+        position = name.find(part, position, len(name) - len(end))
+        if position < 0:
+            return False
+        position += len(part)
+    return True
 
 
 def _is_plain(text: str) -> bool:

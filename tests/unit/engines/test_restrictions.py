@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import time
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rerank.engines.opensearch.restrictions import restrictions
+from rerank.engines.opensearch.restrictions import is_word_field, restrictions
 from rerank.errors import InputError
 
 CASES = json.loads((Path(__file__).parents[2] / "conditions.json").read_text("utf-8"))
@@ -105,3 +107,18 @@ def test_conditions_are_the_query_if_no_field_has_words(query: dict[str, Any]) -
     for values in product([False, True], repeat=4):
         document = dict(zip((*FIELDS, *WORDS), values))
         assert matches(conditions, document) == matches(query, document)
+
+
+@given(st.text("ab*", max_size=8), st.text("ab\n", max_size=8))
+def test_a_star_in_a_field_stands_for_any_characters(pattern, name):
+    expected = re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), name, re.DOTALL) is not None
+    assert is_word_field(name, [pattern]) == expected
+
+
+def test_many_stars_in_the_field_of_a_user_take_little_time():
+    """A regular expression would need more than the age of the universe for this name."""
+    begin = time.process_time()
+    assert not is_word_field("*" * 200 + "x", ["description_of_the_article"])
+    assert not is_word_field("*e" * 200 + "*x", ["e" * 500])
+    assert is_word_field("*e" * 200, ["e" * 500])
+    assert time.process_time() - begin < 1
