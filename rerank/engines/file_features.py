@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,11 +44,16 @@ class FeatureFiles:
 
     def versions(self) -> dict[str, list[str]]:
         """Return ranker -> versions whose features are stored, the newest last."""
-        stored: dict[str, list[tuple[int, str]]] = {}
+        dated_versions: dict[str, list[tuple[int, str]]] = {}
         for path in self._folder.glob(f"*/*/{_STORED}"):
             folder = path.parent
-            stored.setdefault(folder.parent.name, []).append((folder.stat().st_mtime_ns, folder.name))
-        return {name: [version for _, version in sorted(dated)] for name, dated in sorted(stored.items())}
+            with suppress(FileNotFoundError):  # another process has just removed this version
+                version = folder.stat().st_mtime_ns, folder.name
+                dated_versions.setdefault(folder.parent.name, []).append(version)
+        versions: dict[str, list[str]] = {}
+        for name in sorted(dated_versions):
+            versions[name] = [version for _, version in sorted(dated_versions[name])]
+        return versions
 
     def read(
         self, name: str, version: str, rows: NDArray[np.int64]
@@ -120,7 +126,10 @@ class FeatureFiles:
         return len(positions)
 
     def copy(self, other: FeatureFiles, rows: NDArray[np.int64]) -> None:
-        """Copy rows of ``other``, ascending, to the rows 0, 1, ..."""
+        """Copy the features of some rows of other files to the rows 0, 1, ... of these files.
+
+        rows: rows of ``other``, ascending.
+        """
         for name, versions in other.versions().items():
             for version in versions:
                 for start in range(0, len(rows), _TOGETHER):

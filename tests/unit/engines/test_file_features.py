@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -66,4 +67,17 @@ def test_features_of_another_type_or_shape_are_refused(files: FeatureFiles) -> N
     files.write("text", "v2", ROWS[:2], VALUES[:2])
     assert files.versions() == {"text": ["v1", "v2"]}
     files.remove("text", "v1")
+    assert files.versions() == {"text": ["v2"]}
+
+
+def test_a_version_that_another_process_removes_meanwhile_is_not_listed(files, tmp_path, monkeypatch):
+    files.write("text", "v2", ROWS, VALUES)
+    list_paths = Path.glob
+
+    def glob_before_removal(folder: Path, pattern: str) -> list[Path]:
+        paths = list(list_paths(folder, pattern))
+        shutil.rmtree(tmp_path / "features/text/v1")
+        return paths
+
+    monkeypatch.setattr(Path, "glob", glob_before_removal)
     assert files.versions() == {"text": ["v2"]}
