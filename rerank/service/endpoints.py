@@ -18,7 +18,7 @@ from rerank.scoring.scorer import ScoringInput, encoding_size
 from rerank.scoring.second_phase import rank_scored
 from rerank.scoring.unscored import select_scorable
 from rerank.service.context import RequestContext
-from rerank.service.experiment import Interleaving
+from rerank.service.experiment import Experiment, Interleaving
 from rerank.service.request_documents import clean, read_documents
 from rerank.service.request_scores import LexicalScorer
 from rerank.service.schemas import IdsBody, RerankBody, SearchBody
@@ -39,7 +39,9 @@ _BLOCK = 16  # documents to analyze between two checks of the deadline
 def rerank(snapshot: Snapshot, body: RerankBody, context: RequestContext) -> dict[str, Any]:
     """``POST /v1/rerank``: rerank documents of the request.
 
-    Ties keep their order. Raises UsageError, InputError.
+    Returns the answer as JSON values. Documents with equal scores keep their order.
+
+    Raises UsageError or InputError for a stack, a document or a limit that cannot be used.
     """
     context.check_count(len(body.documents), "documents")
     context.query = body.query
@@ -49,12 +51,13 @@ def rerank(snapshot: Snapshot, body: RerankBody, context: RequestContext) -> dic
     stack, scorer = snapshot.scorer(stack_text)
     query = make_query(body.query, body.categories, body.lexical_text, body.lang)
     documents = read_documents(body)
-    results: list[dict[str, Any]] = []
-    removed = 0
-    calibrated = False
     if body.min_score is not None:
         check_min_score(body.min_score, stack.relevance if stack.then is None else None)
     query, unknown_categories = scorer.with_known_categories(query)
+
+    results: list[dict[str, Any]] = []
+    removed = 0
+    calibrated = False
     if documents:
         context.check_encoding(scorer.features, len(documents), encoding_size(documents))
         with context.stage("lexical"):
@@ -63,6 +66,7 @@ def rerank(snapshot: Snapshot, body: RerankBody, context: RequestContext) -> dic
             scores = _lexical_scores(snapshot, stack, query, LexicalScorer(terms, statistics))
         inputs = ScoringInput.from_documents(documents, scores, scorer.features)
         scored = scorer.score(query, inputs, timer=context)
+
         stack = stack.for_case(scored.case)
         if statistics is not None or not lexical_names(stack.signals):
             stack = stack.for_any_documents()
@@ -73,14 +77,8 @@ def rerank(snapshot: Snapshot, body: RerankBody, context: RequestContext) -> dic
         if body.min_score is not None:
             ranking = ranking.above(body.min_score)
             removed = ranking.removed
-        for position, score in zip(
-            ranking.order.tolist()[: body.top_n], _relevance(stack, ranking, calibrated)
-        ):
-            result: dict[str, Any] = {"index": position, "relevance_score": score}
-            if body.return_documents:
-                document = body.documents[position]
-                result["document"] = {"text": document} if isinstance(document, str) else document
-            results.append(result)
+        results = _results(body, ranking.order.tolist(), _relevance(stack, ranking, calibrated))
+
     words = len(query.text.split()) + sum(len(document.content.split()) for document in documents)
     return {
         "id": secrets.token_hex(16),
@@ -93,6 +91,21 @@ def rerank(snapshot: Snapshot, body: RerankBody, context: RequestContext) -> dic
         "usage": {"total_tokens": words},
         "unknown_categories": list(unknown_categories),
     }
+
+
+def _results(body: RerankBody, positions: Sequence[int], relevance: Sequence[float]) -> list[dict[str, Any]]:
+    """Return the results of an answer: the ``top_n`` best documents, and their texts if requested.
+
+    positions: of the ranked documents in the request, best first. relevance: their scores.
+    """
+    results: list[dict[str, Any]] = []
+    for position, score in zip(positions[: body.top_n], relevance):
+        result: dict[str, Any] = {"index": position, "relevance_score": score}
+        if body.return_documents:
+            document = body.documents[position]
+            result["document"] = {"text": document} if isinstance(document, str) else document
+        results.append(result)
+    return results
 
 
 def _has_probabilities(stack: Stack) -> bool:
@@ -165,8 +178,10 @@ def search(snapshot: Snapshot, body: SearchBody, context: RequestContext) -> dic
             context.check_count(count, "candidates")
     query = make_query(body.query, body.categories, body.lexical_text, body.lang)
     query = replace(query, params=body.params)
-    is_excluded = body.stack is not None or body.min_score is not None
-    experiment, coins = (None, b"") if is_excluded else snapshot.draw(body.client_id, query.text)
+    experiment: Experiment | None = None
+    coins = b""
+    if body.stack is None and body.min_score is None:
+        experiment, coins = snapshot.draw(body.client_id, query.text)
     if experiment is not None:
         stack = experiment.joint
     stack = replace(stack, depth=min(body.depth or stack.depth, context.max_candidates))
