@@ -292,12 +292,14 @@ class LocalEngine(Engine):
             nearest_rows[queries[0].name] = snapshot.nearest(queries, depth, filtered)
             if snapshot.is_approximate(queries[0]):
                 approximate.append(queries[0].name)
+
         for request in requests:
             lexical = Lexical(snapshot, request.text, filtered)
             if not options.retrievers:
                 rows, scores = lexical.top(options.first_stage, options.depth)
                 yield snapshot.candidates(rows, scores, options.features)
                 continue
+
             rows_by_retriever: dict[str, NDArray[np.int64]] = {}
             for signal in options.signals:
                 rows_by_retriever[signal], _ = lexical.top(signal, options.depth)
@@ -319,7 +321,7 @@ class LocalEngine(Engine):
         snapshot = self._snapshot()
         tfidf = snapshot.tfidf
         frequencies = {term: tfidf.frequency(term) for term in set(snapshot.index.analyze(text))}
-        return TermStatistics(len(self), tfidf.mean_length, frequencies)
+        return TermStatistics(snapshot.version.documents, tfidf.mean_length, frequencies)
 
     def score(self, text: str, signal: str, candidates: Candidates) -> NDArray[np.float64]:
         check_signal(signal, self.first_stages)

@@ -343,3 +343,13 @@ class TestFeatures:
         assert engine.write_features([Encoder("text", "v1", encode)]) == {"text": 2}
         top = engine.find(SearchRequest("lists", first_stage="bm25", depth=5, features={"text": "v1"}))
         assert dict(zip(top.ids, top.features["text"].tolist())) == {"1": [1, 9], "2": [1, 1], "4": [4, 9]}
+
+
+def test_term_statistics_are_of_one_version(engine: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer may have stored documents that the text index does not have yet."""
+    engine.write(documents(TEXTS))
+    snapshot = engine._snapshot()
+    engine.write([Document("4", text="graphs and lists")])
+    monkeypatch.setattr(engine, "_snapshot", lambda: snapshot)
+    statistics = engine.term_statistics("graphs lists")
+    assert (statistics.documents, statistics.frequencies) == (3, {"graph": 1, "list": 2})
