@@ -100,7 +100,7 @@ def check_measures(names: Sequence[str]) -> tuple[str, ...]:
     >>> check_measures(["nDCG@10", "Recall@100"])
     ('nDCG@10', 'R@100')
     """
-    return tuple(str(measure) for measure in _parse(names))
+    return tuple(map(str, _parse(names)))
 
 
 def evaluate_runs(
@@ -144,11 +144,16 @@ class _Measurer:
     """
 
     def __init__(self, measures: Sequence[Measure | Auc], grades: Mapping[str, Mapping[str, int]]) -> None:
-        self.names = tuple(str(measure) for measure in measures)
+        self.names = tuple(map(str, measures))
         self._grades = grades
         self._position_of = {query: position for position, query in enumerate(grades)}
-        self._areas = [measure for measure in measures if isinstance(measure, Auc)]
-        self._standard = [measure for measure in measures if not isinstance(measure, Auc)]
+        self._areas: list[Auc] = []
+        self._standard: list[Measure] = []
+        for measure in measures:
+            if isinstance(measure, Auc):
+                self._areas.append(measure)
+            else:
+                self._standard.append(measure)
 
     def measure(self, run: Mapping[str, Sequence[str]]) -> dict[str, Array]:
         """Return measure -> (Q,) values. A query without results has 0."""

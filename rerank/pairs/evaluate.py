@@ -249,11 +249,13 @@ def _scores(
     """Return (n,) scores by a signal, and the threshold: the best one on dev pairs, else the ranker's."""
     rankers = {ranker: workspace.ranker(ranker) for ranker in ranker_names([name])}
     (signal,) = resolve([name], rankers)
-    scores = score_pairs(workspace.engine, signal, [pair[:2] for pair in pairs], progress)
+    threshold: float | None = None
     if dev_pairs:
         dev_scores = score_pairs(workspace.engine, signal, [pair[:2] for pair in dev_pairs], progress)
-        return scores, best_threshold(dev_scores, [pair.related for pair in dev_pairs])
-    return scores, signal.threshold if isinstance(signal, Relates) else None
+        threshold = best_threshold(dev_scores, [pair.related for pair in dev_pairs])
+    elif isinstance(signal, Relates):
+        threshold = signal.threshold
+    return score_pairs(workspace.engine, signal, [pair[:2] for pair in pairs], progress), threshold
 
 
 def _drop_duplicates(pairs: Sequence[LabeledPair]) -> list[LabeledPair]:

@@ -80,9 +80,7 @@ class Linear:
                 )
 
     def __str__(self) -> str:
-        digits = 2
-        while digits < DECIMALS and any(round(weight, digits) != weight for weight in self.weights):
-            digits += 1
+        digits = max(2, *map(_decimals, self.weights))
         return " + ".join(f"{name}*{weight:.{digits}f}" for name, weight in self.weights_by_signal().items())
 
     def weights_by_signal(self) -> dict[str, float]:
@@ -157,6 +155,14 @@ class Linear:
             signals=tuple(names.get(name, name) for name in self.signals),
             cases={case: weights.renamed(names) for case, weights in self.cases.items()},
         )
+
+
+def _decimals(weight: float) -> int:
+    """Return the number of decimals that a rounded weight needs, at most DECIMALS."""
+    digits = 0
+    while digits < DECIMALS and round(weight, digits) != weight:
+        digits += 1
+    return digits
 
 
 def check_name(name: str) -> None:

@@ -26,7 +26,8 @@ TOKENS = 128
 
 _CHARACTERS = 20 * TOKENS  # read of a query or text; more would only cost time
 _KIND = "ForSequenceClassification"
-_BERT, _ROBERTA = ("pooler.dense", "classifier"), ("classifier.dense", "classifier.out_proj")
+_BERT = ("pooler.dense", "classifier")
+_ROBERTA = ("classifier.dense", "classifier.out_proj")
 _HEADS = {"Bert": _BERT, "Roberta": _ROBERTA, "XLMRoberta": _ROBERTA, "Camembert": _ROBERTA}
 """Architecture -> linear layers of its head."""
 
@@ -66,8 +67,8 @@ class _OnnxClassifier:
 
     def logits(self, ids: Sequence[int], types: Sequence[int]) -> Array:
         """Return the outputs of a pair of texts, (classes,), from its tokens and their types."""
-        tokens, kinds = np.array([ids], dtype=np.int64), np.array([types], dtype=np.int64)
-        output = self.model.run(tokens, np.ones_like(tokens), kinds)
+        tokens = np.array([ids], dtype=np.int64)
+        output = self.model.run(tokens, np.ones_like(tokens), np.array([types], dtype=np.int64))
         if output.ndim != 2:
             raise ValueError("its first output is not one number for each class")
         logits: Array = output[0]

@@ -49,15 +49,19 @@ class Modules:
 
     @classmethod
     def read(cls, folder: Path) -> Modules:
-        """Read a model's folder. What its files do not state is as the model's name says, else the default.
+        """Read the folder of a model.
+
+        Settings that its files do not state follow from the name of a published model, or else the defaults.
 
         Raises UsageError for other modules, OSError and ValueError for damaged files.
         """
         expected = habit(folder)
-        pooling, matrices = expected.pooling if expected else cls.pooling, list[NDArray[np.float32]]()
+        pooling = expected.pooling if expected else cls.pooling
+        matrices: list[NDArray[np.float32]] = []
         listed = folder / "modules.json"
         for module in parse_json(listed.read_text("utf-8")) if listed.is_file() else ():
-            kind, path = module["type"].rpartition(".")[2], folder / module["path"]
+            kind = module["type"].rpartition(".")[2]
+            path = folder / module["path"]
             if kind == "Pooling":
                 pooling = _pooling(path)
             elif kind == "Dense":
@@ -69,7 +73,8 @@ class Modules:
         lengths = _config(folder / LENGTHS) if (folder / LENGTHS).is_file() else {}
         query_prompt, document_prompt = _prompts(folder)
         if expected and not (query_prompt or document_prompt):
-            query_prompt, document_prompt = expected.query_prompt, expected.document_prompt
+            query_prompt = expected.query_prompt
+            document_prompt = expected.document_prompt
         return cls(
             pooling,
             lengths.get("max_seq_length"),
@@ -84,12 +89,15 @@ class Modules:
 
         width: numbers of a token's vector.
         """
-        kinds = ["Transformer", "Pooling", *["Dense"] * (self.projection is not None), "Normalize"]
-        names = ["", *(f"{number}_{kind}" for number, kind in enumerate(kinds) if number)]
-        listed = [
-            {"idx": number, "name": str(number), "path": name, "type": _TYPES + kind}
-            for number, (name, kind) in enumerate(zip(names, kinds))
-        ]
+        kinds = ["Transformer", "Pooling", "Normalize"]
+        if self.projection is not None:
+            kinds.insert(2, "Dense")
+        names: list[str] = []
+        listed: list[dict[str, object]] = []
+        for number, kind in enumerate(kinds):
+            name = f"{number}_{kind}" if number else ""  # the transformer is in the folder itself
+            names.append(name)
+            listed.append({"idx": number, "name": str(number), "path": name, "type": _TYPES + kind})
         pooling = {mode: name == self.pooling for name, mode in MODES.items()}
         files: dict[str, object] = {
             "modules.json": listed,
@@ -133,8 +141,12 @@ def _pooling(path: Path) -> Pooling:
     config = _config(path / "config.json")
     if config.get("include_prompt") is False:
         raise UsageError(f"{path}: poolings without the prompt are not supported; give another model")
-    modes = {name for name, chosen in config.items() if name.startswith("pooling_mode_") and chosen is True}
-    modes |= {config["pooling_mode"]} if "pooling_mode" in config else set()
+    modes: set[object] = set()
+    for name, value in config.items():
+        if name == "pooling_mode":
+            modes.add(value)
+        elif name.startswith("pooling_mode_") and value is True:
+            modes.add(name)
     for pooling, mode in MODES.items():
         if modes <= {mode, pooling}:
             return pooling
@@ -192,7 +204,8 @@ class Tokens:
     @cached_property
     def frame(self) -> tuple[list[int], list[int]]:
         """The tokens before and after each sequence: special tokens, and before it also the prompt."""
-        (plain,), (framed,) = self._ids(["a"], False), self._ids(["a"], True)
+        (plain,) = self._ids(["a"], False)
+        (framed,) = self._ids(["a"], True)
         start = next(i for i in range(len(framed)) if framed[i : i + len(plain)] == plain)
         prompt = self([self.prompt.rstrip()])[0] if self.prompt else []
         return [*framed[:start], *prompt], framed[start + len(plain) :]
@@ -200,7 +213,7 @@ class Tokens:
     @property
     def room(self) -> int:
         """The number of tokens of a text that fit into a sequence with its :attr:`frame`."""
-        return self.longest - sum(len(part) for part in self.frame)
+        return self.longest - sum(map(len, self.frame))
 
 
 def lowercase_texts(tokenizer: Tokenizer) -> None:

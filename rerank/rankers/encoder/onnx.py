@@ -24,6 +24,7 @@ from rerank.rankers.encoder.published import Pooling
 from rerank.rankers.encoder.transformer import TextEncoder, by_tokens
 
 if TYPE_CHECKING:
+    from onnx import NodeProto
     from onnxruntime import InferenceSession, SessionOptions
 
 TYPES = {"tensor(int32)": np.int32, "tensor(int64)": np.int64}
@@ -218,7 +219,9 @@ class _Graph:
     """The operations of BERT, for ONNX Runtime."""
 
     def __init__(self, bert: Bert) -> None:
-        self.bert, self.weights, self.nodes = bert, dict[str, Array](), list[Any]()
+        self.bert = bert
+        self.weights: dict[str, Array] = {}
+        self.nodes: list[NodeProto] = []
 
     def session(self) -> InferenceSession:
         """Return a session of the operations. The weights are passed as arrays."""
@@ -270,13 +273,11 @@ class _Graph:
     def _operations(self) -> str:
         """Add the operations; return the name of the last states."""
         weights = self.bert.weights
-        parts = [
-            self._add(
-                "Gather", [self._weight(f"{kind}s", weights[f"embeddings.{kind}_embeddings.weight"]), input]
-            )
-            for kind, input in (("word", "ids"), ("position", "places"), ("token_type", "types"))
-        ]
-        states = self._normalized(parts[0], self._add("Add", parts[1:]), "embeddings.LayerNorm")
+        embeddings: list[str] = []
+        for kind, input in (("word", "ids"), ("position", "places"), ("token_type", "types")):
+            table = self._weight(f"{kind}s", weights[f"embeddings.{kind}_embeddings.weight"])
+            embeddings.append(self._add("Gather", [table, input]))
+        states = self._normalized(embeddings[0], self._add("Add", embeddings[1:]), "embeddings.LayerNorm")
         for number in range(self.bert.layers):
             layer = f"encoder.layer.{number}"
             attended = self._matmul(self._attention(states, layer), f"{layer}.attention.output.dense")

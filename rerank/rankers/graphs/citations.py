@@ -53,9 +53,8 @@ class Citations:
             document_titles[document.id] = document.title
             for name in _names(document):
                 id_of_name.setdefault(name, document.id)
-            for name, title in (document.extra.get("references") or {}).items():
-                if title:
-                    reference_titles.setdefault(named_key(name), title)
+            for key, title in _reference_titles(document):
+                reference_titles.setdefault(key, title)
             cited = mentions(document)
             for mention in cited:
                 rows.append(number.setdefault(mention.reference, len(number)))
@@ -149,11 +148,21 @@ class Citations:
         return content_hash(settings, [np.frombuffer(self._rows, np.int32)])
 
 
+def _reference_titles(document: Document) -> Iterator[tuple[str, str]]:
+    """Yield the key and the title of each reference of a document that has a title."""
+    for name, title in (document.extra.get("references") or {}).items():
+        if title:
+            yield named_key(name), title
+
+
 def _names(document: Document) -> list[str]:
+    """Return the keys by which others can cite a document: its id, its DOI and its PubMed id."""
     names = [named_key(document.id)]
-    if doi := find_doi(str(document.extra.get("doi", ""))):
+    doi = find_doi(str(document.extra.get("doi", "")))
+    if doi:
         names.append(doi)
-    if (pmid := str(document.extra.get("pmid", ""))).isdigit():
+    pmid = str(document.extra.get("pmid", ""))
+    if pmid.isdigit():
         names.append(f"pmid:{pmid}")
     return names
 
