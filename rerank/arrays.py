@@ -122,7 +122,7 @@ def passage_counts(features: NDArray[Any], passages: int) -> NDArray[np.int64]:
 
 
 def passage_cosines(query: NDArray[Any], features: NDArray[Any], passages: int) -> NDArray[Any]:
-    """Return the cosine of each vector of n documents with the query: (n, m), 0 where there is no vector.
+    """Return the cosine of each vector of n documents with the query: (n, m), 0 without a vector.
 
     m is the largest number of vectors of a document, and at least 1.
 

@@ -224,7 +224,7 @@ class CategoryNames:
         return {name.casefold(): name for name in sorted(self._names, reverse=True)}
 
     def find(self, category: str) -> str | None:
-        """Return a category as it was spelled in training, or None if it is unknown.
+        """Return a category with its spelling in the training, or None if it is unknown.
 
         Paths below known paths are known.
         """

@@ -130,7 +130,7 @@ def without_training_documents(
 
     So a ranker gets no credit for documents that it has learned from.
 
-    records: what the rankers and the stack have learned from.
+    records: the training records of the rankers and of the stack.
     """
     training_documents: set[str] = set()
     for record in records:

@@ -48,7 +48,7 @@ class RankMeasure:
         return self.kind if self.cutoff is None else f"{self.kind}@{self.cutoff}"
 
     def ideal(self, grades: NDArray[Any]) -> float:
-        """Return the value of the best ranking, by which the value of a ranking is divided.
+        """Return the value of the best ranking, which is the divisor of other values.
 
         grades: (R,) of all R relevant documents of a query, above 0.
         """

@@ -116,7 +116,7 @@ class ResultPage(Report):
 
 
 def check_filters(searches: Sequence[SearchTemplate], filters: Sequence[Filter]) -> None:
-    """Raise UsageError for filters beside a search of the user, because it alone finds all candidates."""
+    """Raise UsageError for filters together with a search of the user, which finds all candidates."""
     if filters and searches:
         raise UsageError(
             f"{searches[0]} finds all candidates: write {filters[0]} into that search, and leave --filter out"

@@ -55,7 +55,7 @@ class Loss(nn.Module):
         """
 
     def on_step_end(self) -> None:
-        """Update what the loss has learned besides its parameters, after a step of the optimizer."""
+        """Update the state of the loss that is not a parameter, after a step of the optimizer."""
 
 
 def with_vectors(batch: object, reads: Sequence[str], encoded: Tensor) -> SimpleNamespace:

@@ -156,7 +156,7 @@ def _reference_titles(document: Document) -> Iterator[tuple[str, str]]:
 
 
 def _names(document: Document) -> list[str]:
-    """Return the keys by which others can cite a document: its id, its DOI and its PubMed id."""
+    """Return the keys of a document in citations: its id, its DOI and its PubMed id."""
     names = [named_key(document.id)]
     doi = find_doi(str(document.extra.get("doi", "")))
     if doi:
