@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rerank.errors import UsageError
-from rerank.hook import ROUTES, HookOptions, PluginHook, Request, plugin, stock
+from rerank.hook import ROUTES, HookOptions, PluginHook, Request, StockHook, plugin, stock
 from rerank.hook.readiness import service_problems
 from rerank.stack.linear import Linear
 from rerank.stack.stack import Stack
@@ -192,3 +192,28 @@ def test_retrieval_that_is_not_possible_is_refused():
         Retrieval(missing_vectors=None).decide(None, RETRIEVING)
     # The service has the stack, and it is not readable from here.
     assert Retrieval().decide(True, None) == (True, ("content",), [])
+
+
+def test_the_stock_route_deletes_only_its_own_resources(monkeypatch):
+    """A model belongs to the hook if it has its name, or if it uses one of its connectors."""
+    own = {"description": stock.MADE, "name": "rerank-articles-stock"}
+    resources = {
+        "connectors": {"c1": own, "c2": {**own, "name": "another"}, "c3": {"name": own["name"]}},
+        "models": {"m2": {"connector_id": "c1"}, "m1": own, "m3": {"connector_id": "c2"}},
+        "model_groups": {"g1": {"name": "group"}},
+    }
+
+    def ask(hook, method, path, body=None):
+        hits = [{"_id": id, "_source": source} for id, source in resources[path.split("/")[3]].items()]
+        return {"hits": {"hits": hits}}
+
+    hook = StockHook.__new__(StockHook)
+    hook.name = own["name"]
+    monkeypatch.setattr(StockHook, "nodes", lambda hook: {})
+    monkeypatch.setattr(StockHook, "_ask", ask)
+    requests = hook._deletions("models", "connectors", "model_groups")
+    assert [str(request).rpartition("_ml/")[2] for request in requests] == [
+        "models/m1",
+        "models/m2",
+        "connectors/c1",
+    ]
