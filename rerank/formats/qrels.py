@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Iterator
-from itertools import chain, islice
+from itertools import chain
 from typing import NamedTuple
 
+from rerank.batches import batched
 from rerank.errors import InputError
 from rerank.files import atomic_write
 from rerank.formats.contents import describe_line
@@ -97,7 +98,7 @@ def write_judgments(path: str | os.PathLike[str], judgments: Iterable[tuple[str,
     """Write query ids, document ids and grades as BEIR."""
     rows: Iterator[tuple[object, ...]] = chain([("query-id", "corpus-id", "score")], judgments)
     with atomic_write(path) as file:
-        while block := list(islice(rows, _BLOCK)):
+        for block in batched(rows, _BLOCK):
             file.write(format_rows(block).encode())
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import islice
 
+from rerank.batches import batched
 from rerank.errors import InputError
 from rerank.progress import Progress
 from rerank.records import Document
@@ -62,7 +62,7 @@ def preview_ingest(
     languages: Counter[str] = Counter()
     ids: set[str] = set()
     first_documents: list[Document] = []
-    for batch in _batches(counted):
+    for batch in batched(counted, _BATCH):
         if len(first_documents) < SAMPLE:
             first_documents += batch
         for document in batch:
@@ -80,9 +80,3 @@ def preview_ingest(
     preview.lang = existing.lang if existing is not None else lang or main_language(first_documents[:SAMPLE])
     preview.languages = dict(languages)
     return preview
-
-
-def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    iterator = iter(documents)
-    while batch := list(islice(iterator, _BATCH)):
-        yield batch

@@ -10,13 +10,13 @@ import secrets
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.batches import batched
 from rerank.engines.base import WriteResult
 from rerank.engines.local.files import disk, is_full
 from rerank.errors import InputError
@@ -143,12 +143,11 @@ class Documents:
         """
         (before,) = self.versions()
         ingest = _Ingest(before)
-        stream = iter(documents)
         ids = list(dict.fromkeys(delete))
         try:
             with disk(_DOING):
                 self._db.execute("BEGIN IMMEDIATE")
-            while chunk := list(islice(stream, _CHUNK)):
+            for chunk in batched(documents, _CHUNK):
                 with disk(_DOING):
                     self._add(chunk, ingest)
             with disk(_DOING):

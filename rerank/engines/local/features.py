@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rerank.batches import batched
 from rerank.engines.approximate import ApproximateIndex, needs_index
 from rerank.engines.base import Encoder, Encoding, FeatureStore
 from rerank.engines.local.files import disk
@@ -51,7 +51,7 @@ class LocalFeatures(FeatureStore):
         missing = ((row, document) for row, document in stream if not stored[row])
         with disk(f"storing the features of {name!r}; features stored before are kept"):
             try:
-                while batch := list(islice(missing, _BATCH)):
+                for batch in batched(missing, _BATCH):
                     rows, texts = zip(*batch)
                     count += features.encode(encoder, np.array(rows), texts, force=encoding.force)
                     encoding.advance(len(batch))

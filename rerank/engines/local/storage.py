@@ -15,11 +15,11 @@ import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
+from rerank.batches import batched
 from rerank.engines.file_features import FeatureFiles
 from rerank.engines.local import tfidf
 from rerank.engines.local.documents import Documents, Version
@@ -147,7 +147,7 @@ class Storage:
         stream = documents.documents(new, before.rows if before else 0)
 
         def counted() -> Iterator[tuple[Sequence[int], Sequence[Document]]]:
-            while batch := list(islice(stream, _BATCH)):
+            for batch in batched(stream, _BATCH):
                 rows, texts = zip(*batch)
                 counts.add(rows, [self.index.analyze(document.content) for document in texts])
                 yield rows, texts

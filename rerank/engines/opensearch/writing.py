@@ -8,11 +8,11 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import IO
 
 import msgspec
 
+from rerank.batches import batched
 from rerank.engines.base import DEFAULT_WRITE, WriteOptions, WriteResult
 from rerank.engines.opensearch.bulk import Action, Written, action, send
 from rerank.engines.opensearch.columns import FEATURES, Column, encode, feature_key
@@ -152,8 +152,7 @@ class Writer:
         compare: leave out documents that the index has as they are.
         """
         positions: dict[str, int] = {}
-        stream = iter(documents)
-        while batch := list(islice(stream, _BATCH)):
+        for batch in batched(documents, _BATCH):
             texts = [self._check(document, positions) for document in batch]
             if compare:
                 changed = self._changed(batch, texts)

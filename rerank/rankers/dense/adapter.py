@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rerank import arrays
+from rerank.batches import batched
 from rerank.config import Count, NonNegative, option, values_of
 from rerank.rankers.dense.ranker import BEST, DenseRanker, windows
 from rerank.rankers.encoder.config import ModelConfig, Tokens
@@ -89,9 +89,8 @@ class AdapterFitter:
         longest = 0
         passages = min(TRAIN_PASSAGES, self.config.passages)
         ranker = DenseRanker(name="", source=encoder, passages=passages)
-        stream = engine.documents()
         with self.job.progress.step("encode documents", len(engine), "doc") as advance:
-            while batch := list(islice(stream, BLOCK)):
+            for batch in batched(engine.documents(), BLOCK):
                 vectors.append(mean_vectors(ranker.encode_documents(batch), passages))
                 lengths = map(len, encoder.tokens([document.content for document in batch]))
                 longest = max(longest, *lengths)

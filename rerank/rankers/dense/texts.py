@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rerank.arrays import Ragged
+from rerank.batches import batched
 from rerank.rankers.dense.ranker import windows
 from rerank.rankers.encoder.modules import document_tokens
 from rerank.rankers.encoder.transformer import TextEncoder
@@ -55,8 +55,7 @@ class Texts:
         flat: list[NDArray[np.int32]] = []
 
         def stream() -> Iterator[Document]:
-            remaining = iter(documents)
-            while batch := list(islice(remaining, BATCH)):
+            for batch in batched(documents, BATCH):
                 for tokens in document_tokens(batch, tokenize, separator):
                     flat.append(np.array(tokens, dtype=np.int32))
                 yield from batch
