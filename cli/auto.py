@@ -11,7 +11,7 @@ import click
 import rerank
 
 from . import evaluate, output
-from .cluster import connection_options, connection_settings, ubi_settings
+from .cluster import cluster_of, connection_options, connection_settings, ubi_settings
 from .options import (
     Command,
     json_option,
@@ -37,6 +37,12 @@ if TYPE_CHECKING:
     help="Cluster with a click log, the indices ubi_queries and ubi_events.",
 )
 @option(
+    "--ubi-profile",
+    metavar="NAME",
+    group="Input",
+    help="Profile with the credentials for --ubi. Default: those of the documents, in the same cluster.",
+)
+@option(
     "--model",
     metavar="NAME",
     group="Training",
@@ -60,6 +66,7 @@ def command(
     folder: str,
     lang: str | None,
     ubi: str | None,
+    ubi_profile: str | None,
     model: str | None,
     measure: str,
     minutes: float,
@@ -75,11 +82,15 @@ def command(
     a click log (ubi_*.ndjson, clicks.csv or --ubi), clicks train, and judged queries tune and test; without
     judged queries, no stack is activated. If interrupted, the same command continues.
     """
+    opensearch = connection_settings(url, index, profile)
+    documents = opensearch
+    if ubi is not None and documents is None and rerank.Workspace.exists(folder):
+        documents = cluster_of(rerank.Workspace.open(folder))
     report = rerank.auto(
         source,
         folder,
-        opensearch=connection_settings(url, index, profile),
-        ubi=ubi_settings(ubi, None if ubi is None else profile, None),
+        opensearch=opensearch,
+        ubi=ubi_settings(ubi, ubi_profile, documents, profile_option="--ubi-profile"),
         lang=lang,
         model=model,
         measure=measure,

@@ -76,29 +76,41 @@ def connection_settings(
     return Settings.read(table, location)
 
 
-def ubi_settings(url: str | None, profile: str | None, workspace: rerank.Workspace | None) -> Settings | None:
+def ubi_settings(
+    url: str | None, profile: str | None, documents: Settings | None, *, profile_option: str = "--profile"
+) -> Settings | None:
     """Return the settings of the cluster of a click log; None without URL.
 
-    It has the credentials of the profile, or of the workspace if its documents are in the same cluster.
+    profile:        the profile with the credentials of this cluster. Default: the credentials of the
+        cluster of the documents, if it is the same one. They are sent to no other URL.
+    documents:      settings of the cluster of the documents, if they are in one.
+    profile_option: the option of the profile, for messages.
 
-    Raises UsageError for a wrong URL or profile.
+    Raises UsageError for a wrong URL or profile, and a profile without URL.
     """
-    from rerank.engines.opensearch import OpenSearchEngine, Settings
+    from rerank.engines.opensearch import Settings
     from rerank.engines.opensearch.ubi import EVENTS
 
     if url is None:
         if profile is not None:
-            raise click.UsageError("--profile needs --ubi URL")
+            raise click.UsageError(f"{profile_option} needs --ubi URL")
         return None
     table: dict[str, Any] = {}
     location = "--ubi"
     if profile is not None:
         table, location = _read_profile(profile)
-    elif workspace is not None and isinstance(workspace.engine, OpenSearchEngine):
-        engine_settings = workspace.engine.settings
-        if url.rstrip("/") in {node.rstrip("/") for node in engine_settings.url}:
-            table = engine_settings.table()
+    elif documents is not None and url.rstrip("/") in {node.rstrip("/") for node in documents.url}:
+        table = documents.table()
     return Settings.read({**table, "url": url, "index": EVENTS}, location)
+
+
+def cluster_of(workspace: rerank.Workspace | None) -> Settings | None:
+    """Return the settings of the cluster with the documents; None if they are in a folder."""
+    from rerank.engines.opensearch import OpenSearchEngine
+
+    if workspace is not None and isinstance(workspace.engine, OpenSearchEngine):
+        return workspace.engine.settings
+    return None
 
 
 def _profiles_file() -> Path:

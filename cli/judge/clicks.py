@@ -12,7 +12,7 @@ from rerank.results import table
 from rerank.text import count_of
 
 from .. import output
-from ..cluster import ubi_settings
+from ..cluster import cluster_of, ubi_settings
 from ..options import Command, WholeNumber, json_option, option, workspace_option
 
 if TYPE_CHECKING:
@@ -31,10 +31,12 @@ def split_actions(context: click.Context, parameter: click.Parameter, text: str)
 
 def _parse_date(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
     """Return the time of --from or --to, in milliseconds since 1970."""
-    from rerank.formats.click_log import milliseconds
+    from rerank.formats.click_log import milliseconds_of_date
 
-    time = milliseconds(text)
-    if text is not None and time is None:
+    if text is None:
+        return None
+    time = milliseconds_of_date(text)
+    if time is None:
         raise click.BadParameter(f"{text!r} is not a date, for example 2026-01-31.")
     return time
 
@@ -135,7 +137,7 @@ def command(
         raise click.UsageError("the click log is missing: give files, or --ubi URL")
     workspace = _open_if_exists(folder)
     click_options = ClickOptions(
-        ubi=ubi_settings(ubi, profile, workspace),
+        ubi=ubi_settings(ubi, profile, cluster_of(workspace)),
         first_rank=first_rank,
         impressions=impressions,
         clicks=clicks,

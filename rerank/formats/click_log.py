@@ -288,14 +288,31 @@ def milliseconds(value: _Id) -> int | None:
     return int(value if abs(value) >= _SECONDS else value * 1000)
 
 
+def milliseconds_of_date(text: str) -> int | None:
+    """Return the start of a date, or a moment, in milliseconds since 1970; None for other texts.
+
+    The forms are those of ISO 8601, for example ``2026-01-31``, ``20260131`` and ``2026-01-31T12:00Z``; the
+    default zone is UTC. Other numbers are not dates, because they can count years or seconds.
+
+    >>> milliseconds_of_date("1970-01-02"), milliseconds_of_date("19700102"), milliseconds_of_date("2026")
+    (86400000, 86400000, None)
+    """
+    text = text.strip()
+    if text.isdecimal():
+        if len(text) != len("YYYYMMDD"):
+            return None
+        text = f"{text[:4]}-{text[4:6]}-{text[6:]}"
+    return _milliseconds_of_text(text)
+
+
 def _milliseconds_of_text(text: str) -> int | None:
     text = text.strip().replace("Z", "+00:00").replace("z", "+00:00")
     if len(text) > 5 and text[-5] in "+-" and text[-4:].isdigit():
         text = f"{text[:-2]}:{text[-2:]}"
-    whole, dot, rest = text.partition(".")
-    if dot:  # Python 3.10 reads three or six digits
-        digits = rest[: len(rest) - len(rest.lstrip("0123456789"))]
-        text = f"{whole}.{digits[:6]:0<6}{rest[len(digits) :]}"
+    seconds, point, after_point = text.partition(".")
+    if point:  # Python 3.10 reads three or six digits
+        digits = after_point[: len(after_point) - len(after_point.lstrip("0123456789"))]
+        text = f"{seconds}.{digits[:6]:0<6}{after_point[len(digits) :]}"
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

@@ -66,6 +66,8 @@ class ClickOptions:
             raise UsageError(f"--first-rank {self.first_rank}: give 0 or 1")
         if not 1 <= self.max_rank <= 1000:
             raise UsageError(f"--max-rank {self.max_rank}: give 1 to 1000")
+        if self.start is not None and self.end is not None and self.start >= self.end:
+            raise UsageError("--to is not after --from, so no event is between them; give a later --to")
         shared = {name.lower() for name in self.impressions} & {name.lower() for name in self.clicks}
         if shared:
             raise UsageError(f"--impressions and --clicks both name {min(shared)}; remove it from one")

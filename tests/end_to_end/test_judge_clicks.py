@@ -51,6 +51,10 @@ def test_bad_options_and_logs_fail_in_one_line(run, log, tmp_path, monkeypatch):
     run("judge", "clicks", *out).fails(2, "the click log is missing")
     run("judge", "clicks", log, *out, "--profile", "p", "-q").fails(2, "--profile needs --ubi URL")
     run("judge", "clicks", log, *out, "--from", "yesterday").fails(2, "'yesterday' is not a date")
+    run("judge", "clicks", log, *out, "--from", "1769817600").fails(2, "'1769817600' is not a date")
+    run("judge", "clicks", log, *out, "--from", "20260131", "--to", "20260131", "-q").fails(
+        2, "--to is not after --from"
+    )
     run("judge", "clicks", log, *out, "--clicks", ",").fails(2, "name one action or more")
     run("judge", "clicks", log, *out, "--clicks", "VIEW", "-q").fails(
         2, "--impressions and --clicks both name view"

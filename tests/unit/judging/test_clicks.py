@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from rerank import Document, Workspace
 from rerank.errors import InputError, UsageError
-from rerank.formats.click_log import Event, Malformed, Search, read_click_log
+from rerank.formats.click_log import Event, Malformed, Search, milliseconds_of_date, read_click_log
 from rerank.judging.clicks import is_for_tuning, judge_clicks
 from rerank.judging.grades import count_clicks, training_grades, tuning_grades
 from rerank.judging.log import ClickOptions
@@ -554,3 +554,21 @@ def test_a_real_export_of_three_applications(tmp_path):
     # ranks from 1: the maximum rank always has rating 0
     ratings = json.loads((tmp_path / "srw.json").read_text("utf-8"))["judgmentRatings"]
     assert sum(len(query["ratings"]) for query in ratings) > 1000
+
+
+@pytest.mark.parametrize(
+    "text", ["2026-01-31", "20260131", " 2026-01-31 ", "2026-01-31T00:00:00Z", "2026-01-31T01:00+01:00"]
+)
+def test_a_date_of_the_user_is_the_start_of_this_day(text):
+    assert milliseconds_of_date(text) == 1769817600000
+
+
+@pytest.mark.parametrize("text", ["", "2026", "202601", "1769817600", "1769817600000", "20261331"])
+def test_a_number_of_another_form_is_not_a_date(text):
+    assert milliseconds_of_date(text) is None
+
+
+def test_a_period_without_a_moment_is_refused():
+    with pytest.raises(UsageError, match="--to is not after --from"):
+        ClickOptions(start=5, end=5)
+    assert ClickOptions(start=5, end=6).end == 6
