@@ -128,7 +128,9 @@ def command(
     progress = output.Bar(hidden=as_json)
     if dry_run:
         documents, errors = _read(corpus, format, body=body, skip_invalid=skip_invalid)
-        preview = preview_ingest(folder, documents, lang=lang, replace=replace, progress=progress)
+        preview = preview_ingest(
+            folder, documents, lang=lang, replace=replace, opensearch=opensearch, progress=progress
+        )
         preview.invalid = [str(error) for error in errors]
         _show_preview(preview, folder, as_json)
         return

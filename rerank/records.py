@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
+_EMPTY: tuple[str, ...] = ()  # the default of fields; Python has only one empty tuple
 
 
 LARGEST_GRADE = 1000
@@ -24,7 +25,13 @@ LARGEST_GRADE = 1000
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One document; ``extra`` has the other fields of the input.
+    """One document of a collection.
+
+    id:         the id, unique in the collection.
+    categories: names of its categories.
+    links:      ids of the documents that it links to.
+    lang:       code of its language, or None.
+    extra:      the other fields of the input, which filters can use.
 
     The fields are normalized as in files: an integer id becomes text, None an empty text, and one category or
     link without a list becomes a list of one. Titles and texts are composed (NFC), categories are normalized
@@ -74,12 +81,16 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One query. Empty ``categories`` are inferred from candidates.
+    """One query of a user.
+
+    id:           the id, unique among the queries of a call.
+    text:         the words of the user.
+    categories:   names of categories of relevant documents. Without them, they are inferred from candidates.
+    lang:         code of its language, or None.
+    lexical_text: replaces ``text`` in lexical signals (Kuwa et al. 2020, section 5.3).
+    params:       other fields, for search templates.
 
     The fields are normalized like the fields of a document. Raises UsageError for other types.
-
-    lexical_text: replaces ``text`` in lexical signals (Kuwa et al. 2020, section 5.3).
-    params: other fields, for search templates.
 
     >>> Query("q1", "grey wolf", categories=("Carnivora",)).lexical
     'grey wolf'
@@ -261,7 +272,7 @@ class Candidates:
         return len(self.ids)
 
 
-def record_id(value: Any, label: str) -> str:
+def record_id(value: object, label: str) -> str:
     """Return an id as text; integers are accepted. Raises UsageError, also for an empty id."""
     if type(value) is str and value and not value.isspace():
         return value
@@ -274,7 +285,7 @@ def record_id(value: Any, label: str) -> str:
     return str(value)
 
 
-def category_names(values: Any, label: str) -> tuple[str, ...]:
+def category_names(values: object, label: str) -> tuple[str, ...]:
     """Return distinct names, normalized and without white space around them; one text is one name.
 
     Raises UsageError.
@@ -282,14 +293,14 @@ def category_names(values: Any, label: str) -> tuple[str, ...]:
     >>> category_names(["wolves ", "wolves", ""], "categories"), category_names("wolves", "categories")
     (('wolves',), ('wolves',))
     """
-    if type(values) is tuple and not values:
-        return values
+    if values is _EMPTY:
+        return ()
     names = dict.fromkeys(normalize(name).strip() for name in _names(values, label))
     names.pop("", None)
     return tuple(names)
 
 
-def integral_grade(value: Any) -> int | None:
+def integral_grade(value: object) -> int | None:
     """Return a number without fraction as an integer; None for other values.
 
     >>> integral_grade(2.0), integral_grade(0.5), integral_grade("2")
@@ -315,7 +326,7 @@ def _set_fields(record: Document | Query, **values: object) -> None:
             object.__setattr__(record, name, value)  # the class is frozen
 
 
-def _text(value: Any, name: str, record_id: Any) -> str:
+def _text(value: object, name: str, record_id: object) -> str:
     """Return a text with composed accents. Raises UsageError for other types."""
     if type(value) is str:
         return compose(value)
@@ -326,41 +337,49 @@ def _text(value: Any, name: str, record_id: Any) -> str:
     raise UsageError(f"the {name} of {record_id!r} is {shorten(value)}, not a text")
 
 
-def _names(values: Any, label: str) -> tuple[str, ...]:
-    if values is None or (type(values) is tuple and not values):
+def _names(values: object, label: str) -> tuple[str, ...]:
+    """Return texts and integers as texts; a single one is a list of one. Raises UsageError for others."""
+    if values is None or values is _EMPTY:
         return ()
     if isinstance(values, (str, Integral)):
         values = (values,)
-    if type(values) is not tuple and (isinstance(values, Mapping) or not isinstance(values, Iterable)):
+    if isinstance(values, Mapping) or not isinstance(values, Iterable):
         raise UsageError(f"{label}: {shorten(values)} is not a list of texts")
-    names = []
-    for name in values:
-        if not isinstance(name, (str, Integral)):
-            raise UsageError(f"{label}: {shorten(name)} is not a text")
-        names.append(str(name))
-    return tuple(names)
+    return tuple(_name(value, label) for value in values)
 
 
-def _check_mapping(values: Any, label: str) -> None:
+def _name(value: object, label: str) -> str:
+    if not isinstance(value, (str, Integral)):
+        raise UsageError(f"{label}: {shorten(value)} is not a text")
+    return str(value)
+
+
+def _check_mapping(values: object, label: str) -> None:
     if type(values) is not dict and not isinstance(values, Mapping):
         raise UsageError(f"{label}: {shorten(values)} is not a mapping of names to values")
 
 
-def _judgment_rows(judgments: Any) -> Iterator[tuple[Any, Any, Any]]:
+def _judgment_rows(judgments: object) -> Iterator[tuple[object, object, object]]:
     """Yield query id, document id and grade. Raises UsageError for other forms."""
     if isinstance(judgments, Mapping):
-        for query, grades in judgments.items():
-            if not isinstance(grades, Mapping):
-                raise UsageError(f"qrels: {shorten(grades)} of query {query!r} is not a mapping of grades")
-            for document, grade in grades.items():
-                yield query, document, grade
-        return
-    if isinstance(judgments, str) or not isinstance(judgments, Iterable):
+        yield from _rows_of_mapping(judgments)
+    elif isinstance(judgments, Iterable) and not isinstance(judgments, str):
+        for row in judgments:
+            yield _judgment_row(row)
+    else:
         raise UsageError(f"qrels: {shorten(judgments)} is neither a mapping nor a list of judgments")
-    for row in judgments:
-        if isinstance(row, str) or not isinstance(row, Iterable):
-            raise UsageError(f"qrels: {shorten(row)} is not a query id, a document id and a grade")
-        values = tuple(row)
-        if len(values) != 3:
-            raise UsageError(f"qrels: {shorten(row)} is not a query id, a document id and a grade")
-        yield values
+
+
+def _rows_of_mapping(judgments: Mapping[object, object]) -> Iterator[tuple[object, object, object]]:
+    for query, grades in judgments.items():
+        if not isinstance(grades, Mapping):
+            raise UsageError(f"qrels: {shorten(grades)} of query {query!r} is not a mapping of grades")
+        for document, grade in grades.items():
+            yield query, document, grade
+
+
+def _judgment_row(row: object) -> tuple[object, object, object]:
+    values = tuple(row) if isinstance(row, Iterable) and not isinstance(row, str) else ()
+    if len(values) != 3:
+        raise UsageError(f"qrels: {shorten(row)} is not a query id, a document id and a grade")
+    return values[0], values[1], values[2]

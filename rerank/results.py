@@ -7,9 +7,12 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rerank.errors import NotInstalledError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 MOST_ROWS = 50
 """Rows that a table shows at most."""
@@ -112,15 +115,18 @@ def html_table(rows: Sequence[Mapping[str, Any]]) -> str:
     return f"<table>{''.join(lines)}</table>"
 
 
-def cell(value: Any) -> str:
+def cell(value: object) -> str:
     """Return the text of a value in a table; numbers have four decimals."""
     if value is None:
         return ""
     return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
-def to_json_value(value: Any) -> Any:
-    """Return a value as JSON. Numbers that JSON does not have, such as infinity, become None.
+def to_json_value(value: object) -> Any:
+    """Return a value of a report in the types of JSON: dict, list, str, int, float, bool and None.
+
+    Objects with ``to_json`` and dataclasses become dicts, arrays become lists, and paths become texts.
+    Numbers that JSON does not have, such as infinity, become None.
 
     >>> to_json_value({"sizes": (1, 2), "limit": math.inf})
     {'sizes': [1, 2], 'limit': None}
@@ -133,6 +139,10 @@ def to_json_value(value: Any) -> Any:
         return {key: to_json_value(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [to_json_value(item) for item in value]
+    return _scalar_as_json(value)
+
+
+def _scalar_as_json(value: object) -> object:
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if hasattr(value, "tolist"):  # arrays and their numbers
@@ -142,5 +152,5 @@ def to_json_value(value: Any) -> Any:
     return value
 
 
-def _fields_as_json(value: Any) -> dict[str, Any]:
+def _fields_as_json(value: DataclassInstance) -> dict[str, Any]:
     return {field.name: to_json_value(getattr(value, field.name)) for field in fields(value) if field.repr}

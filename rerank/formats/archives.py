@@ -40,24 +40,36 @@ def read_files(path: Path, endings: tuple[str, ...], largest: int) -> Iterator[F
                 yield from read_files(file_path, endings, largest)
         return
     name = str(path)
-    ending = name.lower()
+    read = _read_plain
+    if name.lower().endswith(".zip"):
+        read = _read_zip
+    elif name.lower().endswith(_ARCHIVES):
+        read = _read_tar
     try:
-        if ending.endswith(".zip"):
-            with zipfile.ZipFile(path) as archive:
-                for info in archive.infolist():
-                    yield from _zipped(archive, info, f"{name}: {info.filename}", endings, largest)
-        elif ending.endswith(_ARCHIVES):
-            with tarfile.open(path) as tar:
-                for member in tar:
-                    if file := tar.extractfile(member):
-                        yield from _member(f"{name}: {member.name}", file, endings, largest)
-        else:
-            with path.open("rb") as file:
-                yield from _member(name, file, endings, largest)
+        yield from read(path, endings, largest)
     except FileNotFoundError as error:
         raise InputError(f"{name}: no such file; check the path") from error
     except _DAMAGE as error:
         yield name, None, f"the archive is truncated or corrupt ({_reason(error)}); download it again"
+
+
+def _read_plain(path: Path, endings: tuple[str, ...], largest: int) -> Iterator[File]:
+    with path.open("rb") as file:
+        yield from _member(str(path), file, endings, largest)
+
+
+def _read_zip(path: Path, endings: tuple[str, ...], largest: int) -> Iterator[File]:
+    with zipfile.ZipFile(path) as archive:
+        for info in archive.infolist():
+            yield from _zipped(archive, info, f"{path}: {info.filename}", endings, largest)
+
+
+def _read_tar(path: Path, endings: tuple[str, ...], largest: int) -> Iterator[File]:
+    with tarfile.open(path) as archive:
+        for member in archive:
+            file = archive.extractfile(member)
+            if file is not None:  # a folder or a link has no content
+                yield from _member(f"{path}: {member.name}", file, endings, largest)
 
 
 def _zipped(

@@ -209,20 +209,23 @@ def records_of_line(location: str, text: bytes) -> Iterator[LogRecord]:
     Raises InputError for other text.
     """
     try:
-        line = _decode_line(text)
-        if line.source is not msgspec.UNSET:
-            yield _record(location, _decode_fields(line.source))
-        elif line.hits is not msgspec.UNSET:
-            for position, hit in enumerate(line.hits.hits, 1):
-                yield _record(f"{location}: hit {position}", _decode_fields(hit.source))
-        elif line.index is msgspec.UNSET and line.create is msgspec.UNSET:
-            yield _record(location, line)
+        yield from _records_of_object(location, _decode_line(text))
     except msgspec.ValidationError:
         yield Malformed(location)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         shown = describe_line(decode(location, text))
         problem = f"not JSON, it looks like {shown}" if shown else f"invalid JSON ({error})"
         raise InputError(f"{location}: {problem}; keep UBI records and tables in separate files") from error
+
+
+def _records_of_object(location: str, line: _Line) -> Iterator[LogRecord]:
+    if line.source is not msgspec.UNSET:
+        yield _record(location, _decode_fields(line.source))
+    elif line.hits is not msgspec.UNSET:
+        for position, hit in enumerate(line.hits.hits, 1):
+            yield _record(f"{location}: hit {position}", _decode_fields(hit.source))
+    elif line.index is msgspec.UNSET and line.create is msgspec.UNSET:
+        yield _record(location, line)
 
 
 def _record(location: str, fields: _Fields) -> LogRecord:

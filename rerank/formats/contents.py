@@ -7,10 +7,16 @@ import re
 import msgspec
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|nan)", re.IGNORECASE)
-_INTEGER = re.compile(r"-?\d+")
-_HTML = re.compile(r"<(!doctype )?html", re.IGNORECASE)
-_TABLES = (("\t", "TSV"), (",", "CSV"), (";", "CSV with semicolons"))
-"""Separator -> kind of table."""
+_KINDS = (
+    (re.compile(r"\["), "a JSON array"),
+    (re.compile(r"<(!doctype )?html", re.IGNORECASE), "HTML"),
+    (re.compile("<"), "XML"),
+    (re.compile(rf"(\S+\s+){{4}}({_NUMBER.pattern})\s+\S+\Z", re.IGNORECASE), "a TREC run"),
+    (re.compile(r"(\S+\s+){3}-?\d+\Z"), "judgments (TREC)"),
+)
+"""Beginning of a line, or the whole line -> kind of file; the first that matches."""
+_TABLES = (("\t", "TSV", 2), (",", "CSV", 3), (";", "CSV with semicolons", 3))
+"""Separator, kind of table, and its smallest number of cells: a sentence can have a comma."""
 
 
 def describe_line(text: str) -> str | None:
@@ -26,20 +32,18 @@ def describe_line(text: str) -> str | None:
     text = text.strip()
     if text.startswith("{"):
         return _describe_object(text)
-    if text.startswith("["):
-        return "a JSON array"
-    if text.startswith("<"):
-        return "HTML" if _HTML.match(text) else "XML"
-    words = text.split()
-    if len(words) == 6 and _NUMBER.fullmatch(words[4]):
-        return "a TREC run"
-    if len(words) == 4 and _INTEGER.fullmatch(words[3]):
-        return "judgments (TREC)"
-    for separator, kind in _TABLES:
+    for beginning, kind in _KINDS:
+        if beginning.match(text):
+            return kind
+    return _describe_table(text)
+
+
+def _describe_table(text: str) -> str | None:
+    for separator, kind, least_cells in _TABLES:
         cells = [cell.strip(' "') for cell in text.split(separator)]
         if len(cells) == 3 and _is_grade(cells[2]):
             return f"judgments ({kind})"
-        if len(cells) >= (2 if separator == "\t" else 3):  # a sentence can have a comma
+        if len(cells) >= least_cells:
             return f"a table ({kind})"
     return None
 

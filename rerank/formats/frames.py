@@ -13,12 +13,12 @@ QUERIES = "queries"
 JUDGMENTS = "qrels"
 
 
-def is_frame(values: Any) -> bool:
+def is_frame(values: object) -> bool:
     """Return whether a value is a table with named columns, such as a frame of pandas."""
     return hasattr(values, "columns") and callable(getattr(values, "to_dict", None))
 
 
-def is_data_set(values: Any) -> bool:
+def is_data_set(values: object) -> bool:
     """Return whether a value iterates documents, queries or judgments as ``ir_datasets`` does."""
     return any(hasattr(values, f"{kind}_iter") for kind in (DOCUMENTS, QUERIES, JUDGMENTS))
 
@@ -59,13 +59,12 @@ def _data_set_rows(data_set: Any, kind: str) -> Iterator[dict[str, Any]]:
 def _fields_of_columns(
     names: Sequence[str], kind: str, columns: Mapping[str, Sequence[str]]
 ) -> dict[str, str]:
-    """Return column -> field for the columns of records."""
+    """Return column -> field for the columns of records. Raises UsageError without the first field."""
     fields: dict[str, str] = {}
     for field, aliases in columns.items():
-        matches = [name for alias in (field, *aliases) for name in names if normalize_column(name) == alias]
-        matches = [name for name in names if name == field] or matches
-        if matches:
-            fields[matches[0]] = field
+        column = _column_of_field(field, aliases, names)
+        if column is not None:
+            fields[column] = field
     required = next(iter(columns))
     if required not in fields.values():
         raise UsageError(
@@ -73,3 +72,14 @@ def _fields_of_columns(
             f" {', '.join(names)}"
         )
     return fields
+
+
+def _column_of_field(field: str, aliases: Sequence[str], names: Sequence[str]) -> str | None:
+    """Return the column with the name of the field, else the one with the first alias that a column has."""
+    if field in names:
+        return field
+    for alias in (field, *aliases):
+        for name in names:
+            if normalize_column(name) == alias:
+                return name
+    return None

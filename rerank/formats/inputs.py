@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any, TypeVar
 
 from rerank.errors import InputError, UsageError
@@ -77,7 +78,7 @@ def _query_values(queries: Queries) -> list[Any]:
     return as_list(queries)
 
 
-def _as_query(query: Any, position: int) -> Query:
+def _as_query(query: object, position: int) -> Query:
     if isinstance(query, Query):
         return query
     if not isinstance(query, Mapping):
@@ -126,7 +127,10 @@ def _as_judgment(record: Mapping[str, Any]) -> tuple[Any, Any, Any]:
 
 
 def with_query_ids(qrels: Qrels, queries: Sequence[Query]) -> Qrels:
-    """Return judgments in which the texts of queries are replaced by their ids. Other ids stay."""
+    """Return judgments in which the texts of queries are replaced by their ids. Other ids stay.
+
+    Queries with the same text get the same judgments. Raises UsageError if these contradict each other.
+    """
     ids = {query.id for query in queries}
     if not ids or ids.issuperset(qrels):
         return qrels
@@ -138,8 +142,8 @@ def with_query_ids(qrels: Qrels, queries: Sequence[Query]) -> Qrels:
         matches = [id_or_text]
         if id_or_text not in ids:
             matches = ids_by_text.get(query_key(id_or_text), matches)
-        for id in matches:
-            judgments += [(id, document, grade) for document, grade in grades.items()]
+        for id, (document, grade) in product(matches, grades.items()):
+            judgments.append((id, document, grade))
     return Qrels(judgments)
 
 
@@ -163,7 +167,7 @@ def as_pairs(pairs: Pairs, find_ids: Callable[[Iterable[str]], Collection[str]])
     return [_as_pair(pair) for pair in as_list(pairs)]
 
 
-def _as_pair(pair: Any) -> LabeledPair:
+def _as_pair(pair: object) -> LabeledPair:
     if isinstance(pair, LabeledPair):
         return pair
     values = tuple(pair) if isinstance(pair, Iterable) and not isinstance(pair, (str, Mapping)) else ()

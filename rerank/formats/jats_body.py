@@ -112,18 +112,17 @@ class ReferenceList:
         self._entries = list(key_of_entry)
         self._positions = {entry: position for position, entry in enumerate(self._entries)}
 
-    def __contains__(self, entry: str) -> bool:
-        return entry in self._positions
-
     def keys(self, entries: Sequence[str]) -> list[str]:
         """Return the keys of entries, without unknown entries and empty keys."""
         keys = [self._key_of_entry.get(entry, "") for entry in entries]
         return [key for key in keys if key]
 
     def between(self, first: str, last: str) -> list[str]:
-        """Return the entries between two entries; none if the range is empty or too long."""
-        start = self._positions[first]
-        end = self._positions[last]
+        """Return the entries between two entries; none if one is unknown, or the range is empty or too long."""
+        start = self._positions.get(first)
+        end = self._positions.get(last)
+        if start is None or end is None:
+            return []
         return self._entries[start + 1 : end] if start < end <= start + MAX_RANGE else []
 
 
@@ -175,28 +174,22 @@ class _ParagraphReader:
     def _add_text(self, text: str | None) -> None:
         if not text:
             return
-        if self._range_start is not None and not _DASH.fullmatch(text):
+        if not _DASH.fullmatch(text):
             self._range_start = None
         if self._left_out_number and _NUMBERS.fullmatch(text):
             return  # the separator of two numbers that are left out
         self._left_out_number = False
         words = re.sub(r"\s+", " ", unicodedata.normalize("NFC", text))
-        if not self.text or self.text.endswith(" "):
+        if self.text[-1:] in ("", " "):
             words = words.lstrip(" ")
         self.text += words
 
     def _read_citation(self, element: _Element) -> None:
         entries = str(element.get("rid") or "").split()
         text = "".join(map(str, element.itertext()))
-        is_number = _NUMBER.fullmatch(text) is not None
-        if (
-            is_number
-            and self._range_start is not None
-            and len(entries) == 1
-            and entries[0] in self._references
-        ):
-            # "3–7": only the ends are marked as citations.
-            entries = self._references.between(self._range_start, entries[0]) + entries
+        range_end = entries[-1] if entries and _NUMBER.fullmatch(text) else None
+        if range_end is not None and len(entries) == 1:
+            entries = [*self._inside_range(range_end), range_end]
         # "as known.<sup>3</sup> Next": the number would hide the end of the sentence.
         follows_sentence = self._left_out_number or self.text.endswith((".", "?", "!", ",", ";"))
         self._left_out_number = follows_sentence and _NUMBERS.fullmatch(text) is not None
@@ -204,6 +197,8 @@ class _ParagraphReader:
         self.citations += [(position, key) for key in self._references.keys(entries)]
         if not self._left_out_number:
             self._add_text(text)
-        self._range_start = None
-        if is_number and entries and entries[-1] in self._references:
-            self._range_start = entries[-1]
+        self._range_start = range_end
+
+    def _inside_range(self, end: str) -> list[str]:
+        """Return the entries inside a range such as "3–7". Only its ends are marked as citations."""
+        return [] if self._range_start is None else self._references.between(self._range_start, end)

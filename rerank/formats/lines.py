@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
 from itertools import chain
@@ -207,18 +207,36 @@ def _describe_error(error: Exception, text: str) -> str:
 
 
 def check_fields(location: str, fields: dict[str, Any], kind: type[Record]) -> Record:
-    """Return the fields of ``kind``. Raises InputError for a missing field or a wrong type."""
+    """Return the fields of ``kind``. Raises InputError for a missing field or a wrong type.
+
+    location: FILE:LINE. fields: all fields of the record; others than those of ``kind`` are ignored.
+    """
     try:
         return msgspec.convert(fields, kind)
     except msgspec.ValidationError as error:
-        message, _, path = str(error).replace("`", "").partition(" - at ")
-    if missing := re.fullmatch("Object missing required field (.*)", message):
+        problem = _describe_field(error, fields)
+    raise InputError(f"{location}: {problem}")
+
+
+def _describe_field(error: msgspec.ValidationError, fields: Mapping[str, object]) -> str:
+    """Return what is wrong with a field, in words of JSON, and what to do."""
+    message, _, path = str(error).replace("`", "").partition(" - at ")
+    missing = re.fullmatch("Object missing required field (.*)", message)
+    if missing is not None:
         field = missing[1]
-        close = get_close_matches(field.lower(), [name for name in fields if name != field], 1, 0.75)
-        similar = [name for name in (*_ALIASES.get(field, ()), *close) if name in fields]
-        action = f'rename "{similar[0]}" to "{field}"' if similar else "add it"
-        raise InputError(f"{location}: missing field {field}; {action}")
+        similar = _similar_field(field, fields)
+        action = "add it" if similar is None else f'rename "{similar}" to "{field}"'
+        return f"missing field {field}; {action}"
     message = message[0].lower() + message[1:].replace(" | ", " or ")
     message = re.sub(r"\b(str|int|float|bool|array)\b", lambda name: _TYPES[name[0]], message)
     name = path.removeprefix("$").removeprefix(".")
-    raise InputError(f"{location}: {f'{name}: ' if name else ''}{message}; correct it")
+    return f"{name}: {message}; correct it" if name else f"{message}; correct it"
+
+
+def _similar_field(field: str, names: Iterable[str]) -> str | None:
+    """Return the name that a user probably wrote instead of the field, or None."""
+    other_names = [name for name in names if name != field]
+    for alias in _ALIASES.get(field, ()):
+        if alias in other_names:
+            return alias
+    return next(iter(get_close_matches(field.lower(), other_names, 1, 0.75)), None)

@@ -84,13 +84,17 @@ def read_rows(
     for position, (location, cells) in enumerate(rows):
         if position == 0 and _is_header(cells, header):
             continue
-        if len(cells) == 1:
-            kind = describe_line(cells[0])
-            if kind is not None:
-                raise InputError(f"{location}: the file looks like {kind}; {layout}")
+        _refuse_other_content(location, cells, layout)
         has_optional_cells = min_cells < len(cells) <= len(header)
         check_columns(location, cells, len(cells) if has_optional_cells else min_cells, layout)
         yield location, cells
+
+
+def _refuse_other_content(location: str, cells: Sequence[str], layout: str) -> None:
+    """Raise InputError for a line that is not a row of a table, and whose kind of file is known."""
+    kind = describe_line(cells[0]) if len(cells) == 1 else None
+    if kind is not None:
+        raise InputError(f"{location}: the file looks like {kind}; {layout}")
 
 
 def _is_header(cells: Sequence[str], header: Sequence[str]) -> bool:

@@ -111,13 +111,13 @@ def check_slots(source: str, location: str) -> None:
         raise InputError(
             f"{location}: the template changes Mustache's delimiters; write {{{{ and }}}} everywhere"
         )
-    raw = next((name for brace, mark, name in _TAG.findall(source) if brace or mark == "&"), None)
+    unescaped = [name for brace, mark, name in _TAG.findall(source) if brace or mark == "&"]
     # OpenSearch's functions do not escape texts.
-    raw = raw or next((name for name in _FUNCTION.findall(source) if name in SLOTS), None)
-    if raw is not None:
+    unescaped += [name for name in _FUNCTION.findall(source) if name in SLOTS]
+    if unescaped:
         raise InputError(
-            f"{location}: the slot {raw} is not escaped, so a query's quotes would change the template; write"
-            f' "{{{{{raw}}}}}"'
+            f"{location}: the slot {unescaped[0]} is not escaped, so a query's quotes would change the"
+            f' template; write "{{{{{unescaped[0]}}}}}"'
         )
     names = slots(source)
     if not names:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from rerank.batches import batched
 from rerank.errors import InputError, UsageError
 from rerank.files import parse_json, write_text
 from rerank.formats.beir import write_queries
@@ -46,7 +47,7 @@ TRUST = 0.6
 MANY_BOTS = 0.5
 """A larger share of page views of bots is a warning."""
 QUERIES, TRAIN, DEV, REPORT = "queries.jsonl", "train.tsv", "dev.tsv", "report.json"
-_STEP = 10_000  # events between two signs of progress
+_STEP = 1000  # records between two signs of progress
 
 
 @dataclass
@@ -96,7 +97,7 @@ class ClickReport(Report):
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the counts of used and of dropped records."""
-        used = {
+        counts = {
             "events": self.events,
             "queries": self.searches,
             "page views": self.page_views,
@@ -104,7 +105,7 @@ class ClickReport(Report):
             "clicks": self.clicks,
             "documents of a query at several ranks": self.several_ranks,
         }
-        return count_rows(used, self.dropped)
+        return count_rows(counts, self.dropped)
 
 
 def judge_clicks(
@@ -137,24 +138,24 @@ def judge_clicks(
     progress = progress or Progress()
     folder = Path(out)
     _check_folder(folder)
-    opened = None if workspace is None else Workspace.open(workspace)
+    engine = None if workspace is None else Workspace.open(workspace).engine
     drops = Drops()
     log = ClickLog(options, drops)
-    srw = SrwCounts(options.max_rank) if options.srw else None
+    srw = SrwCounts(options.max_rank)
     with progress.step("click log", unit="record") as advance:
-        for number, record in enumerate(_records(logs, options), 1):
-            log.add(record)
-            if srw is not None and isinstance(record, Event):
-                srw.add(record)
-            if not number % _STEP:
-                advance(_STEP)
+        for records in batched(_records(logs, options), _STEP):
+            for record in records:
+                log.add(record)
+                if options.srw and isinstance(record, Event):
+                    srw.add(record)
+            advance(len(records))
     _check_log(log)
-    documents = resolve_documents(log, None if opened is None else opened.engine)
+    documents = resolve_documents(log, engine)
     views = page_views(log, documents, drops)
     if not views.shown.clicked.any():
         raise InputError(f"no click can be used; {_most_frequent(drops)}")
     report = _write(folder, log, documents, views)
-    if srw is not None and options.srw:
+    if options.srw:
         write_text(options.srw, json.dumps(srw.to_json(), ensure_ascii=False, indent=1) + "\n")
     return report
 
@@ -171,17 +172,19 @@ def _records(logs: Sequence[Source], options: ClickOptions) -> Iterator[LogRecor
 def _check_folder(folder: Path) -> None:
     """Raise UsageError if the folder has such files that are not of this command."""
     existing = [name for name in (QUERIES, TRAIN, DEV, REPORT) if (folder / name).exists()]
-    if not existing:
-        return
+    if existing and not _has_click_report(folder):
+        raise UsageError(
+            f"{folder}: {join_names(existing)} would be replaced; choose another folder with --out"
+        )
+
+
+def _has_click_report(folder: Path) -> bool:
+    """Return whether an earlier run of this command wrote the report in the folder."""
     try:
         report = parse_json((folder / REPORT).read_bytes())
     except (OSError, ValueError):
-        report = None
-    if not isinstance(report, dict) or "click_rates" not in report:
-        raise UsageError(
-            f"{folder}: {join_names(existing)} {'exists' if len(existing) == 1 else 'exist'} and"
-            " would be replaced; choose another folder with --out"
-        )
+        return False
+    return isinstance(report, dict) and "click_rates" in report
 
 
 def _check_log(log: ClickLog) -> None:
@@ -265,14 +268,14 @@ def query_ids(texts: Iterable[str]) -> dict[str, str]:
     {'grey wolf': 'cfaba5b0455'}
     """
     ids: dict[str, str] = {}
-    taken: set[str] = set()
+    used_ids: set[str] = set()
     for text in sorted(texts):
         digest = _digest(text)
         length = 10
-        while f"c{digest[:length]}" in taken:
+        while f"c{digest[:length]}" in used_ids:
             length += 10
         ids[text] = f"c{digest[:length]}"
-        taken.add(ids[text])
+        used_ids.add(ids[text])
     return ids
 
 
@@ -303,15 +306,15 @@ def _report(
     applications = []
     names = log.applications.values()
     for name in sorted(views.first_ranks):
-        own = shown.select(shown.application == names.index(name))
+        rows = shown.select(shown.application == names.index(name))
         applications.append(
             ApplicationReport(
                 name=name,
                 first_rank=views.first_ranks[name],
-                page_views=own.page_views,
-                impressions=int(np.count_nonzero(own.rank)),
-                clicks=int(np.count_nonzero(own.clicked)),
-                click_rates=_rates(own),
+                page_views=rows.page_views,
+                impressions=int(np.count_nonzero(rows.rank)),
+                clicks=int(np.count_nonzero(rows.clicked)),
+                click_rates=_rates(rows),
             )
         )
     return ClickReport(
@@ -340,10 +343,12 @@ def _rates(shown: Shown) -> list[float]:
 
 
 def _warnings(log: ClickLog, views: PageViews, rates: list[float], dev: JudgedPart | None) -> Iterator[str]:
+    """Describe what limits the use of the judgments."""
     page_views = views.shown.page_views
-    if views.reason:
-        missing = "" if dev is not None else "; grades count clicks, and dev.tsv is missing"
-        yield f"{views.reason}{missing}"
+    if dev is None:
+        yield f"{views.reason}; grades count clicks, and dev.tsv is missing"
+    elif views.reason:
+        yield views.reason
     if page_views < FEW_PAGE_VIEWS:
         yield f"{count_of(page_views, 'page view')}: {FEW_PAGE_VIEWS:,} or more train better rankers"
     if rates and rates[0] > TRUST:

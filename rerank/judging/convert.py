@@ -8,7 +8,8 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from itertools import chain
+from typing import Literal, get_args
 
 from rerank.errors import InputError, UsageError
 from rerank.files import check_output, write_text
@@ -87,11 +88,10 @@ def convert_judgments(
     qrels = with_query_ids(qrels, known_queries)
     by_id = {query.id: query for query in known_queries}
     missing = [query for query in qrels if query not in by_id]
-    verb = "is" if len(missing) == 1 else "are"
     if missing:
         raise InputError(
-            f"{count_of(len(missing), 'judged query')} of {name_of(source)}"
-            f" {verb} not in --queries: {join_names(missing, 3)}; add their texts"
+            f"{name_of(source)}: {count_of(len(missing), 'judged query')} without a text in --queries:"
+            f" {join_names(missing, 3)}; add their texts"
         )
     judged = [by_id[query] for query in qrels]
     text = _WRITERS[to](judged, qrels, index or "")
@@ -125,14 +125,16 @@ def _is_by_hand(source: Source) -> bool:
 
 
 def _warnings(qrels: Qrels, to: Target) -> list[str]:
-    grades = [grade for query in qrels for grade in qrels[query].values()]
+    """Describe the grades that the other tool measures in another way."""
+    grades = set(chain.from_iterable(qrels[query].values() for query in qrels))
+    highest = max(grades)
     warnings: list[str] = []
-    if to == "srw" and max(grades) > _LARGEST_SRW:
+    if to == "srw" and highest > _LARGEST_SRW:
         warnings.append(
-            f"grades up to {max(grades)}: Search Relevance Workbench computes nDCG with the gain"
+            f"grades up to {highest}: Search Relevance Workbench computes nDCG with the gain"
             " 2^rating - 1; use grades from 0 to 3"
         )
-    if to == "rank-eval" and max(grades) > 1:
+    if to == "rank-eval" and highest > 1:
         warnings.append(
             "the dcg metric of _rank_eval has the gain 2^rating - 1; it equals nDCG of rerank for grades 0"
             " and 1"
@@ -143,7 +145,7 @@ def _warnings(qrels: Qrels, to: Target) -> list[str]:
 
 
 def _srw(queries: Sequence[Query], qrels: Qrels, index: str) -> str:
-    judgments: list[dict[str, Any]] = []
+    judgments: list[dict[str, object]] = []
     for query in queries:
         ratings = [{"docId": id, "rating": f"{max(grade, 0)}.000"} for id, grade in qrels[query.id].items()]
         judgments.append({"query": query.text, "ratings": ratings})
@@ -178,7 +180,7 @@ def _quepid(queries: Sequence[Query], qrels: Qrels, index: str) -> str:
 
 
 def _rank_eval(queries: Sequence[Query], qrels: Qrels, index: str) -> str:
-    requests: list[dict[str, Any]] = []
+    requests: list[dict[str, object]] = []
     for query in queries:
         ratings = [
             {"_index": index, "_id": id, "rating": max(grade, 0)} for id, grade in qrels[query.id].items()
@@ -203,7 +205,7 @@ def _word(id: str) -> str:
     return id
 
 
-def _json(body: dict[str, Any]) -> str:
+def _json(body: dict[str, object]) -> str:
     return json.dumps(body, ensure_ascii=False, indent=1) + "\n"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass
@@ -52,13 +51,13 @@ class Drops:
         return sorted(self._by_reason.values(), key=lambda dropped: (-dropped.count, dropped.reason))
 
 
-def count_rows(used: Mapping[str, int], dropped: Iterable[Dropped]) -> list[dict[str, Any]]:
-    """Return the table of a report: the counts of used records, then those of dropped ones.
+def count_rows(counts: Mapping[str, int], dropped: Iterable[Dropped]) -> list[dict[str, str]]:
+    """Return the table of a report: the counts of used records, then the counts of dropped ones.
 
     >>> count_rows({"events": 1200}, [Dropped("no text", 2, "log.ndjson:3")])[1]
     {'part': 'no text', 'count': '2', 'first': 'log.ndjson:3'}
     """
-    rows = [{"part": name, "count": f"{count:,}", "first": ""} for name, count in used.items()]
+    rows = [{"part": name, "count": f"{count:,}", "first": ""} for name, count in counts.items()]
     for drop in dropped:
         rows.append({"part": drop.reason, "count": f"{drop.count:,}", "first": drop.example})
     return rows

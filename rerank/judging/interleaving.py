@@ -68,14 +68,14 @@ class InterleavingReport(Report):
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the counts of page views, and of records that do not count."""
-        used = {
+        counts = {
             "page views": self.searches,
             "B wins": self.wins,
             "A wins": self.losses,
             "ties": self.ties,
             "without clicks": self.unclicked,
         }
-        return count_rows(used, self.dropped)
+        return count_rows(counts, self.dropped)
 
 
 @dataclass(slots=True)
@@ -129,15 +129,21 @@ def judge_interleaving(
     (1, 1, 0, None)
     """
     drops = Drops()
-    searches = [search for search in _searches(logs, drops) if _is_interleaved(search, drops)]
-    name = _name_of_experiment(searches, experiment)
-    of_experiment = [search for search in searches if search.attributes["experiment"] == name]
-    page_views = _page_views(of_experiment, drops)
-    actions = {action.lower() for action in clicks}
-    for record in _events(events, ubi):
-        if isinstance(record, Event) and record.action.lower() in actions:
-            _add_click(page_views, record, drops)
+    searches = _searches_by_experiment(logs, drops)
+    name = _choose_experiment(list(searches), experiment)
+    page_views = _page_views(searches[name], drops)
+    for click in _clicks(events, ubi, clicks):
+        _add_click(page_views, click, drops)
     return _report(name, page_views.values(), drops)
+
+
+def _searches_by_experiment(logs: Sequence[Source], drops: Drops) -> dict[str, list[Search]]:
+    """Return name -> interleaved searches, in the order of the logs."""
+    searches: dict[str, list[Search]] = {}
+    for search in _searches(logs, drops):
+        if _is_interleaved(search, drops):
+            searches.setdefault(search.attributes["experiment"], []).append(search)
+    return searches
 
 
 def _report(name: str, page_views: Collection[_PageView], drops: Drops) -> InterleavingReport:
@@ -174,6 +180,14 @@ def _searches(logs: Sequence[Source], drops: Drops) -> Iterator[Search]:
                 drops.add(DAMAGED, location)
 
 
+def _clicks(events: Sequence[Source], ubi: Settings | None, actions: Iterable[str]) -> Iterator[Event]:
+    """Yield the events that are clicks. actions: their names, in any case."""
+    names = {action.lower() for action in actions}
+    for record in _events(events, ubi):
+        if isinstance(record, Event) and record.action.lower() in names:
+            yield record
+
+
 def _events(events: Sequence[Source], ubi: Settings | None) -> Iterator[LogRecord]:
     for source in events:
         yield from read_click_log(source)
@@ -194,18 +208,25 @@ def _is_interleaved(search: Search, drops: Drops) -> bool:
     return True
 
 
-def _name_of_experiment(searches: Iterable[Search], experiment: str | None) -> str:
-    names = list(dict.fromkeys(search.attributes["experiment"] for search in searches))
+def _choose_experiment(names: Sequence[str], experiment: str | None) -> str:
+    """Return the experiment that a user names, or the only one.
+
+    Raises InputError without experiments, UsageError for another name and for several experiments.
+    """
     if not names:
         raise InputError(
             "the logs have no interleaved search with a query_id; set [experiment] in rerank.toml, start"
             " `rerank serve --ubi-log FILE`, and send ext.ubi with searches"
         )
-    if experiment is not None and experiment not in names:
+    if experiment is None:
+        if len(names) > 1:
+            raise UsageError(
+                f"the logs have the experiments {join_names(names)}; choose one with --experiment"
+            )
+        return names[0]
+    if experiment not in names:
         raise UsageError(f"--experiment {experiment}: the logs have {join_names(names)}")
-    if experiment is None and len(names) > 1:
-        raise UsageError(f"the logs have the experiments {join_names(names)}; choose one with --experiment")
-    return experiment or names[0]
+    return experiment
 
 
 def _page_views(searches: list[Search], drops: Drops) -> dict[str, _PageView]:
@@ -228,6 +249,7 @@ def _page_views(searches: list[Search], drops: Drops) -> dict[str, _PageView]:
 
 
 def _add_click(page_views: Mapping[str, _PageView], event: Event, drops: Drops) -> None:
+    """Add the clicked document to its page view, or count why the click is not used."""
     view = page_views.get(event.query_id)
     if view is None:
         drops.add(UNKNOWN_SEARCH, event.location)
@@ -235,8 +257,7 @@ def _add_click(page_views: Mapping[str, _PageView], event: Event, drops: Drops) 
     if event.user_query and query_key(event.user_query) != view.text:
         drops.add(OTHER_TEXT, event.location)
         return
-    ids = [id_text(event.object.get(name)) for name in ID_FIELDS]
-    document = next((id for id in ids if id and id in view.team_of), None)
+    document = _clicked_hit(event, view)
     if document is None:
         drops.add(OTHER_DOCUMENT, event.location)
         return
@@ -244,3 +265,12 @@ def _add_click(page_views: Mapping[str, _PageView], event: Event, drops: Drops) 
     if team not in TEAMS:  # the click counts for no team, but the page view has a click
         drops.add(NO_TEAM, event.location)
     view.clicked[document] = team
+
+
+def _clicked_hit(event: Event, view: _PageView) -> str | None:
+    """Return the id of the clicked document if it is among the logged hits, else None."""
+    for name in ID_FIELDS:
+        document = id_text(event.object.get(name))
+        if document and document in view.team_of:
+            return document
+    return None

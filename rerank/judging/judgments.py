@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -39,10 +40,14 @@ class NotSavedError(RerankError):
 
 
 class HandJudgment(msgspec.Struct, frozen=True):
-    """One line of the file.
+    """One line of the file: the grade of a document for a query by one judge.
 
-    query_id, id: of the query and the document. grade: 0 to 3; None takes the grade of this judge back.
-    note: remark of the judge. by: name of the judge. at: time in UTC, ISO 8601.
+    query_id: id of the query.
+    id:       id of the document.
+    grade:    0 to 3; None takes the earlier grade of this judge back.
+    by:       name of the judge.
+    note:     remark of the judge.
+    at:       time in UTC, ISO 8601.
     """
 
     query_id: str
@@ -178,16 +183,22 @@ def summarize_judgments(judgments: Sequence[HandJudgment]) -> JudgmentSummary:
     ({'a': 1, 'b': 0}, {'ann': 2, 'ben': 1}, 1)
     """
     grades: dict[tuple[str, str], dict[str, int]] = {}
-    judges: dict[str, int] = {}
     for judgment in judgments:
         if judgment.grade is not None:
             grades.setdefault((judgment.query_id, judgment.id), {})[judgment.by] = judgment.grade
-            judges[judgment.by] = judges.get(judgment.by, 0) + 1
-    qrels = Qrels((query, id, median_low(by_judge.values())) for (query, id), by_judge in grades.items())
-    several = [Disagreement(*key, by_judge) for key, by_judge in grades.items() if len(by_judge) > 1]
-    different = [document for document in several if document.difference]
-    different.sort(key=lambda document: (-document.difference, document.query_id, document.id))
-    return JudgmentSummary(qrels, judges, len(several), different)
+    judges: Counter[str] = Counter()
+    medians: list[tuple[str, str, int]] = []
+    shared = 0
+    disagreements: list[Disagreement] = []
+    for (query, id), grade_by_judge in grades.items():
+        judges.update(grade_by_judge.keys())
+        medians.append((query, id, median_low(grade_by_judge.values())))
+        shared += len(grade_by_judge) > 1
+        disagreement = Disagreement(query, id, grade_by_judge)
+        if disagreement.difference:
+            disagreements.append(disagreement)
+    disagreements.sort(key=lambda document: (-document.difference, document.query_id, document.id))
+    return JudgmentSummary(Qrels(medians), dict(judges), shared, disagreements)
 
 
 class JudgmentFile:
@@ -256,11 +267,11 @@ class JudgmentFile:
     def _end_last_line(self, descriptor: int) -> int:
         """End the last line, or remove a part of one that was never confirmed. Return the size."""
         size = os.fstat(descriptor).st_size
-        rest = os.pread(descriptor, size - self._read_to, self._read_to)
-        if not rest:
+        last_line = os.pread(descriptor, size - self._read_to, self._read_to)
+        if not last_line:
             return size
         try:
-            if is_complete(rest):
+            if is_complete(last_line):
                 os.write(descriptor, b"\n")
                 self._read_new_lines(descriptor)
             else:

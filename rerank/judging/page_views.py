@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from itertools import chain
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,7 +68,11 @@ class Documents:
 
 @dataclass(frozen=True)
 class Rows:
-    """Impressions and clicks, one row per event. rank: 0 without a valid one. client, time: -1 if unknown."""
+    """Impressions and clicks as columns of length E, one row per event.
+
+    id, application, text, document, client: numbers. rank: from 1; 0 if it is missing, -1 if it is not valid.
+    client, time: -1 if unknown. time: milliseconds since 1970.
+    """
 
     id: Ints
     application: Ints
@@ -78,13 +83,13 @@ class Rows:
     rank: Ints
     is_click: Bools
 
-    def select(self, mask: Any) -> Rows:
+    def select(self, mask: Bools | Ints) -> Rows:
         """Return some rows."""
         return Rows(**{name: column[mask] for name, column in vars(self).items()})
 
-    def join(self, other: Rows) -> Rows:
-        """Return the rows of both."""
-        columns = {name: np.concatenate([column, vars(other)[name]]) for name, column in vars(self).items()}
+    def append(self, rows: Rows) -> Rows:
+        """Return these rows, then the others."""
+        columns = {name: np.concatenate([column, vars(rows)[name]]) for name, column in vars(self).items()}
         return Rows(**columns)
 
 
@@ -107,7 +112,7 @@ class Shown:
         """The number of page views."""
         return len(np.unique(self.view))
 
-    def select(self, mask: Any) -> Shown:
+    def select(self, mask: Bools | Ints) -> Shown:
         """Return some rows."""
         return Shown(**{name: column[mask] for name, column in vars(self).items()})
 
@@ -126,41 +131,47 @@ class PageViews:
 
 
 def resolve_documents(log: ClickLog, workspace: HasIds | None) -> Documents:
-    """Choose the field with the ids of the documents.
+    """Choose the field with the ids of the documents: the one with most documents of the workspace.
+
+    Without a workspace, it is the first field, and all documents exist.
 
     Raises InputError if the workspace does not have more than half of the documents of the events.
     """
     values = log.documents.values()
-    in_events = np.zeros(len(values), bool)
-    in_events[np.asarray(log.columns["document"], np.int64)] = True
     fields = log.options.id_fields
-    by_field = [[_id_of(value, position) for value in values] for position in range(len(fields))]
-    candidates = by_field if any(isinstance(value, tuple) for value in values) else by_field[:1]
-    existing_ids: Collection[str] = ()
-    best = 0
-    if workspace is not None:
-        existing_ids = workspace.contains(sorted({id for ids in candidates for id in ids}))
-        counts = []
-        for ids in candidates:
-            counts.append(sum(used and id in existing_ids for id, used in zip(ids, in_events.tolist())))
-        best = counts.index(max(counts))
-        total = int(in_events.sum())
-        if 2 * counts[best] < total:
-            example = next(
-                id for id, used in zip(candidates[best], in_events) if used and id not in existing_ids
-            )
-            names = " and ".join(fields[: len(candidates)])
-            documents = count_of(total, "document")
-            raise InputError(
-                f"{total - counts[best]:,} of {documents} of the log are not in the workspace, for"
-                f" example {example!r} (field {names} of the log, _id of the workspace); name the field"
-                " with the _id in --id-field, or the workspace with -w"
-            )
-    ids = sorted(set(candidates[best]))
+    if not any(isinstance(value, tuple) for value in values):
+        fields = fields[:1]  # the fields of all documents have equal ids
+    ids_by_field = [[_id_of(value, position) for value in values] for position in range(len(fields))]
+    if workspace is None:
+        return _documents(ids_by_field[0], existing=ids_by_field[0])
+    existing = workspace.contains(sorted({*chain.from_iterable(ids_by_field)}))
+    in_events = np.unique(np.asarray(log.columns["document"], np.int64)).tolist()
+    best_ids: list[str] = []
+    unknown: list[str] | None = None
+    for ids in ids_by_field:
+        unknown_of_field = [ids[number] for number in in_events if ids[number] not in existing]
+        if unknown is None or len(unknown_of_field) < len(unknown):
+            best_ids = ids
+            unknown = unknown_of_field
+    if unknown and 2 * len(unknown) > len(in_events):
+        raise InputError(
+            f"{len(unknown):,} of {count_of(len(in_events), 'document')} of the log are not in the workspace,"
+            f" for example {unknown[0]!r} (field {' and '.join(fields)} of the log, _id of the workspace);"
+            " name the field with the _id in --id-field, or the workspace with -w"
+        )
+    return _documents(best_ids, existing)
+
+
+def _documents(ids_by_number: Sequence[str], existing: Collection[str]) -> Documents:
+    """Return the documents of a log. ids_by_number: the ids by the numbers of the log."""
+    ids = sorted({*ids_by_number})
     positions = {id: position for position, id in enumerate(ids)}
-    exists = np.array([workspace is None or id in existing_ids for id in ids], bool)
-    numbers = np.array([positions[id] for id in candidates[best]], np.int64)
-    return Documents(ids, numbers, exists)
+    existing = {*existing}
+    return Documents(
+        ids=ids,
+        numbers=np.array([positions[id] for id in ids_by_number], np.int64),
+        exists=np.array([id in existing for id in ids], bool),
+    )
 
 
 def _id_of(value: str | tuple[str, ...], position: int) -> str:
@@ -184,14 +195,16 @@ def page_views(log: ClickLog, documents: Documents, drops: Drops) -> PageViews:
     _count_events(drops, NO_TEXT, log, rows, text == -1)
     _count_events(drops, SEVERAL_TEXTS, log, rows, text == -2)
     rows = replace(rows, text=text).select(text >= 0)
-    source, reason = "impressions", ""
+    source = "impressions"
+    reason = ""
     if rows.is_click.all():
         hits = _hits(log, documents)
         reason = _problem_of_hits(rows, hits, documents, log)
-        source = "clicks" if reason else "hits"
         if reason:
+            source = "clicks"
             first_ranks = dict.fromkeys(first_ranks)
         else:
+            source = "hits"
             rows = _with_hits(rows, hits)
             reason = "the log has no impressions; the hits of the queries are used instead"
     else:
@@ -323,7 +336,7 @@ def _with_hits(clicks: Rows, hits: Rows) -> Rows:
     deepest = np.full(int(max(hits.id.max(), clicks.id.max())) + 1, SHOWN_HITS)
     np.maximum.at(deepest, hits.id[clicked], hits.rank[clicked])
     shown = hits.select(hits.rank <= deepest[hits.id])
-    return shown.join(replace(clicks, rank=np.zeros_like(clicks.rank)))
+    return shown.append(replace(clicks, rank=np.zeros_like(clicks.rank)))
 
 
 def _join(log: ClickLog, rows: Rows, drops: Drops, source: str) -> Shown:
@@ -337,9 +350,9 @@ def _join(log: ClickLog, rows: Rows, drops: Drops, source: str) -> Shown:
     pairs = int(pair.max()) + 1 if len(pair) else 0
     impressions = np.bincount(pair[~rows.is_click], minlength=pairs)
     clicks = np.bincount(pair[rows.is_click], minlength=pairs)
-    impression_rank = _least(pair, rows.rank, ~rows.is_click, pairs)
-    click_rank = _least(pair, rows.rank, rows.is_click & (rows.rank > 0), pairs)
-    first_row = _least(pair, np.arange(len(pair)), np.ones(len(pair), bool), pairs)
+    impression_rank = _smallest(pair, rows.rank, ~rows.is_click, pairs)
+    click_rank = _smallest(pair, rows.rank, rows.is_click & (rows.rank > 0), pairs)
+    first_row = _smallest(pair, np.arange(len(pair)), np.ones(len(pair), bool), pairs)
 
     def count(reason: str, number: Ints) -> None:
         positions = np.flatnonzero(number)
@@ -377,21 +390,21 @@ def _group(*columns: Ints) -> Ints:
     return key.reshape(-1).astype(np.int64)
 
 
-def _least(group: Ints, values: Ints, mask: Bools, groups: int) -> Ints:
+def _smallest(group: Ints, values: Ints, mask: Bools, groups: int) -> Ints:
     """Return the smallest value of each group, among the rows of the mask; _NONE without one."""
-    least = np.full(groups, _NONE, np.int64)
-    np.minimum.at(least, group[mask], values[mask])
-    return least
+    smallest = np.full(groups, _NONE, np.int64)
+    np.minimum.at(smallest, group[mask], values[mask])
+    return smallest
 
 
 def _of_bots(log: ClickLog, rows: Rows, view: Ints, shown: Shown, drops: Drops) -> Bools:
     """Return which page views are of bots."""
     views = int(view.max()) + 1 if len(view) else 0
     is_bot = np.zeros(views, bool)
-    client = _least(view, rows.client, rows.client >= 0, views)
-    moment = _least(view, rows.time, rows.time >= 0, views)
-    used = np.bincount(shown.view, minlength=views) > 0
-    has_client = (client != _NONE) & used
+    client = _smallest(view, rows.client, rows.client >= 0, views)
+    moment = _smallest(view, rows.time, rows.time >= 0, views)
+    is_shown = np.bincount(shown.view, minlength=views) > 0
+    has_client = (client != _NONE) & is_shown
     names = sorted(log.clients.values())
     names = names[1:] if names and not names[0] else names
     offset = len(log.clients) - len(names)

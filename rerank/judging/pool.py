@@ -115,14 +115,22 @@ class Pool(msgspec.Struct, frozen=True):
             raise InputError(
                 f"{name}: pool format {pool.rerank_pool}, but this version reads {FORMAT}; make it again"
             )
-        ids = [query.id for query in pool.queries]
-        repeated = len(set(ids)) < len(ids)
-        for query in pool.queries:
-            repeated |= len({hit.id for hit in query.hits}) < len(query.hits)
-        if repeated or not pool.hits:
-            problem = "an id comes twice" if repeated else "nothing to judge"
+        problem = pool.problem()
+        if problem is not None:
             raise InputError(f"{name}: {problem}; make the pool again by `rerank judge pool`")
         return pool
+
+    def problem(self) -> str | None:
+        """Return why people cannot judge this pool, or None."""
+        if not self.hits:
+            return "nothing to judge"
+        if _has_repeated_ids(self.queries) or any(_has_repeated_ids(query.hits) for query in self.queries):
+            return "an id comes twice"
+        return None
+
+
+def _has_repeated_ids(records: Sequence[PoolQuery] | Sequence[PoolHit]) -> bool:
+    return len({record.id for record in records}) < len(records)
 
 
 @dataclass
@@ -193,19 +201,19 @@ def make_pool(
         raise UsageError("no stack is named; name the stacks whose hits are judged")
     shuffled = sorted(as_queries(queries), key=lambda query: _hash(options.seed, query.id))
     chooser = _Chooser(_ranker(workspace, loaded, options.top), options.count, progress or Progress())
-    chosen = chooser.choose(shuffled)
-    if not chosen:
+    choices = chooser.choose(shuffled)
+    if not choices:
         raise InputError(
             f"no query has a hit ({len(shuffled):,} were read); check that they belong to the collection"
         )
-    chosen.sort(key=lambda pair: _hash(options.seed, pair[0].id))
+    choices.sort(key=lambda choice: _hash(options.seed, choice[0].id))
     pooled = []
-    for query, reason in chosen:
+    for query, reason in choices:
         ids = set(itertools.chain(*chooser.rankings[query.id]))
         hits = tuple(_hits(workspace, sorted(ids, key=partial(_hash, options.seed, query.id))))
         if hits:
             pooled.append(PoolQuery(query.id, query.text, hits, reason))
-    reasons = [reason for _, reason in chosen]
+    reasons = [reason for _, reason in choices]
     return PoolReport(
         pool=Pool(tuple(pooled), tuple(map(str, loaded)), options.top, options.seed),
         reasons={reason: reasons.count(reason) for reason in dict.fromkeys(reasons)},
@@ -233,13 +241,14 @@ class _Chooser:
         counts = {query.id: _count_of(query) for query in shuffled}
         frequent = sorted(shuffled, key=lambda query: -counts[query.id])
         reason = TRAFFIC if any(counts.values()) else RANDOM
+        half = (self._count + 1) // 2
         with self._progress.step("rank queries", unit="query") as advance:
-            ranked = self._with_hits(frequent, advance)
-            chosen = [(query, reason) for query in itertools.islice(ranked, (self._count + 1) // 2)]
+            first_half = list(itertools.islice(self._with_hits(frequent, advance), half))
             unranked = [query for query in shuffled if query.id not in self.rankings]
             sample = list(self._with_hits(unranked[:SAMPLE], advance))
         sample.sort(key=lambda query: -difference(self.rankings[query.id]))  # stable: ties stay random
-        return chosen + [(query, DIFFERENCE) for query in sample[: self._count - len(chosen)]]
+        second_half = sample[: self._count - len(first_half)]
+        return [*zip(first_half, itertools.repeat(reason)), *zip(second_half, itertools.repeat(DIFFERENCE))]
 
     def _with_hits(self, queries: Sequence[Query], advance: Callable[[int], object]) -> Iterator[Query]:
         """Rank queries and yield the ones with a hit."""

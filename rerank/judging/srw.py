@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from decimal import ROUND_HALF_UP, Decimal
-from typing import Any
+from typing import Any, TypeVar
 
 from rerank.formats.click_log import CLICK, IMPRESSION, Event
+
+Key = TypeVar("Key", str, int)
 
 _MOST_ACTIONS = 10
 """The default size of an aggregation of terms."""
@@ -100,6 +102,6 @@ class SrwCounts:
         }
 
 
-def _most_frequent(counts: Mapping[Any, int], most: int) -> list[Any]:
+def _most_frequent(counts: Mapping[Key, int], limit: int) -> list[Key]:
     """Return the keys with the largest counts; equal counts by key, as OpenSearch orders them."""
-    return sorted(counts, key=lambda key: (-counts[key], key))[:most]
+    return sorted(counts, key=lambda key: (-counts[key], key))[:limit]

@@ -89,14 +89,15 @@ def attach(
 
 def _language_of(index: Mapping[str, Any], lang: str | None) -> str | None:
     """Return the language of an index made by rerank. Raises UsageError for another or an unknown one."""
-    index_lang = index["mappings"]["_meta"]["rerank"].get("lang")
-    if index_lang is None:  # by an index template
+    index_lang: str | None = index["mappings"]["_meta"]["rerank"].get("lang")
+    if index_lang is None:  # the index was made by an index template, which does not name its language
         token_filters = index["settings"]["index"]["analysis"].get("filter", {})
         if lang is None and "rerank_stemmer" in token_filters:
             raise UsageError("the index stems the words of one language; name it with --lang")
         return lang
-    if lang is not None and lang != index_lang:
+    known_lang = index_lang or None
+    if lang not in (None, known_lang):
         raise UsageError(
-            f"--lang {lang}: the index is for {index_lang or 'no single language'}; leave out --lang"
+            f"--lang {lang}: the index is for {known_lang or 'no single language'}; leave out --lang"
         )
-    return index_lang or None
+    return known_lang

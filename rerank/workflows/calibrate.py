@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -57,8 +57,12 @@ def _lists(
     queries: Sequence[Query],
     foreign: Mapping[str, ScoreRow],
 ) -> list[CandidateList]:
+    """Return the scores of the best candidates of each judged query, and of candidates without an answer.
+
+    foreign: query id -> the scores of the candidates of another query.
+    """
     lengths = {query.id: query_length(query) for query in queries}
-    lists = []
+    lists: list[CandidateList] = []
     for row in table.rows:
         if not row.ids or row.query not in qrels:
             continue
@@ -66,11 +70,17 @@ def _lists(
         best = rank(row.ids, scores)[:LIST_SIZE]
         relevant = qrels.relevant(row.query)
         is_relevant = np.array([row.ids[position] in relevant for position in best.tolist()], np.bool_)
-        foreign_scores = np.zeros(0)
-        if row.query in foreign and foreign[row.query].ids:
-            foreign_scores, _, _ = combiner.combine(foreign[row.query].scores)
+        foreign_scores = _combine(combiner, foreign.get(row.query))
         lists.append(CandidateList(scores[best], is_relevant, foreign_scores, lengths[row.query]))
     return lists
+
+
+def _combine(combiner: Linear, row: ScoreRow | None) -> Array:
+    """Return the scores of the candidates of a row, (n,); (0,) without candidates."""
+    if row is None or not row.ids:
+        return np.zeros(0)
+    scores, _, _ = combiner.combine(row.scores)
+    return scores
 
 
 def _foreign_scores(
@@ -85,31 +95,39 @@ def _foreign_scores(
     """
     if experiment.searches or experiment.filters:
         return {}
-    foreign: dict[tuple[str, str], int] = {}
-    for case, (table, _) in tables.items():
-        selected = table.select_signals(tuned[case].fitted.signals)
-        for row, following in zip(selected.rows, (*selected.rows[1:], *selected.rows[:1])):
-            scores, _, _ = tuned[case].fitted.combine(following.scores)
-            relevant = experiment.qrels.relevant(row.query)
-            for position in rank(following.ids, scores)[:_FOREIGN].tolist():
-                document = following.ids[position]
-                if document not in relevant and following.query != row.query:
-                    foreign[row.query, document] = 0
+    foreign = Qrels(_foreign_candidates(experiment, tables, tuned))
     if not foreign:
         return {}
     signals = next(iter(tuned.values())).fitted.signals
-    judged = Qrels((query, document, grade) for (query, document), grade in foreign.items())
     rows: dict[str, dict[str, ScoreRow]] = {case: {} for case in tables}
-    queries = [query for query in experiment.queries if query.id in judged]
+    queries = [query for query in experiment.queries if query.id in foreign]
     with suppress(RerankError):  # without them, only the candidates of each query are used
-        scored, _ = replace(experiment, queries=queries, qrels=judged, progress=None).table(
+        scored, _ = replace(experiment, queries=queries, qrels=foreign, progress=None).table(
             protocol=_JUDGED,
             signals=list(dict.fromkeys((*signals, first_stage))),
             first_stage=first_stage,
             every_case=len(tables) > 1,
         )
         for row in scored.select_signals(signals).rows:
-            for case in tables:
-                if case in ("", row.case):
-                    rows[case].setdefault(row.query, row)
+            for case in {"", row.case} & rows.keys():
+                rows[case].setdefault(row.query, row)
     return rows
+
+
+def _foreign_candidates(
+    experiment: Experiment,
+    tables: Mapping[str, tuple[ScoreTable, Qrels]],
+    tuned: Mapping[str, TuningResult],
+) -> Iterator[tuple[str, str, int]]:
+    """Yield a query and a document among the best of the next query, as a judgment with grade 0."""
+    for case, (table, _) in tables.items():
+        combiner = tuned[case].fitted
+        selected = table.select_signals(combiner.signals)
+        for row, following in zip(selected.rows, (*selected.rows[1:], *selected.rows[:1])):
+            if following.query == row.query:
+                continue
+            scores, _, _ = combiner.combine(following.scores)
+            relevant = experiment.qrels.relevant(row.query)
+            for position in rank(following.ids, scores)[:_FOREIGN].tolist():
+                if following.ids[position] not in relevant:
+                    yield row.query, following.ids[position], 0

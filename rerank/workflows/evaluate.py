@@ -92,13 +92,8 @@ def _stacks_by_label(
 ) -> dict[str, Stack]:
     """Return the stacks by their labels, the baseline first."""
     load = partial(_load_stack, workspace, first_stage=first_stage)
-    if baseline is None and first_stage is not None:
-        baseline, _ = workspace.first_stage_of(first_stage)
     if baseline is None:
-        first_stack = load(stacks[0] if stacks else workspace.first_stage)
-        baseline = first_stack.first_stage
-        if first_stack.search is not None:
-            baseline = replace(Stack.parse(SEARCH), search=first_stack.search)
+        baseline = _default_baseline(workspace, stacks, first_stage)
     label = SEARCH if isinstance(baseline, Stack) and baseline.signals == (SEARCH,) else _label(baseline)
     labeled = {label: load(baseline)}
     for text in stacks:
@@ -107,10 +102,27 @@ def _stacks_by_label(
             stack = replace(stack, retrieve=tuple(retrieve))
         label = _label(text)
         if label in labeled and labeled[label] != stack:
-            # Files with the same name, or the baseline with other retrievers.
-            label = str(text) if label != str(text) else f"{text} by {','.join(stack.retrievers)}"
+            label = _longer_label(text, stack)
         labeled[label] = stack
     return labeled
+
+
+def _default_baseline(
+    workspace: Workspace, stacks: Sequence[str | Stack], first_stage: str | None
+) -> str | Stack:
+    """Return the first stage that a user names, or the one of the first stack."""
+    if first_stage is not None:
+        return workspace.first_stage_of(first_stage)[0]
+    first_stack = _load_stack(workspace, stacks[0] if stacks else workspace.first_stage, None)
+    if first_stack.search is None:
+        return first_stack.first_stage
+    return replace(Stack.parse(SEARCH), search=first_stack.search)
+
+
+def _longer_label(text: str | Stack, stack: Stack) -> str:
+    """Return the label of a file with the name of another one, or of the baseline with other retrievers."""
+    name = str(text)
+    return name if _label(text) != name else f"{name} by {','.join(stack.retrievers)}"
 
 
 def _load_stack(workspace: Workspace, text: str | Stack, first_stage: str | None) -> Stack:

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain, islice
@@ -107,34 +107,50 @@ def ingest(
     edges = read_categories(categories) if categories else None
     sources = as_list(sources)
     errors: list[InputError] = []
-    must_exist = not sources or Workspace.exists(workspace)
-    existing = _open(workspace, lang, opensearch) if must_exist else None
+    existing = None
+    if not sources or Workspace.exists(workspace):
+        existing = open_existing(workspace, lang, opensearch)
     documents = read_documents(sources, format, body, errors.append if skip_invalid else None)
     sample = list(progress.over(islice(documents, 1 if existing else SAMPLE), "read", unit="doc"))
     if sources and not sample:
         _report_empty(_describe_empty(sources, errors, format), existing is None, replace, progress)
     target = existing or _create(workspace, lang or main_language(sample), opensearch)
-    report = IngestReport(target, lang=target.lang, category_edges=len(edges or ()))
     target.recreate_engine()
+    report = IngestReport(target, lang=target.lang)
     if replace and not yes:
         documents = _keep_half(documents, sample, target)
     encoders = encoders_of(target, None, progress) if encode_features else []
     options = WriteOptions(encoders, replace, skip_refused=skip_invalid)
-    try:
+    with nullcontext() if existing else _discarded_after_errors(target):
         result = _write(target, _count(chain(sample, documents), report), delete, options, progress)
-    except BaseException as error:
-        if existing is None and not isinstance(error, BusyError):  # if busy, another process uses it
-            target.discard()
-        raise
     if edges is not None:
         target.save_category_edges(edges)
+        report.category_edges = len(edges)
     _report_changes(report, result, errors)
     if encode_features:
-        _encode_rest(report, result.encoded, progress)
+        _encode_others(report, result.encoded, progress)
     return report
 
 
-def _open(workspace: WorkspaceOrPath, lang: str | None, opensearch: Settings | None) -> Workspace:
+@contextmanager
+def _discarded_after_errors(workspace: Workspace) -> Iterator[None]:
+    """Remove the new workspace if the block fails."""
+    try:
+        yield
+    except BusyError:  # another process uses the workspace
+        raise
+    except BaseException:
+        workspace.discard()
+        raise
+
+
+def open_existing(workspace: WorkspaceOrPath, lang: str | None, opensearch: Settings | None) -> Workspace:
+    """Open a workspace for an ingest.
+
+    lang, opensearch: as for :func:`ingest`. They cannot change.
+
+    Raises UsageError if the documents are in another cluster, InputError if the language is another one.
+    """
     workspace = Workspace.open(workspace)
     if opensearch is not None:
         workspace.check_location("opensearch", opensearch.table())
@@ -155,21 +171,41 @@ def _create(folder: WorkspaceOrPath, lang: str | None, opensearch: Settings | No
 def read_documents(
     sources: Sequence[Records], format: Format, body: bool, invalid: Callable[[InputError], object] | None
 ) -> Iterator[Document]:
-    """Yield the documents of files. invalid: called with each error; None: an invalid record raises it."""
-    if format == "jsonl":
-        for position, source in enumerate(sources):
-            if isinstance(source, Document):
-                yield source
-            elif isinstance(source, Mapping):
-                yield from _read_record(f"sources[{position}]", source, invalid)
-            elif isinstance(source, (str, PathLike)):
-                yield from read_corpus(source, invalid=invalid)
-            elif is_frame(source) or is_data_set(source):
-                for row, fields in enumerate(read_frame(source, DOCUMENTS, DOCUMENT_COLUMNS)):
-                    yield from _read_record(f"sources[{position}] row {row}", fields, invalid)
-            else:
-                raise UsageError(f"sources: {shorten(source)} is neither a file nor a document")
+    """Yield the documents of files, or documents that are given as records.
+
+    format, body: as for :func:`ingest`.
+    invalid:      called with the error of each invalid record. None: the first one is raised.
+
+    Raises UsageError for a source of another type.
+    """
+    if format == "jats":
+        yield from _read_articles(sources, body, invalid)
         return
+    for position, source in enumerate(sources):
+        yield from _read_source(f"sources[{position}]", source, invalid)
+
+
+def _read_source(
+    location: str, source: Records, invalid: Callable[[InputError], object] | None
+) -> Iterator[Document]:
+    """Yield the documents of one file, record, frame or data set. location: for messages."""
+    if isinstance(source, Document):
+        yield source
+    elif isinstance(source, Mapping):
+        yield from _read_record(location, source, invalid)
+    elif isinstance(source, (str, PathLike)):
+        yield from read_corpus(source, invalid=invalid)
+    elif is_frame(source) or is_data_set(source):
+        for row, fields in enumerate(read_frame(source, DOCUMENTS, DOCUMENT_COLUMNS)):
+            yield from _read_record(f"{location} row {row}", fields, invalid)
+    else:
+        raise UsageError(f"sources: {shorten(source)} is neither a file nor a document")
+
+
+def _read_articles(
+    sources: Sequence[Records], body: bool, invalid: Callable[[InputError], object] | None
+) -> Iterator[Document]:
+    """Yield the articles of JATS files. They share the keys of references."""
     from rerank.formats.jats import read_jats
 
     keys = set[str]()
@@ -235,7 +271,7 @@ def _report_changes(report: IngestReport, result: WriteResult, errors: Sequence[
 
 
 def main_language(sample: Sequence[Document]) -> str | None:
-    """Return the language of 90 % of the documents that have one, or None."""
+    """Return the language that at least 90 % of the documents have, or None."""
     languages = Counter(language_or_none(document.lang) for document in sample)
     del languages[None]
     if not languages:
@@ -244,7 +280,7 @@ def main_language(sample: Sequence[Document]) -> str | None:
     return best if count >= 0.9 * len(sample) else None
 
 
-def _encode_rest(report: IngestReport, encoded: int, progress: Progress) -> None:
+def _encode_others(report: IngestReport, encoded: int, progress: Progress) -> None:
     """Encode the documents that the write did not. encoded: number of documents that it encoded."""
     report.workspace.forget_rankers()
     counts = encode(report.workspace, progress=progress).encoded
@@ -280,7 +316,7 @@ def _count(documents: Iterable[Document], report: IngestReport) -> Iterator[Docu
     for document in documents:
         lang = language_or_none(document.lang) or ""
         report.languages[lang] = report.languages.get(lang, 0) + 1
-        report.without_text += not document.content
+        report.without_text += not document.content.strip()
         report.without_body += not document.text
         report.without_categories += not document.categories
         for name, value in document.extra.items():

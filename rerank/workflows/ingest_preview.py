@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from rerank.batches import batched
 from rerank.errors import InputError
 from rerank.progress import Progress
 from rerank.records import Document
 from rerank.results import Report
-from rerank.text import language_or_none
-from rerank.workflows.ingest import SAMPLE, main_language
+from rerank.text import language, language_or_none
+from rerank.workflows.ingest import SAMPLE, main_language, open_existing
 from rerank.workspace import Workspace, WorkspaceOrPath
+
+if TYPE_CHECKING:
+    from rerank.engines.opensearch import Settings
 
 _BATCH = 1000  # ids that are looked up together
 
@@ -47,36 +50,42 @@ def preview_ingest(
     *,
     lang: str | None = None,
     replace: bool = False,
+    opensearch: Settings | None = None,
     progress: Progress | None = None,
 ) -> IngestPreview:
     """Count what :func:`rerank.ingest` would do with the documents. Nothing is written.
 
-    documents: see :func:`rerank.workflows.ingest.read_documents`. lang, replace: as for an ingest.
-    The workspace need not exist.
+    documents: see :func:`rerank.workflows.ingest.read_documents`.
+    lang, replace, opensearch: as for an ingest. The workspace need not exist.
 
-    Raises InputError for a repeated id.
+    Raises InputError for a repeated id, and the errors of an ingest for another language or cluster.
     """
-    existing = Workspace.open(workspace) if Workspace.exists(workspace) else None
+    existing = open_existing(workspace, lang, opensearch) if Workspace.exists(workspace) else None
     counted = (progress or Progress()).over(documents, "read", unit="doc")
     preview = IngestPreview()
-    languages: Counter[str] = Counter()
     ids: set[str] = set()
-    first_documents: list[Document] = []
+    sample: list[Document] = []
     for batch in batched(counted, _BATCH):
-        if len(first_documents) < SAMPLE:
-            first_documents += batch
         for document in batch:
-            if document.id in ids:
-                raise InputError(f"{document.id!r} occurs twice; give each document its own `_id`")
-            ids.add(document.id)
-            preview.without_text += not document.content.strip()
-            languages[language_or_none(document.lang) or ""] += 1
+            _count(preview, document, ids)
         if existing is not None:
             preview.existing += len(existing.engine.contains(document.id for document in batch))
-    preview.documents = len(ids)
+        sample += batch[: SAMPLE - len(sample)]
     preview.new = preview.documents - preview.existing
-    if existing is not None and replace:
-        preview.removed = len(existing.engine) - preview.existing
-    preview.lang = existing.lang if existing is not None else lang or main_language(first_documents[:SAMPLE])
-    preview.languages = dict(languages)
+    if existing is None:
+        preview.lang = language(lang) or main_language(sample)
+    else:
+        preview.lang = existing.lang
+        preview.removed = len(existing.engine) - preview.existing if replace else 0
     return preview
+
+
+def _count(preview: IngestPreview, document: Document, ids: set[str]) -> None:
+    """Count a document. ids: of the documents before; the id is added. Raises InputError for a known id."""
+    if document.id in ids:
+        raise InputError(f"{document.id!r} occurs twice; give each document its own `_id`")
+    ids.add(document.id)
+    lang = language_or_none(document.lang) or ""
+    preview.documents += 1
+    preview.languages[lang] = preview.languages.get(lang, 0) + 1
+    preview.without_text += not document.content.strip()

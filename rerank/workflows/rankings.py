@@ -17,10 +17,10 @@ from rerank.reports.evaluation import EvaluationReport, Recall
 from rerank.scoring.build_table import ScoringReport
 from rerank.scoring.pipeline import template_of
 from rerank.scoring.second_phase import rescore
-from rerank.stack.ranking import Hit
+from rerank.stack.ranking import Hit, Ranking
 from rerank.stack.signals import SEARCH
 from rerank.stack.stack import Stack
-from rerank.tuning.score_table import ScoreTable
+from rerank.tuning.score_table import ScoreRow, ScoreTable
 from rerank.workflows.experiment import Experiment
 
 Ranked = dict[str, tuple[list[str], NDArray[np.float64]]]
@@ -80,27 +80,42 @@ def ranked_ids(experiment: Experiment, stack: Stack, cut: int) -> dict[str, list
 def _rank(
     experiment: Experiment, table: ScoreTable, stack: Stack, keep: int, cut: int | None
 ) -> tuple[Ranked, dict[str, list[Hit]]]:
-    lead = table.signals.index(stack.first_stage)
-    columns = [table.signals.index(name) for name in stack.signals]
+    """Return the rankings of a stack, and for each query the first hits and all relevant ones.
+
+    keep: number of the first hits; 0: no hit is returned. cut: length of a ranking; None: all candidates.
+    """
+    queries = {query.id: query for query in experiment.queries}
     ranked: Ranked = {}
     hits: dict[str, list[Hit]] = {}
-    queries = {query.id: query for query in experiment.queries}
     for row in table.rows:
-        ids = row.ids
-        scores = row.scores
-        if keep:  # in the order of the first stage, for the ranks of the hits
-            order = rank(ids, scores[:, lead])
-            ids = tuple(ids[position] for position in order.tolist())
-            scores = scores[order]
-        ranking = stack.for_case(row.case).rank(ids, scores[:, columns])
+        ranking = _rank_row(table, row, stack, by_first_stage=bool(keep))
         if stack.then is not None:
             ranking = rescore(ranking, queries[row.query], stack.then, experiment.pipeline.engine.get)
         ranked[row.query] = ranking.ids[:cut], ranking.scores[:cut]
         if keep:
-            relevant = experiment.qrels.relevant(row.query)
-            positions = [i for i, id in enumerate(ranking.ids) if i < keep or id in relevant]
-            hits[row.query] = [ranking[position] for position in positions]
+            hits[row.query] = _kept_hits(ranking, keep, experiment.qrels.relevant(row.query))
     return ranked, hits
+
+
+def _kept_hits(ranking: Ranking, keep: int, relevant: Mapping[str, int]) -> list[Hit]:
+    """Return the first hits, and the relevant ones after them."""
+    positions = [position for position, id in enumerate(ranking.ids) if position < keep or id in relevant]
+    return [ranking[position] for position in positions]
+
+
+def _rank_row(table: ScoreTable, row: ScoreRow, stack: Stack, *, by_first_stage: bool) -> Ranking:
+    """Rank the candidates of a query.
+
+    by_first_stage: order them first by the first stage, so that hits have their ranks in it.
+    """
+    ids = row.ids
+    scores = row.scores
+    if by_first_stage:
+        order = rank(ids, scores[:, table.signals.index(stack.first_stage)])
+        ids = tuple(ids[position] for position in order.tolist())
+        scores = scores[order]
+    columns = [table.signals.index(name) for name in stack.signals]
+    return stack.for_case(row.case).rank(ids, scores[:, columns])
 
 
 def check_run_files(

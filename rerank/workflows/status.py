@@ -15,7 +15,14 @@ from rerank.workspace import Workspace, WorkspaceOrPath
 
 @dataclass
 class RankerState:
-    """A ranker. older: versions in stacks. error: why loading fails."""
+    """The newest version of a ranker.
+
+    version:          None if the ranker cannot be loaded.
+    features:         whether all documents have its features.
+    missing_features: number of documents without them.
+    error:            why the ranker cannot be loaded.
+    older:            older versions that stacks use.
+    """
 
     name: str
     version: str | None = None
@@ -99,8 +106,10 @@ def status(workspace: WorkspaceOrPath) -> StatusReport:
     for name, versions in workspace.versions_to_keep().items():
         if name in rankers and rankers[name].version is not None:
             rankers[name].older = [version for version in versions if version != rankers[name].version]
+    candidates, releases = _stacks(workspace)
     return StatusReport(
-        *_stacks(workspace),
+        stacks=candidates,
+        releases=releases,
         workspace=str(workspace.folder),
         location=workspace.location,
         documents=len(workspace.engine),

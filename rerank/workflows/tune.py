@@ -403,14 +403,21 @@ def _signals_with_weight(results: Iterable[TuningResult]) -> set[str]:
 def _cases(table: ScoreTable, qrels: Qrels, reads_categories: bool) -> dict[str, ScoredJudgments]:
     """Return the case -> scores and judgments to tune; one case "" if no signal reads categories."""
     if not reads_categories:
-        query_ids = {row.query for row in table.rows}
-        if len(query_ids) < len(table.rows):  # a query has a row per case: use it as without categories
-            table = table.rows_of_case("none")
-        return {"": (table, qrels)}
+        return {"": (_one_row_per_query(table), qrels)}
     cases: dict[str, ScoredJudgments] = {}
     for case in CASES:
         case_table = table.rows_of_case(case)
         case_qrels = Qrels({row.query: qrels[row.query] for row in case_table.rows})
-        if any(case_qrels.relevant(query) for query in case_qrels):
+        if _has_relevant(case_qrels):
             cases[case] = case_table, case_qrels
     return cases or {"": (table, qrels)}
+
+
+def _one_row_per_query(table: ScoreTable) -> ScoreTable:
+    """Return the scores without categories of queries that have a row for each case."""
+    queries = {row.query for row in table.rows}
+    return table if len(queries) == len(table.rows) else table.rows_of_case("none")
+
+
+def _has_relevant(qrels: Qrels) -> bool:
+    return any(qrels.relevant(query) for query in qrels)

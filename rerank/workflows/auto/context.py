@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rerank.progress import Progress
 from rerank.records import Query
@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 class AutoContext:
     """The options of :func:`rerank.auto`, and the results of its first steps.
 
+    files:     the files of the collection.
+    measure:   the measure to maximize.
+    minutes:   time for all steps.
+    seed:      of random choices.
+    model:     name or folder of the encoder; None: an installed one.
     end:       moment of ``time.monotonic`` at which the time is over.
     ubi:       cluster with a click log, if any.
     messages:  remarks of the steps.
@@ -59,7 +64,3 @@ class AutoContext:
     def is_late(self, seconds: float) -> bool:
         """Return whether work of so many seconds would not end in time."""
         return time.monotonic() + seconds > self.end
-
-    def common_options(self) -> dict[str, Any]:
-        """Return the arguments that all steps with judged queries share."""
-        return {"queries": self.queries, "seed": self.seed, "progress": self.progress}

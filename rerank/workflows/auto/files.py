@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 from rerank.errors import InputError
@@ -55,7 +56,7 @@ def read_folder(path: Path, *, has_clicks: bool = False) -> Folder:
     The dev split can also be named validation, valid or val. Queries and judgments may be missing if there is
     a click log: in the folder, or elsewhere (``has_clicks``).
 
-    Raises InputError for a missing file, and for two files of one split.
+    Raises InputError for a missing file, and for two files with the same meaning.
     """
     if not path.is_dir():
         problem = "not a folder" if path.exists() else "no such folder"
@@ -63,43 +64,68 @@ def read_folder(path: Path, *, has_clicks: bool = False) -> Folder:
     corpus = _find_file(path, ("corpus",), _RECORD_ENDINGS)
     queries = _find_file(path, ("queries",), _RECORD_ENDINGS)
     categories = _find_file(path, ("categories",), (".tsv",))
-    qrels = {}
-    for split, names in _SPLIT_NAMES.items():
-        file = _find_file(path, [f"qrels/{name}" for name in names], _JUDGMENT_ENDINGS)
-        if file is not None:
-            qrels[split] = file
-    whole = _find_file(path, ("qrels",), _JUDGMENT_ENDINGS)
-    if not qrels and whole is not None:
-        qrels = {WHOLE: whole}
+    qrels = _find_judgments(path)
     clicks = _click_logs(path)
-    files: dict[str, object] = {"corpus.jsonl": corpus}
-    if qrels or not (clicks or has_clicks):
-        files |= {"queries.jsonl": queries, "qrels": qrels}
-    if corpus is None or not all(files.values()):
-        missing = [name for name, file in files.items() if not file]
-        existing = sorted(file.name for file in path.iterdir())
-        content = f"; it has {join_names(existing)}" if existing else ""
-        raise InputError(f"{path}: no {' and no '.join(missing)}; {_ADVICE}{content}")
+    missing: list[str] = []
+    if corpus is None:
+        missing.append("corpus.jsonl")
+    if qrels or not (clicks or has_clicks):  # judgments need queries, and without clicks both are needed
+        if queries is None:
+            missing.append("queries.jsonl")
+        if not qrels:
+            missing.append("qrels")
+    if corpus is None or missing:
+        raise _missing_files(path, missing)
     return Folder(path, corpus, queries, qrels, categories, clicks)
 
 
+def _missing_files(folder: Path, missing: Sequence[str]) -> InputError:
+    """Return the error for a folder without these files. It lists the files that the folder has."""
+    existing = sorted(file.name for file in folder.iterdir())
+    content = f"; it has {join_names(existing)}" if existing else ""
+    return InputError(f"{folder}: no {' and no '.join(missing)}; {_ADVICE}{content}")
+
+
+def _find_judgments(folder: Path) -> dict[str, Path]:
+    """Return split -> file, or ``all`` -> file if no split has a file."""
+    qrels: dict[str, Path] = {}
+    for split, names in _SPLIT_NAMES.items():
+        file = _find_file(folder, [f"qrels/{name}" for name in names], _JUDGMENT_ENDINGS)
+        if file is not None:
+            qrels[split] = file
+    all_judgments = _find_file(folder, ("qrels",), _JUDGMENT_ENDINGS)
+    if not qrels and all_judgments is not None:
+        qrels[WHOLE] = all_judgments
+    return qrels
+
+
 def _click_logs(folder: Path) -> tuple[Path, ...]:
-    """Return the files of a click log, plain or compressed."""
-    patterns = [f"{name}{compression}" for name in _CLICK_LOGS for compression in _COMPRESSIONS]
-    return tuple(sorted(file for pattern in patterns for file in folder.glob(pattern) if file.is_file()))
+    """Return the files of a click log. A plain file is read instead of its compressed copies."""
+    logs: dict[str, Path] = {}
+    for compression, pattern in product(_COMPRESSIONS, _CLICK_LOGS):
+        for file in folder.glob(f"{pattern}{compression}"):
+            if file.is_file():
+                logs.setdefault(file.name.removesuffix(compression), file)
+    return tuple(sorted(logs.values()))
 
 
 def _find_file(folder: Path, stems: Sequence[str], endings: Sequence[str]) -> Path | None:
     """Return the only file with one of these names, plain or compressed. Raises InputError for several."""
-    files = [
-        folder / f"{stem}{ending}{compression}"
-        for stem in stems
-        for ending in endings
-        for compression in _COMPRESSIONS
-    ]
-    existing = [file for file in files if file.is_file()]
-    stems_found = {str(file).removesuffix("".join(file.suffixes)) for file in existing}
-    if len(stems_found) > 1:
+    existing: list[Path] = []
+    for stem, ending in product(stems, endings):
+        file = _plain_or_compressed(folder, f"{stem}{ending}")
+        if file is not None:
+            existing.append(file)
+    if len(existing) > 1:
         names = join_names([file.name for file in existing])
         raise InputError(f"{existing[0].parent}: {names} have the same meaning; keep one of them")
     return existing[0] if existing else None
+
+
+def _plain_or_compressed(folder: Path, name: str) -> Path | None:
+    """Return the file of this name, else its first compressed copy, or None."""
+    for compression in _COMPRESSIONS:
+        file = folder / f"{name}{compression}"
+        if file.is_file():
+            return file
+    return None

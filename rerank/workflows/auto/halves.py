@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
-from typing import Any
 
 import numpy as np
 
@@ -14,8 +13,9 @@ from rerank.evaluation.ranks import RankMeasure
 from rerank.records import Qrels
 from rerank.stack.normalize import PER_QUERY, TRIED
 from rerank.stack.stack import Stack
-from rerank.tuning.measure import judge, values_by_query
-from rerank.tuning.tune import tune
+from rerank.tuning.measure import TuningQuery, judge, values_by_query
+from rerank.tuning.score_table import ScoreTable
+from rerank.tuning.tune import TuningResult, tune
 from rerank.workflows.experiment import Experiment, JudgedQueries
 from rerank.workspace import Workspace
 
@@ -44,13 +44,48 @@ class Halves:
         )
 
 
-def tune_on_halves(workspace: Workspace, stack: Stack, measure: str, qrels: Qrels, **judged: Any) -> Halves:
+@dataclass(frozen=True)
+class _Tuner:
+    """Tunes the signals of a stack on some queries, and measures the weights on other ones."""
+
+    stack: Stack
+    measure: str
+    normalizations: tuple[str, ...]
+    table: ScoreTable
+    qrels: Qrels
+
+    @property
+    def rank_measure(self) -> RankMeasure:
+        """The measure, up to the depth of the stack."""
+        return RankMeasure.parse(self.measure, self.stack.depth)
+
+    def tune(self, signals: Sequence[str], queries: Collection[str]) -> TuningResult:
+        """Find weights of the signals on these queries."""
+        qrels = Qrels({query: self.qrels[query] for query in self.qrels if query in queries})
+        return tune(
+            self.table,
+            qrels,
+            first_stage=self.stack.first_stage,
+            signals=signals,
+            measure=self.measure,
+            cut=self.stack.depth,
+            normalizations=self.normalizations,
+        )
+
+    def values_after_tuning(
+        self, tuned_queries: Sequence[TuningQuery], held_out: Sequence[TuningQuery]
+    ) -> dict[str, float]:
+        """Tune on some queries, and return the values of the other ones: query -> value."""
+        result = self.tune(self.stack.signals, {query.query for query in tuned_queries})
+        return values_by_query(held_out, result.combiner, self.rank_measure)
+
+
+def tune_on_halves(workspace: Workspace, stack: Stack, measure: str, judged: JudgedQueries) -> Halves:
     """Tune the signals of a stack on random halves of the queries, and measure on the other halves.
 
-    judged: other fields of :class:`JudgedQueries`. The rankers are not trained again, so queries of their
-    training must not be among these.
+    The rankers are not trained again, so queries of their training must not be among these.
     """
-    experiment = Experiment.of_stacks(workspace, [stack], JudgedQueries.of(qrels=qrels, **judged))
+    experiment = Experiment.of_stacks(workspace, [stack], judged)
     table, _ = experiment.table(
         protocol=Protocol(stack.depth),
         signals=list(dict.fromkeys((*stack.signals, stack.first_stage))),
@@ -58,36 +93,23 @@ def tune_on_halves(workspace: Workspace, stack: Stack, measure: str, qrels: Qrel
         retrieve=stack.retrieve,
         search=stack.search,
     )
-    shared = stack.search is not None or workspace.engine.shared
-    options: dict[str, Any] = {
-        "first_stage": stack.first_stage,
-        "signals": stack.signals,
-        "measure": measure,
-        "cut": stack.depth,
-        "normalizations": PER_QUERY if shared else TRIED,
-    }
-    scored, _ = judge(
-        table.select_signals(stack.signals), experiment.qrels, RankMeasure.parse(measure, stack.depth)
-    )
-    first = tune(table, experiment.qrels, **{**options, "signals": (stack.first_stage,)}).per_query
-    gains = []
-    values: list[Mapping[str, float]] = []
+    scales_vary = stack.search is not None or workspace.engine.shared
+    tuner = _Tuner(stack, measure, PER_QUERY if scales_vary else TRIED, table, experiment.qrels)
+    queries, _ = judge(table.select_signals(stack.signals), experiment.qrels, tuner.rank_measure)
+    first_stage = tuner.tune((stack.first_stage,), experiment.qrels.keys())
+    first_stage_value = fmean(first_stage.per_query.values())
+    draw_values: list[float] = []
     for draw in range(DRAWS):
-        order = np.random.default_rng(draw).permutation(len(scored)).tolist()
+        order = np.random.default_rng(draw).permutation(len(queries)).tolist()
         middle = len(order) // 2
-        held_out: dict[str, float] = {}
-        for tuned, measured in ((order[:middle], order[middle:]), (order[middle:], order[:middle])):
-            ids = {scored[index].query for index in tuned}
-            half = Qrels({query: experiment.qrels[query] for query in experiment.qrels if query in ids})
-            combiner = tune(table, half, **options).combiner
-            queries = [scored[index] for index in measured]
-            held_out |= values_by_query(queries, combiner, RankMeasure.parse(measure, stack.depth))
-        values.append(held_out)
-        gains.append(fmean(held_out.values()) - fmean(first.values()))
+        half = [queries[position] for position in order[:middle]]
+        other_half = [queries[position] for position in order[middle:]]
+        values = tuner.values_after_tuning(half, other_half) | tuner.values_after_tuning(other_half, half)
+        draw_values.append(fmean(values.values()))
     return Halves(
         measure=measure,
-        queries=len(scored),
-        value=fmean(fmean(draw_values.values()) for draw_values in values),
-        first_stage_value=fmean(first.values()),
-        spread=stdev(gains),
+        queries=len(queries),
+        value=fmean(draw_values),
+        first_stage_value=first_stage_value,
+        spread=stdev(value - first_stage_value for value in draw_values),
     )

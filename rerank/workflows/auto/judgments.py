@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from rerank.judging.pool import Pool, judged_file
 from rerank.records import Qrels, Query
 from rerank.text import count_of, query_key
 from rerank.workflows.auto.files import WHOLE, Folder
-from rerank.workflows.auto.splits import LEAST_QUERIES, Splits, split
+from rerank.workflows.auto.splits import LEAST_QUERIES, Splits, group_equal_texts, split, usable_queries
 
 CLICKS = "clicks"
 """Folder of the judgments from clicks, in the workspace."""
@@ -59,7 +60,7 @@ class JudgedPool:
         return cls(queries, summary.qrels)
 
 
-def read_by_hand(files: Folder, documents: Collection[str], seed: int) -> Judgments:
+def read_by_hand(files: Folder, documents: Set[str], seed: int) -> Judgments:
     """Read the judgments of a folder without clicks, and draw missing splits. Raises InputError."""
     assert files.queries is not None
     judged = {name: read_qrels(path) for name, path in files.qrels.items()}
@@ -69,7 +70,7 @@ def read_by_hand(files: Folder, documents: Collection[str], seed: int) -> Judgme
 
 
 def read_with_clicks(
-    files: Folder, report: ClickReport, pool: JudgedPool, documents: Collection[str], seed: int
+    files: Folder, report: ClickReport, pool: JudgedPool, documents: Set[str], seed: int
 ) -> Judgments:
     """Join the judgments from clicks with judgments by people.
 
@@ -80,44 +81,60 @@ def read_with_clicks(
 
     Raises InputError if too few queries are judged.
     """
-    clicked = read_queries(report.folder / QUERIES)
-    by_id = {query.id: query for query in (*pool.queries, *clicked)}
-    hand = {name: read_qrels(path) for name, path in files.qrels.items()}
-    if hand and files.queries is not None:
-        by_id |= {query.id: query for query in read_queries(files.queries)}
-    if pool.qrels:
-        hand[WHOLE] = _merge([hand.get(WHOLE, Qrels()), pool.qrels])
-    queries = list(by_id.values())
-    train = _read(report.folder / TRAIN, report.train)
+    by_hand = _judged_by_hand(files, pool)
+    queries = _queries_by_id(files, report, pool)
+    all_queries = list(queries.values())
+    clicked_train = _read(report.folder / TRAIN, report.train)
     stopping = _read(report.folder / DEV, report.dev)
-    if not hand:
-        return Judgments(queries, _only_clicks(train, stopping), stopping, from_clicks=True, tested=False)
-    dev, test = _divide(hand, by_id, documents, seed)
-    keys = {query_key(by_id[query].text) for query in (*dev, *test) if query in by_id}
-
-    def without_judged(qrels: Qrels) -> Qrels:
-        return _select(qrels, (query for query in qrels if query_key(by_id[query].text) not in keys))
-
-    hand_train = hand.get("train", Qrels())
-    with_text = _select(hand_train, (query for query in hand_train if query in by_id))
-    all_train = _merge([with_text, train])
-    train = without_judged(all_train)
-    removed = len(all_train) - len(train)
+    if not by_hand:
+        splits = _only_clicks(clicked_train, stopping)
+        return Judgments(all_queries, splits, stopping, from_clicks=True, tested=False)
+    dev, test = _divide(by_hand, queries, documents, seed)
+    held_out = {query_key(queries[query].text) for query in (*dev, *test) if query in queries}
+    hand_train = by_hand.get("train", Qrels())
+    with_text = _select(hand_train, [query for query in hand_train if query in queries])
+    all_train = _merge([with_text, clicked_train])
+    train = _without_texts(all_train, queries, held_out)
     judged = count_of(len(dev) + len(test), "query")
     notes = [f"clicks train; {judged} judged by people: for tuning and the test"]
     without_text = len(hand_train) - len(with_text)
     if without_text:
-        verb = "has" if without_text == 1 else "have"
-        notes.append(f"{count_of(without_text, 'train query')} {verb} no text")
+        notes.append(f"{count_of(without_text, 'train query')} without text")
+    removed = len(all_train) - len(train)
     if removed:
         notes.append(f"{count_of(removed, 'judged query')} of the clicks left the training")
     splits = Splits(train, dev, test, tuple(notes))
-    return Judgments(queries, splits, without_judged(stopping) or dev, from_clicks=True)
+    stopping = _without_texts(stopping, queries, held_out) or dev
+    return Judgments(all_queries, splits, stopping, from_clicks=True)
 
 
-def _read(path: Path, part: JudgedPart | None) -> Qrels:
-    """Read a file of judgments, which may have none."""
-    return read_qrels(path) if part is not None and part.judgments else Qrels()
+def _judged_by_hand(files: Folder, pool: JudgedPool) -> dict[str, Qrels]:
+    """Return split -> judgments by people. ``all`` also has those of the pool."""
+    by_hand = {name: read_qrels(path) for name, path in files.qrels.items()}
+    if pool.qrels:
+        by_hand[WHOLE] = _merge([by_hand.get(WHOLE, Qrels()), pool.qrels])
+    return by_hand
+
+
+def _queries_by_id(files: Folder, report: ClickReport, pool: JudgedPool) -> dict[str, Query]:
+    """Return all queries. With equal ids, the file of the user comes before the clicks and the pool."""
+    sources = [pool.queries, read_queries(report.folder / QUERIES)]
+    if files.qrels and files.queries is not None:
+        sources.append(read_queries(files.queries))
+    queries: dict[str, Query] = {}
+    for source in sources:
+        queries |= {query.id: query for query in source}
+    return queries
+
+
+def _without_texts(qrels: Qrels, queries: Mapping[str, Query], texts: Set[str]) -> Qrels:
+    """Return the judgments of queries with other texts than these."""
+    return _select(qrels, [query for query in qrels if query_key(queries[query].text) not in texts])
+
+
+def _read(path: Path, counts: JudgedPart | None) -> Qrels:
+    """Read a file of judgments. counts: of the file, which may be missing or have no judgments."""
+    return read_qrels(path) if counts is not None and counts.judgments else Qrels()
 
 
 def _only_clicks(train: Qrels, dev: Qrels) -> Splits:
@@ -132,30 +149,28 @@ def _only_clicks(train: Qrels, dev: Qrels) -> Splits:
 
 
 def _divide(
-    hand: Mapping[str, Qrels], queries: Mapping[str, Query], documents: Collection[str], seed: int
+    by_hand: Mapping[str, Qrels], queries: Mapping[str, Query], documents: Set[str], seed: int
 ) -> tuple[Qrels, Qrels]:
-    """Return dev and test queries. Both are drawn unless both are given."""
-    dev_qrels = hand.get("dev")
-    test_qrels = hand.get("test")
-    if dev_qrels and test_qrels and WHOLE not in hand:
+    """Return dev and test queries. Both are drawn unless both are given. Raises InputError for too few."""
+    dev_qrels = by_hand.get("dev")
+    test_qrels = by_hand.get("test")
+    if dev_qrels and test_qrels and WHOLE not in by_hand:
         return dev_qrels, test_qrels
-    judged = _merge([hand[name] for name in (WHOLE, "dev", "test") if name in hand])
-    usable: dict[str, list[str]] = {}
-    for query in sorted(judged):
-        if query in queries and not documents.isdisjoint(judged.relevant(query)):  # type: ignore[attr-defined]
-            usable.setdefault(query_key(queries[query].text), []).append(query)
-    groups = list(usable.values())
+    judged = _merge([by_hand[name] for name in (WHOLE, "dev", "test") if name in by_hand])
+    texts = {id: query_key(query.text) for id, query in queries.items()}
+    groups = group_equal_texts(usable_queries(judged, texts, documents), texts)
     order = np.random.default_rng(seed).permutation(len(groups)).tolist()
+    drawn_groups = [groups[number] for number in order]
     dev_groups = min(round(TUNING_SHARE * len(groups)), len(groups) - LEAST_QUERIES)
     dev_groups = max(dev_groups, 0)
-    dev = [query for number in order[:dev_groups] for query in groups[number]]
-    test = [query for number in order[dev_groups:] for query in groups[number]]
+    dev = sorted(chain.from_iterable(drawn_groups[:dev_groups]))
+    test = sorted(chain.from_iterable(drawn_groups[dev_groups:]))
     if min(len(dev), len(test)) < LEAST_QUERIES:
         raise InputError(
             f"people judged {count_of(len(dev) + len(test), 'query')} with a relevant document: too few"
             f" for {LEAST_QUERIES} dev and {LEAST_QUERIES} test queries; judge more queries"
         )
-    return _select(judged, sorted(dev)), _select(judged, sorted(test))
+    return _select(judged, dev), _select(judged, test)
 
 
 def _select(qrels: Qrels, queries: Iterable[str]) -> Qrels:

@@ -27,11 +27,16 @@ MOST_PARTS = 8
 
 @dataclass(frozen=True)
 class CollectionFacts:
-    """Input of the rules.
+    """The properties of a collection that decide which rankers are trained.
 
-    words: of all documents. train_pairs: relevant documents of train queries. dev_queries, test_queries:
-    numbers. with_categories: share of documents. links: per document. languages: most frequent of documents
-    and of queries, or None. model: the encoder of ``dense`` is local. reads: its only language, or None.
+    words:           number of words of all documents.
+    train_pairs:     number of relevant documents of the train queries.
+    dev_queries, test_queries: numbers of queries.
+    with_categories: share of the documents that have categories.
+    links:           mean number of links of a document to other documents of the collection.
+    languages:       most frequent language of the documents and of the queries; None if unknown.
+    model:           whether the encoder of ``dense`` is on this machine.
+    reads:           the only language that this encoder reads, or None.
     """
 
     documents: int
@@ -53,9 +58,11 @@ class CollectionFacts:
         queries: Sequence[Query],
         splits: Splits,
         lang: str | None,
-        **more: Any,
     ) -> CollectionFacts:
-        """Count documents and judgments. lang: of documents without ``lang``. more: other fields."""
+        """Count documents and judgments. The facts of the encoder are not set.
+
+        lang: of documents without ``lang``.
+        """
         ids = set[str]()
         langs = Counter[str | None]()
         targets = Counter[str]()
@@ -79,7 +86,6 @@ class CollectionFacts:
             with_categories=with_categories / max(len(ids), 1),
             links=sum(count for id, count in targets.items() if id in ids) / max(len(ids), 1),
             languages=(_most_frequent(langs) or lang, query_lang),
-            **more,
         )
 
 
@@ -90,27 +96,36 @@ def _most_frequent(languages: Counter[str | None]) -> str | None:
 
 def unmet(facts: CollectionFacts) -> dict[str, str]:
     """Return need -> why the collection does not meet it."""
-    unread = sorted({lang for lang in facts.languages if lang and facts.reads not in (lang, None)})
-    reads = f"its encoder reads {facts.reads!r}, but there are texts in {' and '.join(map(repr, unread))}"
-    categories = f"fewer than {LEAST_CATEGORIES:.0%} of the documents have categories"
-    links = f"fewer than {LEAST_LINKS} links per document"
-    needs = {
-        "queries": (facts.train_queries >= LEAST_TRAIN, f"fewer than {LEAST_TRAIN} train queries"),
-        "categories": (facts.with_categories >= LEAST_CATEGORIES, categories),
-        "links": (facts.links >= LEAST_LINKS, links),
-        "model": (facts.model, "its encoder is not on this machine; --model names another one"),
-        "language": (not unread, f"{reads}; --model names another encoder"),
-    }
-    return {need: reason for need, (met, reason) in needs.items() if not met}
+    reasons: dict[str, str] = {}
+    if facts.train_queries < LEAST_TRAIN:
+        reasons["queries"] = f"fewer than {LEAST_TRAIN} train queries"
+    if facts.with_categories < LEAST_CATEGORIES:
+        reasons["categories"] = f"fewer than {LEAST_CATEGORIES:.0%} of the documents have categories"
+    if facts.links < LEAST_LINKS:
+        reasons["links"] = f"fewer than {LEAST_LINKS} links per document"
+    if not facts.model:
+        reasons["model"] = "its encoder is not on this machine; --model names another one"
+    unread = sorted(filter(None, {*facts.languages} - {facts.reads}))
+    if unread and facts.reads is not None:
+        texts = " and ".join(map(repr, unread))
+        problem = f"its encoder reads {facts.reads!r}, but there are texts in {texts}"
+        reasons["language"] = f"{problem}; --model names another encoder"
+    return reasons
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A ranker, its needs (see :func:`unmet`), its use and its training.
+    """When a ranker is trained, why it is useful, and how it is trained.
 
-    variant: trained ranker; default: ``ranker``. judged: whether it learns from the train queries. share: of
-    the time that is left, compared with later rankers. epochs: for a small, a large and a huge collection.
-    passes: how often an encoder reads all documents.
+    ranker:  its name in the workspace.
+    needs:   the properties that a collection must have; see :func:`unmet`.
+    worth:   what it adds to a stack, for the report.
+    variant: the ranker of a family that is trained. Default: the one named ``ranker``.
+    judged:  whether it learns from the train queries.
+    share:   its part of the remaining time, compared with the parts of later rankers.
+    epochs:  of a small, a large and a huge collection; (): it has none.
+    passes:  how often an encoder reads all documents.
+    config:  settings of the training.
     """
 
     ranker: str

@@ -38,6 +38,7 @@ from rerank.workflows.auto.state import AutoState
 from rerank.workflows.auto.training import Trainings
 from rerank.workflows.encode import encode
 from rerank.workflows.evaluate import evaluate
+from rerank.workflows.experiment import JudgedQueries
 from rerank.workflows.ingest import ingest
 from rerank.workflows.tune import TuneReport, tune
 from rerank.workspace import Workspace
@@ -276,12 +277,20 @@ def _save_queries(context: AutoContext) -> Path:
 
 def _measure(context: AutoContext, report: AutoReport) -> None:
     """Measure the stack on the test queries."""
-    common = {"qrels": context.splits.test, "baseline": report.stack.first_stage, **context.common_options()}
-    common["measures"] = list(dict.fromkeys([context.measure, *MEASURES]))
-    stacks = [",".join(report.stack.tuned_for)]
-    report.evaluated = evaluate(context.workspace, stacks, keep=HITS_ON_PAGE, **common)
+    evaluate_stack = partial(
+        evaluate,
+        context.workspace,
+        ",".join(report.stack.tuned_for),
+        queries=context.queries,
+        qrels=context.splits.test,
+        baseline=report.stack.first_stage,
+        measures=list(dict.fromkeys([context.measure, *MEASURES])),
+        seed=context.seed,
+        progress=context.progress,
+    )
+    report.evaluated = evaluate_stack(keep=HITS_ON_PAGE)
     if any(query.categories for query in context.queries if query.id in context.splits.test):
-        report.without_categories = evaluate(context.workspace, stacks, ignore_categories=True, **common)
+        report.without_categories = evaluate_stack(ignore_categories=True)
     report.page = context.workspace.folder / PAGE
     write_text(report.page, evaluation_page(context.workspace, report.evaluated, context.queries))
     context.say("report", str(report.page))
@@ -304,10 +313,13 @@ def _tune_on_halves(context: AutoContext, tuned: TuneReport) -> Halves | None:
     judged_train = 0 if context.judgments.from_clicks else len(splits.train)
     if len(splits.dev) + len(splits.test) + judged_train >= FEW_JUDGED or context.is_late(1.0):
         return None
-    judged = Qrels({**splits.dev, **splits.test})
-    halves = tune_on_halves(
-        context.workspace, tuned.stack, context.measure, judged, **context.common_options()
+    judged = JudgedQueries(
+        queries=context.queries,
+        qrels=Qrels({**splits.dev, **splits.test}),
+        seed=context.seed,
+        progress=context.progress,
     )
+    halves = tune_on_halves(context.workspace, tuned.stack, context.measure, judged)
     context.say("halves", str(halves))
     return halves
 
@@ -355,16 +367,17 @@ def _ingest(
 
 def _check_workspace(workspace: Workspace, files: Folder, state: AutoState) -> None:
     """Raise WorkspaceError for rankers of another training, or documents that the files do not have."""
-    content = ""
-    trained = [] if state.exists else workspace.trained()
-    if trained:
-        content = f"rankers of another training ({', '.join(trained)})"
-    else:
-        missing = {*workspace.engine.ids()} - {document.id for document in read_corpus(files.corpus)}
-        if missing:
-            content = f"{count_of(len(missing), 'document')} not in {files.path} ({min(missing)!r} first)"
-    if content:
-        raise WorkspaceError(f"{workspace.folder}: has {content}; choose another folder with -w")
+    trained = workspace.trained()
+    if trained and not state.exists:
+        raise _used_workspace(workspace, f"rankers of another training ({', '.join(trained)})")
+    missing = {*workspace.engine.ids()} - {document.id for document in read_corpus(files.corpus)}
+    if missing:
+        documents = count_of(len(missing), "document")
+        raise _used_workspace(workspace, f"{documents} not in {files.path} ({min(missing)!r} first)")
+
+
+def _used_workspace(workspace: Workspace, content: str) -> WorkspaceError:
+    return WorkspaceError(f"{workspace.folder}: has {content}; choose another folder with -w")
 
 
 def _choose_first_stage(context: AutoContext) -> tuple[str, list[str]]:
@@ -382,9 +395,11 @@ def _choose_first_stage(context: AutoContext) -> tuple[str, list[str]]:
         context.workspace,
         names[1:],
         baseline=names[0],
+        queries=context.queries,
         qrels=_queries_to_compare(context),
         measures=[measure],
-        **context.common_options(),
+        seed=context.seed,
+        progress=context.progress,
     )
     values = {row.stack: row.measures[measure] for row in report.results}
     best = max(names, key=lambda name: values[name])
@@ -405,19 +420,12 @@ def _queries_to_compare(context: AutoContext) -> Qrels:
 
 def _tune(context: AutoContext, signals: Sequence[str]) -> TuneReport:
     """Tune, and activate the stack."""
-    tune_options: dict[str, Any] = {
-        **context.common_options(),
-        "qrels": context.splits.dev,
-        "first_stage": signals[0],
-        "measure": context.measure,
-        "out": context.workspace.stack_path(signals),
-    }
     begin = time.monotonic()
-    report = tune(context.workspace, ",".join(signals), **tune_options)
+    report = _tune_signals(context, signals)
     if context.is_late(RETRIEVAL_FACTOR * (time.monotonic() - begin)):
         context.say("retrieval", "no time is left to measure if vector rankers should also retrieve")
     else:
-        report = _try_vector_retrieval(context, ",".join(signals), tune_options, report)
+        report = _try_vector_retrieval(context, signals, report)
     stack = context.workspace.use_stack(report.stack)
     result = report.tuned
     context.say(
@@ -432,25 +440,41 @@ def _tune(context: AutoContext, signals: Sequence[str]) -> TuneReport:
 
 def _tune_on_clicks(context: AutoContext, signals: Sequence[str]) -> TuneReport:
     """Tune a careful stack on clicks. It is not activated, because clicks cannot test it."""
-    report = tune(
-        context.workspace,
-        ",".join(signals),
-        **context.common_options(),
-        qrels=context.splits.dev,
-        first_stage=signals[0],
-        measure=context.measure,
-        protocol="judged",
-        least=FIRST_STAGE_SHARE,
-        out=context.workspace.stack_path(signals),
-    )
+    report = _tune_signals(context, signals, protocol="judged", least=FIRST_STAGE_SHARE)
     stack = report.stack
     context.say("tune", f"{stack} ({stack.combiner.normalization}), tuned on clicks and not tested")
     return report
 
 
-def _try_vector_retrieval(
-    context: AutoContext, signals: str, tune_options: dict[str, Any], report: TuneReport
+def _tune_signals(
+    context: AutoContext,
+    signals: Sequence[str],
+    *,
+    retrieve: Sequence[str] = (),
+    protocol: str | None = None,
+    least: float = 0.0,
 ) -> TuneReport:
+    """Tune the signals on the dev queries, and write the stack. The first signal is the first stage.
+
+    retrieve, protocol, least: see :func:`rerank.tune`.
+    """
+    return tune(
+        context.workspace,
+        ",".join(signals),
+        queries=context.queries,
+        qrels=context.splits.dev,
+        measure=context.measure,
+        first_stage=signals[0],
+        retrieve=retrieve,
+        protocol=protocol,
+        least=least,
+        out=context.workspace.stack_path(signals),
+        seed=context.seed,
+        progress=context.progress,
+    )
+
+
+def _try_vector_retrieval(context: AutoContext, signals: Sequence[str], report: TuneReport) -> TuneReport:
     """Let vector rankers also retrieve, if dev gains. report: the tuning without them."""
     workspace = context.workspace
     rankers = [name for name in report.stack.rankers if workspace.ranker(name).retrieves]
@@ -461,8 +485,8 @@ def _try_vector_retrieval(
     except EngineError as error:  # no k-NN plugin
         context.say("retrieval", str(error))
         return report
-    retrieve = [tune_options["first_stage"], *(f"{name}:{RETRIEVER_DEPTH}" for name in rankers)]
-    with_retrieval = tune(workspace, signals, retrieve=retrieve, **tune_options)
+    vector_retrievers = [f"{name}:{RETRIEVER_DEPTH}" for name in rankers]
+    with_retrieval = _tune_signals(context, signals, retrieve=[signals[0], *vector_retrievers])
     result = with_retrieval.tuned
     context.say(
         "retrieval",
@@ -471,5 +495,5 @@ def _try_vector_retrieval(
     )
     if result.value > report.tuned.value:
         return with_retrieval
-    report.stack.save(tune_options["out"])
+    report.stack.save(report.path)
     return report

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from rerank.errors import InputError
 from rerank.formats import write_qrels
 from rerank.records import Qrels, Query
 from rerank.text import count_of, query_key
-from rerank.workflows.auto.files import SPLITS, WHOLE
+from rerank.workflows.auto.files import SPLITS
 
 LEAST_TRAIN = 50
 """Smallest number of train queries for rankers; fewer become dev queries."""
@@ -35,15 +35,15 @@ class Splits:
         """Write the judgments: split -> file."""
         folder.mkdir(exist_ok=True)
         paths = {}
-        for name in SPLITS:
-            if qrels := getattr(self, name):
+        for name, qrels in {"train": self.train, "dev": self.dev, "test": self.test}.items():
+            if qrels:
                 paths[name] = folder / f"{name}.tsv"
                 write_qrels(paths[name], qrels)
         return paths
 
 
 def split(
-    judged: Mapping[str, Qrels], queries: Sequence[Query], documents: Collection[str], *, seed: int = 0
+    judged: Mapping[str, Qrels], queries: Sequence[Query], documents: Set[str], *, seed: int = 0
 ) -> Splits:
     """Complete ``train``, ``dev`` and ``test``, or draw them from ``all``.
 
@@ -56,16 +56,16 @@ def split(
     """
     texts = {query.id: query_key(query.text) for query in queries}
     notes: list[str] = []
-    pools = _usable_queries(judged, texts, documents, notes)
+    pools = _usable_pools(judged, texts, documents, notes)
     existing_test = judged.get("test") if len(judged) > 1 else None
     # Train and dev must not contain any query of this test set, also without a relevant document.
-    test_texts = {texts[query] for query in existing_test or () if texts.get(query)}
+    test_texts = {texts.get(query, "") for query in existing_test or ()} - {""}
     _make_disjoint(pools, texts, test_texts, notes)
     total = sum(map(len, pools.values()))
     if total < 2 * LEAST_QUERIES:
         raise InputError(
-            f"{total} judged {'query has' if total == 1 else 'queries have'} a text and a relevant document:"
-            f" too few for {LEAST_QUERIES} dev and {LEAST_QUERIES} test queries; judge more queries"
+            f"{count_of(total, 'judged query')} with a text and a relevant document: too few for"
+            f" {LEAST_QUERIES} dev and {LEAST_QUERIES} test queries; judge more queries"
         )
     _complete(pools, texts, np.random.default_rng(seed), notes)
     if min(len(pools["dev"]), len(pools["test"])) < LEAST_QUERIES:
@@ -87,77 +87,112 @@ Pools = dict[str, list[str]]
 """``train``, ``dev``, ``test`` or ``all`` -> ids of queries."""
 
 
-def _usable_queries(
-    judged: Mapping[str, Qrels], texts: Mapping[str, str], documents: Collection[str], notes: list[str]
+def usable_queries(qrels: Qrels, texts: Mapping[str, str], documents: Set[str]) -> list[str]:
+    """Return the queries that have a text and a relevant document, by id.
+
+    texts: query id -> its text. documents: existing ids.
+    """
+    usable: list[str] = []
+    for query in sorted(qrels):
+        if texts.get(query) and not documents.isdisjoint(qrels.relevant(query)):
+            usable.append(query)
+    return usable
+
+
+def group_equal_texts(queries: Iterable[str], texts: Mapping[str, str]) -> list[list[str]]:
+    """Return the queries in groups with the same text, in the order of their first queries."""
+    groups: dict[str, list[str]] = {}
+    for query in queries:
+        groups.setdefault(texts[query], []).append(query)
+    return list(groups.values())
+
+
+def _usable_pools(
+    judged: Mapping[str, Qrels], texts: Mapping[str, str], documents: Set[str], notes: list[str]
 ) -> Pools:
-    """Return the queries of each split that have a text and a relevant document."""
-    pools: Pools = {}
-    for name, qrels in judged.items():
-        with_text = [query for query in sorted(qrels) if texts.get(query)]
-        pools[name] = [query for query in with_text if any(id in documents for id in qrels.relevant(query))]
+    """Return the usable queries of each split."""
+    pools = {name: usable_queries(qrels, texts, documents) for name, qrels in judged.items()}
     total = sum(map(len, judged.values()))
     unusable = total - sum(map(len, pools.values()))
     if unusable:
-        verb = "has" if unusable == 1 else "have"
         queries = count_of(total, "judged query")
-        notes.append(f"{unusable:,} of {queries} {verb} no text or no relevant document")
+        notes.append(f"{unusable:,} of {queries} not used: no text or no relevant document")
     return pools
 
 
-def _make_disjoint(pools: Pools, texts: Mapping[str, str], test_texts: set[str], notes: list[str]) -> None:
+_EARLIER_SPLITS = {"test": "", "dev": "test", "train": "test or dev"}
+"""Split -> the splits that keep the queries which are also in this one."""
+
+
+def _make_disjoint(pools: Pools, texts: Mapping[str, str], test_texts: Set[str], notes: list[str]) -> None:
     """Make the splits disjoint, by id and text. A query that is in several stays in test, else in dev.
 
     test_texts: texts of an existing test set, also of queries that are not usable.
     """
     used_texts: set[str] = set()
-    for name in ("test", "dev", "train"):
+    for name, earlier_splits in _EARLIER_SPLITS.items():
         if name not in pools:
             continue
-        queries = [query for query in pools[name] if texts[query] not in used_texts]
-        if len(queries) < len(pools[name]):
-            removed = count_of(len(pools[name]) - len(queries), f"{name} query")
-            earlier_splits = "test or dev" if name == "train" else "test"
-            notes.append(f"{removed} also in {earlier_splits}: not used for {name}")
-        used_texts |= test_texts | {texts[query] for query in queries}
-        pools[name] = queries
+        new_queries = [query for query in pools[name] if texts[query] not in used_texts]
+        removed = len(pools[name]) - len(new_queries)
+        if removed:
+            queries = count_of(removed, f"{name} query")
+            notes.append(f"{queries} also in {earlier_splits}: not used for {name}")
+        pools[name] = new_queries
+        used_texts.update(test_texts)
+        used_texts.update(texts[query] for query in new_queries)
 
 
 def _complete(pools: Pools, texts: Mapping[str, str], rng: np.random.Generator, notes: list[str]) -> None:
     """Draw missing splits. Too few train queries become dev queries."""
-    share = DRAWN_SHARE
-    if len(pools) == 1:  # the only file is divided, also one of test queries
-        pools[WHOLE] = pools.popitem()[1]
-        share = DRAWN_SHARE / (1 - DRAWN_SHARE)
+    if len(pools) == 1:
+        _divide_one_file(pools, texts, rng, notes)
+        return
     missing = [name for name in SPLITS if name not in pools]
     if missing:
-        source = "one file of judgments" if WHOLE in pools else "the other judgments"
-        notes.append(f"{', '.join(missing)} queries are drawn from {source}")
-    if "test" in missing:
+        notes.append(f"{missing[0]} queries are drawn from the other judgments")
+    if missing == ["test"]:
         largest = max(pools, key=lambda name: len(pools[name]))
-        few = largest == WHOLE and len(pools[WHOLE]) * (1 - 2 * DRAWN_SHARE) < LEAST_TRAIN
-        pools["test"], pools[largest] = _draw(pools[largest], texts, 0.5 if few else DRAWN_SHARE, rng)
-    if "dev" in missing or "train" in missing:
-        (rest,) = (pools.pop(name) for name in [*pools] if name != "test")
-        pools["dev"], pools["train"] = rest, []
-        if len(rest) * (1 - share) >= LEAST_TRAIN:
-            pools["dev"], pools["train"] = _draw(rest, texts, share, rng)
+        pools["test"], pools[largest] = _draw(pools[largest], texts, DRAWN_SHARE, rng)
+    if missing and "test" not in missing:
+        (existing,) = {"train", "dev"} - {*missing}
+        pools["dev"], pools["train"] = _divide_into_dev_and_train(pools[existing], texts, DRAWN_SHARE, rng)
     elif 0 < len(pools["train"]) < LEAST_TRAIN:
         notes.append(f"{count_of(len(pools['train']), 'train query')}: too few, used for dev")
-        pools["dev"], pools["train"] = sorted([*pools["dev"], *pools["train"]]), []
+        pools["dev"] = sorted([*pools["dev"], *pools["train"]])
+        pools["train"] = []
+
+
+def _divide_one_file(
+    pools: Pools, texts: Mapping[str, str], rng: np.random.Generator, notes: list[str]
+) -> None:
+    """Draw all splits from the only one, also if it is named test."""
+    _, queries = pools.popitem()
+    notes.append(f"{', '.join(SPLITS)} queries are drawn from one file of judgments")
+    can_train = len(queries) * (1 - 2 * DRAWN_SHARE) >= LEAST_TRAIN
+    pools["test"], others = _draw(queries, texts, DRAWN_SHARE if can_train else 0.5, rng)
+    share_of_others = DRAWN_SHARE / (1 - DRAWN_SHARE)  # as large as the test set
+    pools["dev"], pools["train"] = _divide_into_dev_and_train(others, texts, share_of_others, rng)
+
+
+def _divide_into_dev_and_train(
+    queries: list[str], texts: Mapping[str, str], share: float, rng: np.random.Generator
+) -> tuple[list[str], list[str]]:
+    """Draw a share for dev, and return it and the train queries. Too few train queries are all for dev."""
+    if len(queries) * (1 - share) < LEAST_TRAIN:
+        return queries, []
+    return _draw(queries, texts, share, rng)
 
 
 def _draw(
     queries: Iterable[str], texts: Mapping[str, str], share: float, rng: np.random.Generator
 ) -> tuple[list[str], list[str]]:
-    """Draw a share of queries, and return it and the rest; equal texts stay together."""
-    groups: dict[str, list[str]] = {}
-    for query in sorted(queries):
-        groups.setdefault(texts[query], []).append(query)
-    equal_queries = list(groups.values())
-    count = round(share * sum(map(len, equal_queries)))
+    """Draw a share of queries, and return it and the other queries; equal texts stay together."""
+    groups = group_equal_texts(sorted(queries), texts)
+    count = round(share * sum(map(len, groups)))
     drawn: list[str] = []
-    rest: list[str] = []
-    for position in rng.permutation(len(equal_queries)).tolist():
-        pool_to_fill = drawn if len(drawn) < count else rest
-        pool_to_fill.extend(equal_queries[position])
-    return sorted(drawn), sorted(rest)
+    others: list[str] = []
+    for position in rng.permutation(len(groups)).tolist():
+        pool_to_fill = drawn if len(drawn) < count else others
+        pool_to_fill.extend(groups[position])
+    return sorted(drawn), sorted(others)

@@ -452,7 +452,7 @@ def test_a_truncated_file_writes_nothing(tmp_path):
 def test_files_of_others_are_not_replaced(tmp_path):
     log = write(tmp_path / "log.ndjson", FOUR_PAGES)
     (tmp_path / "queries.jsonl").write_text('{"_id": "q1", "text": "by hand"}\n')
-    with pytest.raises(UsageError, match=r"queries\.jsonl exists and would be replaced"):
+    with pytest.raises(UsageError, match=r"queries\.jsonl would be replaced"):
         judge_clicks([log], tmp_path)
     assert "by hand" in (tmp_path / "queries.jsonl").read_text()
 

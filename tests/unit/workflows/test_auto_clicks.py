@@ -153,7 +153,7 @@ def test_train_queries_without_a_text_do_not_train(folder, tmp_path):
     train = set(read_qrels(report.splits["train"]))
     assert "q12" in train
     assert "q99" not in train
-    assert any("1 train query has no text" in message for message in report.messages)
+    assert any("1 train query without text" in message for message in report.messages)
 
 
 def test_too_few_judgments_are_refused(folder, tmp_path):

@@ -129,7 +129,7 @@ def test_equal_queries_are_in_the_same_split():
 def test_too_few_queries_are_refused(given, what):
     with pytest.raises(InputError, match=f"{what}.*; judge more queries"):
         split(given, QUERIES, {"d"})
-    with pytest.raises(InputError, match="0 judged queries have a text and a relevant document"):
+    with pytest.raises(InputError, match="0 judged queries with a text and a relevant document"):
         split(given, QUERIES, {"elsewhere"})
 
 
@@ -317,3 +317,22 @@ def test_workspaces_that_auto_did_not_create_are_not_changed(write_lines, folder
         workspace.install(cnn(name))
     with pytest.raises(WorkspaceError, match=r"has rankers of another training \(meta, text\); choose"):
         rerank.auto(folder, workspace)
+
+
+def test_two_forms_of_the_same_records_are_refused(tmp_path):
+    """One of them may be older. A compressed copy of the same file is not another form."""
+    for name in ("corpus.jsonl", "queries.jsonl", "qrels.tsv", "qrels.tsv.gz"):
+        (tmp_path / name).touch()
+    assert read_folder(tmp_path).qrels == {"all": tmp_path / "qrels.tsv"}
+    (tmp_path / "corpus.csv").touch()
+    with pytest.raises(InputError, match=r"corpus\.jsonl, corpus\.csv have the same meaning"):
+        read_folder(tmp_path)
+
+
+def test_a_compressed_copy_of_a_click_log_is_not_read_again(tmp_path):
+    for name in ("corpus.jsonl", "ubi_queries.ndjson.gz", "ubi_events.ndjson", "ubi_events.ndjson.gz"):
+        (tmp_path / name).touch()
+    assert [file.name for file in read_folder(tmp_path).clicks] == [
+        "ubi_events.ndjson",
+        "ubi_queries.ndjson.gz",
+    ]
