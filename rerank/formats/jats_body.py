@@ -118,7 +118,7 @@ class ReferenceList:
         return [key for key in keys if key]
 
     def between(self, first: str, last: str) -> list[str]:
-        """Return the entries between two entries; none if one is unknown, or the range is empty or too long."""
+        """Return the entries between two others; none for unknown ones, or if the range is too long."""
         start = self._positions.get(first)
         end = self._positions.get(last)
         if start is None or end is None:
