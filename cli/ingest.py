@@ -118,6 +118,7 @@ def command(
     CORPUS is one or more files of JSON lines, tables (CSV, TSV) or articles in JATS; - is stdin. All
     documents are checked before the first change. If interrupted, run the same command again.
     """
+    from rerank.workflows.ingest import open_existing
     from rerank.workflows.ingest_preview import preview_ingest
 
     deleted_ids = _deleted_ids(delete, delete_from)
@@ -128,9 +129,9 @@ def command(
     progress = output.Bar(hidden=as_json)
     if dry_run:
         documents, errors = _read(corpus, format, body=body, skip_invalid=skip_invalid)
-        preview = preview_ingest(
-            folder, documents, lang=lang, replace=replace, opensearch=opensearch, progress=progress
-        )
+        if rerank.Workspace.exists(folder):
+            open_existing(folder, lang, opensearch)  # raises the errors that the ingest would raise
+        preview = preview_ingest(folder, documents, lang=lang, replace=replace, progress=progress)
         preview.invalid = [str(error) for error in errors]
         _show_preview(preview, folder, as_json)
         return

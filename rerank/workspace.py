@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import shlex
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import partial
 from numbers import Integral
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rerank import config_file
-from rerank.engines.base import FIRST_STAGES, Engine
+from rerank.engines.base import Engine
 from rerank.engines.registry import engine_class
-from rerank.errors import InputError, NoCollectionError, RerankError, UsageError, WorkspaceError
+from rerank.errors import NoCollectionError, RerankError, UsageError, WorkspaceError
 from rerank.evaluation.leakage import TrainingRecord
-from rerank.files import as_system_error, write_text
+from rerank.files import write_text
 from rerank.filters import filters_of
 from rerank.rankers.base import Ranker
 from rerank.rankers.registry import families
@@ -31,10 +30,11 @@ from rerank.scoring.pipeline import Pipeline, ResultPage
 from rerank.stack.linear import NAME
 from rerank.stack.parse import retriever_depths
 from rerank.stack.releases import KEPT_RELEASES, Releases, tuned_versions
-from rerank.stack.signals import SEARCH, check_retriever, ranker_names, resolve
+from rerank.stack.signals import check_retriever, ranker_names, resolve
 from rerank.stack.stack import Stack, find_stack, stack_key
 from rerank.text import language
-from rerank.workspace_folder import ELSEWHERE, SETTINGS, lost_settings, new_folder, write_durably
+from rerank.workspace_folder import SETTINGS, check_folder, new_folder, write_durably
+from rerank.workspace_settings import WorkspaceSettings
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -61,9 +61,9 @@ class Workspace:
     ('en', 'bm25', [], 1)
     """
 
-    def __init__(self, folder: Path, config: dict[str, Any]) -> None:
-        self.folder = folder
-        self.config = config
+    def __init__(self, settings: WorkspaceSettings) -> None:
+        self.settings = settings
+        self.folder = settings.folder
         self._engine: Engine | None = None
         self._rankers: dict[tuple[str, str | None], Ranker] = {}
 
@@ -97,12 +97,7 @@ class Workspace:
         Raises WorkspaceError if the folder is a workspace or has other files, UsageError for wrong settings.
         """
         path = Path(folder)
-        try:
-            os.fspath(path).encode()
-        except UnicodeEncodeError:  # tantivy cannot open it
-            raise WorkspaceError(f"{str(path)!a}: the name is not UTF-8; {ELSEWHERE}") from None
-        if path.exists() and not path.is_dir():
-            raise WorkspaceError(f"{path}: a file, and not a workspace; {ELSEWHERE}")
+        check_folder(path)
         lang = language(lang)
         settings = settings or {}
         settings_file = str(path / SETTINGS)
@@ -131,24 +126,7 @@ class Workspace:
             return folder
         if not isinstance(folder, (str, PathLike)):
             raise UsageError(f"workspace: {shorten(folder)} is neither a Workspace nor a folder")
-        path = Path(folder)
-        file = path / SETTINGS
-        try:
-            config = config_file.load(file)
-        except InputError as error:
-            cause = error.__cause__
-            if not isinstance(cause, (FileNotFoundError, NotADirectoryError)):
-                raise (as_system_error(cause, file) or WorkspaceError(str(error))) from error
-            command = f"rerank ingest CORPUS -w {shlex.quote(str(path))}"
-            no_workspace = f"{path}: no workspace here; make one with `{command}`"
-            raise WorkspaceError(lost_settings(path) or no_workspace) from None
-        if config.get("format") != config_file.FORMAT:
-            raise WorkspaceError(
-                f"{path}: a workspace of format {config.get('format')!r}, but this version of rerank reads"
-                f" {config_file.FORMAT}; ingest the documents into a new workspace"
-            )
-        config_file.validate_settings(config, file)
-        return cls(path, config)
+        return cls(WorkspaceSettings.load(Path(folder)))
 
     def discard(self) -> None:
         """Remove a new, empty workspace."""
@@ -166,7 +144,7 @@ class Workspace:
     def engine(self) -> Engine:
         """The engine, opened when first used."""
         if self._engine is None:
-            self._engine = self._open_engine()
+            self._engine = self.settings.open_engine()
         return self._engine
 
     def recreate_engine(self) -> None:
@@ -174,23 +152,7 @@ class Workspace:
         try:
             _ = self.engine
         except NoCollectionError:
-            self._engine = self._open_engine(new=True)
-
-    def _open_engine(self, *, new: bool = False) -> Engine:
-        kind, settings = self._engine_settings()
-        engine = kind.in_workspace(
-            self.folder / "engine", self.lang, settings, new=new, settings_file=self._settings_file
-        )
-        engine.word_fields = self.words
-        return engine
-
-    @property
-    def _settings_file(self) -> str:
-        return str(self.folder / SETTINGS)
-
-    def _engine_settings(self) -> tuple[type[Engine], dict[str, Any]]:
-        name = self.config.get("engine", "local")
-        return engine_class(name, self._settings_file), self.config.get(name, {})
+            self._engine = self.settings.open_engine(new=True)
 
     @property
     def first_stage(self) -> str:
@@ -202,51 +164,17 @@ class Workspace:
 
         FILE is then relative to the workspace.
         """
-        from rerank.formats import read_template
-
-        folder = self.folder if text is None else None
-        text = str(self.config.get("first_stage", FIRST_STAGES[0])) if text is None else text
-        search = read_template(text, folder)
-        return (text, None) if search is None else (SEARCH, search)
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        """Fields that other clients search for words; empty: all.
-
-        By default, title and text of an attached index.
-        """
-        words = self.config.get("words")
-        if words is not None:
-            return tuple(words)
-        fields = self.config.get("opensearch", {}).get("fields", {})
-        paths: list[str] = []
-        for name in ("title", "text"):
-            values = fields.get(name, ()) if isinstance(fields, dict) else ()
-            paths += [values] if isinstance(values, str) else values
-        return tuple(paths)
+        return self.settings.first_stage_of(text)
 
     @property
     def location(self) -> str:
         """Where the documents are, for messages: the folder, or an index and its nodes."""
-        kind, settings = self._engine_settings()
-        return kind.location(settings, self._settings_file) or str(self.folder)
-
-    def check_location(self, engine: str, settings: Mapping[str, Any]) -> None:
-        """Raise UsageError if the settings name another location than the one of the workspace."""
-        kind, own_settings = self._engine_settings()
-        file = self._settings_file
-        location = kind.location(own_settings, file)
-        if engine_class(engine, file).location(settings, file) != location:
-            raise UsageError(
-                f"{self.folder}: the documents are in {location or 'this folder'}; leave --url, --index and"
-                f" --profile out, edit {file}, or choose another workspace with -w"
-            )
-        kind.trust_hosts(settings, file)
+        return self.settings.location or str(self.folder)
 
     @property
     def lang(self) -> str | None:
         """Language of the documents; None if it is unknown or mixed."""
-        return self.config.get("lang") or None
+        return self.settings.lang
 
     def category_edges(self) -> list[tuple[str, str]] | None:
         """Return child-parent pairs of the category graph, or None."""
@@ -290,7 +218,7 @@ class Workspace:
         versions = {}
         for name in self.trained() if stack is None else stack.rankers:
             in_stacks = [candidate.versions[name] for candidate in stacks if name in candidate.versions]
-            installed = [version for version in in_stacks if self._installed.has(name, version)]
+            installed = self._only_installed(name, in_stacks)
             versions[name] = installed[0] if installed else self._installed.record(name).version
         return versions
 
@@ -310,16 +238,19 @@ class Workspace:
         for name in self.trained():
             with suppress(RerankError):
                 stored = self._installed.versions(name)
-                versions = stored
-                if in_stacks is not None:
+                if in_stacks is None:
+                    versions = stored
+                else:
                     newest = stored[:1] if include_previous else []
                     versions = [*newest, *in_stacks.get(name, ())]
-                installed = [
-                    version for version in dict.fromkeys(versions) if self._installed.has(name, version)
-                ]
+                installed = self._only_installed(name, versions)
                 if installed:
                     versions_by_ranker[name] = installed
         return versions_by_ranker
+
+    def _only_installed(self, name: str, versions: Iterable[str]) -> list[str]:
+        """Return the versions of a ranker that are installed, each once."""
+        return [version for version in dict.fromkeys(versions) if self._installed.has(name, version)]
 
     def forget_rankers(self) -> None:
         """Reload rankers on their next use."""
@@ -338,17 +269,21 @@ class Workspace:
             )
         if not ranker_names([name]):
             raise UsageError(f"{name} is a first stage; choose another name for the ranker")
-        owner = None
-        for other_family in families().values():
-            if name in other_family.rankers:
-                owner = other_family.name, name
-        if owner is None and name in self.trained():
-            record = self._installed.record(name)
-            owner = record.family, record.variant
+        owner = self._family_and_variant(name)
         if owner not in (None, (family, variant)):
             raise UsageError(
                 f"{name} is the name of another ranker ({owner[1]}, of the family {owner[0]}); choose another"
             )
+
+    def _family_and_variant(self, name: str) -> tuple[str, str] | None:
+        """Return the family and the variant of the ranker with this name, built in or trained; else None."""
+        for family in families().values():
+            if name in family.rankers:
+                return family.name, name
+        if name in self.trained():
+            record = self._installed.record(name)
+            return record.family, record.variant
+        return None
 
     def training_record(self, name: str, version: str | None = None) -> TrainingRecord:
         """Return the queries and documents that trained a ranker, or an empty record.
@@ -381,10 +316,10 @@ class Workspace:
         """
         active = self.releases.stack
         if active is not None and name in active.rankers:
-            used = active.versions.get(name)
-            if version in (None, used):
+            active_version = active.versions.get(name)
+            if version in (None, active_version):
                 raise UsageError(
-                    f"the active stack {active} uses {name} {used}; activate another one with"
+                    f"the active stack {active} uses {name} {active_version}; activate another one with"
                     " `rerank stack use STACK` first"
                 )
         removed = self._installed.remove(name, version)
@@ -405,7 +340,8 @@ class Workspace:
 
         Raises UsageError for invalid retrievers.
         """
-        depths, versions = retriever_depths(retrieve), versions or {}
+        depths = retriever_depths(retrieve)
+        versions = versions or {}
         rankers = {name: self.ranker(name, versions.get(name)) for name in ranker_names((*signals, *depths))}
         for signal in resolve(depths, rankers):
             check_retriever(signal, self.engine)
@@ -429,12 +365,7 @@ class Workspace:
         ----  ------  ----  ---------------------  ------
            1  0.9530  wolf  a wolf hunts at night  0.9530
         """
-        if not isinstance(k, Integral) or k < 1:
-            raise UsageError(f"k takes a whole number of 1 or more, not {k!r}")
-        if not isinstance(query, (str, Query)):
-            raise UsageError(f"query takes a text or a Query, not {query!r}")
-        if not isinstance(stack, (str, Stack, type(None))):
-            raise UsageError(f"stack takes a text or a Stack, not {stack!r}")
+        _check_arguments(query, k, stack)
         if not isinstance(stack, Stack):
             stack = self.stack(stack or self.default_stack)
         pipeline = self.pipeline(
@@ -474,18 +405,24 @@ class Workspace:
         if not latest and releases.stack is not None and text == releases.name:
             return releases.stack
 
-        def tuned(signals: Sequence[str]) -> Stack | None:
-            path = self.stack_path(signals)
-            active = releases.stack if stack_key(signals) == releases.name else None
-            if path.exists() and (latest or active is None):
-                return Stack.load(path)
-            in_use = releases.stack
-            if active is None and in_use is not None and stack_key(in_use.signals) == stack_key(signals):
-                return in_use  # named by its signals with weight
-            return active
-
+        load_tuned = partial(self._tuned_stack, releases=releases, latest=latest)
         first_stage, search = self.first_stage_of(None)
-        return find_stack(text, self.ranker, tuned, first_stage, search)
+        return find_stack(text, self.ranker, load_tuned, first_stage, search)
+
+    def _tuned_stack(self, signals: Sequence[str], releases: Releases, latest: bool) -> Stack | None:
+        """Return the tuned stack of these signals, or None.
+
+        The active stack is preferred if it has their name, and the last tuned one with ``latest``.
+        """
+        key = stack_key(signals)
+        path = self.stack_path(signals)
+        if path.exists() and (latest or key != releases.name):
+            return Stack.load(path)
+        active = releases.stack
+        # A stack can also be named by only its signals with weight.
+        if active is not None and key in (releases.name, stack_key(active.signals)):
+            return active
+        return None
 
     @property
     def releases(self) -> Releases:
@@ -536,6 +473,16 @@ class Workspace:
         """Return rankers trained after the stack was tuned."""
         versions = {name: self.ranker(name).version for name in stack.rankers}
         return [name for name, version in versions.items() if stack.versions.get(name, version) != version]
+
+
+def _check_arguments(query: object, k: object, stack: object) -> None:
+    """Raise UsageError for arguments of :meth:`Workspace.search` with other types."""
+    if not isinstance(k, Integral) or k < 1:
+        raise UsageError(f"k takes a whole number of 1 or more, not {k!r}")
+    if not isinstance(query, (str, Query)):
+        raise UsageError(f"query takes a text or a Query, not {query!r}")
+    if not isinstance(stack, (str, Stack, type(None))):
+        raise UsageError(f"stack takes a text or a Stack, not {stack!r}")
 
 
 WorkspaceOrPath = Workspace | str | PathLike[str]

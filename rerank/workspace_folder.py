@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 from collections.abc import Iterator
@@ -20,6 +21,16 @@ ELSEWHERE = "choose another folder with -w"
 """The hint for a folder that cannot become a workspace."""
 
 _UNFINISHED = "rerank.toml.new"  # of a workspace in creation; it becomes rerank.toml
+
+
+def check_folder(folder: Path) -> None:
+    """Raise WorkspaceError for a path that cannot be the folder of a workspace."""
+    try:
+        os.fspath(folder).encode()
+    except UnicodeEncodeError:  # tantivy cannot open it
+        raise WorkspaceError(f"{str(folder)!a}: the name is not UTF-8; {ELSEWHERE}") from None
+    if folder.exists() and not folder.is_dir():
+        raise WorkspaceError(f"{folder}: a file, and not a workspace; {ELSEWHERE}")
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Literal, get_args
@@ -205,7 +205,7 @@ def _word(id: str) -> str:
     return id
 
 
-def _json(body: dict[str, object]) -> str:
+def _json(body: Mapping[str, object]) -> str:
     return json.dumps(body, ensure_ascii=False, indent=1) + "\n"
 
 

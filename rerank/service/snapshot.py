@@ -60,7 +60,7 @@ class Snapshot:
             features = ranker.encode_documents([Document("empty")])
             self.columns[feature_key(name, version)] = column(name, features, 1, None)
         self.analyze = Terms(workspace.lang)
-        self.words = workspace.words
+        self.words = workspace.settings.words
         self._scorers: dict[str | None, tuple[Stack, Scorer]] = {}
         # SQLite connections are in a reference cycle: without this, files stay open until it is collected.
         weakref.finalize(self, workspace.engine.close).atexit = False
@@ -96,7 +96,7 @@ class Snapshot:
         return self.stack(text or self._first_stage)
 
     def _experiment(self) -> Experiment | None:
-        settings = experiment_settings(self.workspace.config)
+        settings = experiment_settings(self.workspace.settings.config)
         return None if settings is None else Experiment.load(settings, self._default)
 
     def draw(self, client: str | None, text: str | None) -> tuple[Experiment | None, bytes]:
@@ -147,7 +147,7 @@ class Snapshot:
     @property
     def is_shared(self) -> bool:
         """Whether the documents are in a cluster, so that other clients search them too."""
-        return self.workspace.config.get("opensearch") is not None
+        return self.workspace.settings.config.get("opensearch") is not None
 
     def stack(self, text: str | None) -> Stack:
         """Find a stack; without a text, the default.
@@ -212,10 +212,11 @@ class Snapshot:
 
 def _open(settings: Settings) -> Workspace:
     workspace = Workspace.open(settings.folder)
-    table = workspace.config.get("opensearch")
+    config = workspace.settings.config
+    table = config.get("opensearch")
     if isinstance(table, dict) and isinstance(table.get("timeout", 60.0), (int, float)):
         timeout = min(table.get("timeout", 60.0), settings.deadline)
-        workspace.config = {**workspace.config, "opensearch": {**table, "timeout": timeout}}
+        workspace.settings.config = {**config, "opensearch": {**table, "timeout": timeout}}
     return workspace
 
 

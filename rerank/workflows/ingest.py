@@ -144,7 +144,9 @@ def _discarded_after_errors(workspace: Workspace) -> Iterator[None]:
         raise
 
 
-def open_existing(workspace: WorkspaceOrPath, lang: str | None, opensearch: Settings | None) -> Workspace:
+def open_existing(
+    workspace: WorkspaceOrPath, lang: str | None = None, opensearch: Settings | None = None
+) -> Workspace:
     """Open a workspace for an ingest.
 
     lang, opensearch: as for :func:`ingest`. They cannot change.
@@ -153,7 +155,7 @@ def open_existing(workspace: WorkspaceOrPath, lang: str | None, opensearch: Sett
     """
     workspace = Workspace.open(workspace)
     if opensearch is not None:
-        workspace.check_location("opensearch", opensearch.table())
+        workspace.settings.check_location("opensearch", opensearch.table())
     if lang is not None and language(lang) != workspace.lang:
         raise InputError(
             f"{workspace.folder}: the language is {workspace.lang or 'not set'} and cannot be changed to"

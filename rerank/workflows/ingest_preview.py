@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from rerank.batches import batched
 from rerank.errors import InputError
@@ -14,9 +13,6 @@ from rerank.results import Report
 from rerank.text import language, language_or_none
 from rerank.workflows.ingest import SAMPLE, main_language, open_existing
 from rerank.workspace import Workspace, WorkspaceOrPath
-
-if TYPE_CHECKING:
-    from rerank.engines.opensearch import Settings
 
 _BATCH = 1000  # ids that are looked up together
 
@@ -50,17 +46,16 @@ def preview_ingest(
     *,
     lang: str | None = None,
     replace: bool = False,
-    opensearch: Settings | None = None,
     progress: Progress | None = None,
 ) -> IngestPreview:
     """Count what :func:`rerank.ingest` would do with the documents. Nothing is written.
 
     documents: see :func:`rerank.workflows.ingest.read_documents`.
-    lang, replace, opensearch: as for an ingest. The workspace need not exist.
+    lang, replace: as for an ingest. The workspace need not exist.
 
-    Raises InputError for a repeated id, and the errors of an ingest for another language or cluster.
+    Raises InputError for a repeated id, and for another language than the one of the workspace.
     """
-    existing = open_existing(workspace, lang, opensearch) if Workspace.exists(workspace) else None
+    existing = open_existing(workspace, lang) if Workspace.exists(workspace) else None
     counted = (progress or Progress()).over(documents, "read", unit="doc")
     preview = IngestPreview()
     ids: set[str] = set()

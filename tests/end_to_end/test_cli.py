@@ -82,6 +82,11 @@ def test_a_dry_run_counts_changes_and_writes_nothing(write_lines, run, small, pl
     assert not (tmp_path / "ws").exists()
     twice = write_lines(tmp_path / "twice.jsonl", [stored, stored])
     run("ingest", twice, "-w", plain, "--dry-run").fails(1, "occurs twice")
+    run("ingest", corpus, "-w", plain, "--dry-run", "--lang", "xx").fails(1, "cannot be changed to xx")
+    cluster = ("--url", "http://127.0.0.1:1", "--index", "articles")
+    run("ingest", corpus, "-w", plain, "--dry-run", *cluster).fails(
+        2, "leave --url, --index and --profile out"
+    )
 
 
 def test_the_language_of_a_collection_cannot_change(write_lines, run, plain, tmp_path):

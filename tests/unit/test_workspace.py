@@ -408,12 +408,12 @@ def test_an_engine_of_another_package_can_be_used(tmp_path: Path, monkeypatch: p
     ingest(made, [corpus])
     again = Workspace.open(tmp_path / "ws")
     assert isinstance(again.engine, Elsewhere)
-    assert again.config["elsewhere"] == settings
+    assert again.settings.config["elsewhere"] == settings
     assert again.engine.find(SearchRequest("sorting", first_stage="tfidf", depth=1)).ids == ["1"]
     assert again.location == f"folder {tmp_path / 'there'}"
-    again.check_location("elsewhere", settings)
+    again.settings.check_location("elsewhere", settings)
     with pytest.raises(UsageError, match=r"documents are in folder .*there; leave"):
-        again.check_location("elsewhere", {"path": "nowhere"})
+        again.settings.check_location("elsewhere", {"path": "nowhere"})
     config = tmp_path / "ws" / "rerank.toml"
     config.write_text("elsewhere = 3\n" + config.read_text().split("[elsewhere")[0])
     with pytest.raises(UsageError, match=r"rerank\.toml: elsewhere = 3"):
