@@ -195,20 +195,31 @@ def status(folder: str, route: str, name: str | None, as_json: bool) -> None:
 
 
 def _show_status(report: Status) -> None:
-    click.echo(f"pipeline {report.pipeline}: {'exists' if report.exists else 'missing'}")
-    for key, value in (report.config or {}).items():
-        click.echo(f"  {key}: {value}")
-    if report.stack is not None:
-        output.show_weights(report.stack)
-    click.echo(f"default of: {', '.join(report.default_of) or 'no index'}")
-    for node, plugin in report.nodes.items():
-        click.echo(f"plugin on {node}: {plugin or 'missing'}")
-    if report.service is not None:
-        click.echo(f"service: ready, its stack: {report.service.get('stack', 'shown only with its token')}")
+    _show_pipeline(report)
+    _show_nodes(report)
     for url, counters in report.statistics.items():
         _show_counters(url, counters)
     for problem in report.problems:
         click.echo(f"problem: {output.current_session().with_workspace_option(problem)}")
+
+
+def _show_pipeline(report: Status) -> None:
+    """Print the settings and the stack of the pipeline, and the indices that use it."""
+    click.echo(f"pipeline {report.pipeline}: {'exists' if report.exists else 'missing'}")
+    config = report.config or {}
+    for key, value in config.items():
+        click.echo(f"  {key}: {value}")
+    if report.stack is not None:
+        output.show_weights(report.stack)
+    click.echo(f"default of: {', '.join(report.default_of) or 'no index'}")
+
+
+def _show_nodes(report: Status) -> None:
+    """Print the version of the plugin on each node, and the stack of the service if it answers."""
+    for node, plugin in report.nodes.items():
+        click.echo(f"plugin on {node}: {plugin or 'missing'}")
+    if report.service is not None:
+        click.echo(f"service: ready, its stack: {report.service.get('stack', 'shown only with its token')}")
 
 
 def _show_counters(url: str, counters: dict[str, Any]) -> None:

@@ -25,6 +25,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
+    from rerank.engines.opensearch import Settings
     from rerank.workflows.ingest import Format, IngestReport
     from rerank.workflows.ingest_preview import IngestPreview
 
@@ -118,7 +119,6 @@ def command(
     CORPUS is one or more files of JSON lines, tables (CSV, TSV) or articles in JATS; - is stdin. All
     documents are checked before the first change. If interrupted, run the same command again.
     """
-    from rerank.workflows.ingest import open_existing
     from rerank.workflows.ingest_preview import preview_ingest
 
     deleted_ids = _deleted_ids(delete, delete_from)
@@ -129,11 +129,9 @@ def command(
     progress = output.Bar(hidden=as_json)
     if dry_run:
         documents, errors = _read(corpus, format, body=body, skip_invalid=skip_invalid)
-        if rerank.Workspace.exists(folder):
-            open_existing(folder, lang, opensearch)  # raises the errors that the ingest would raise
+        _check_workspace(folder, lang, opensearch)
         preview = preview_ingest(folder, documents, lang=lang, replace=replace, progress=progress)
-        preview.invalid = [str(error) for error in errors]
-        _show_preview(preview, folder, as_json)
+        _show_preview(preview, errors, folder, as_json)
         return
     report = rerank.ingest(
         folder,
@@ -223,7 +221,8 @@ def _describe_invalid(report: IngestReport, format: Format) -> Iterator[str]:
 def _describe_documents(report: IngestReport) -> Iterator[str]:
     """Describe the fields that documents do not have."""
     documents = report.added + report.updated
-    if report.without_body and report.without_body == sum(report.languages.values()) and report.other_fields:
+    has_no_texts = 0 < report.without_body == sum(report.languages.values())
+    if has_no_texts and report.other_fields:
         fields = ", ".join(report.other_fields[:MOST_FIELDS])
         yield f"no document has a text: the field is `text`, but the documents have {fields}"
     if report.without_text:
@@ -265,7 +264,19 @@ def _read(
     return read_documents(corpus, format, body, on_invalid), errors
 
 
-def _show_preview(preview: IngestPreview, folder: str, as_json: bool) -> None:
+def _check_workspace(folder: str, lang: str | None, opensearch: Settings | None) -> None:
+    """Raise the errors that an ingest into an existing workspace would raise."""
+    from rerank.workflows.ingest import open_existing
+
+    if rerank.Workspace.exists(folder):
+        open_existing(folder, lang, opensearch)
+
+
+def _show_preview(
+    preview: IngestPreview, errors: Sequence[rerank.RerankError], folder: str, as_json: bool
+) -> None:
+    """Print the counts of a dry run. errors: of the records that would be skipped."""
+    preview.invalid = [str(error) for error in errors]
     if as_json:
         output.print_json(preview)
         return

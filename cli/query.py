@@ -192,18 +192,20 @@ def _choose_stack(
     depth: int | None,
 ) -> rerank.Stack:
     """Return the stack of --stack with the other options. Without it, a first stage ranks without rankers."""
-    if text is None and first_stage:
+    if text is None and first_stage is not None:
         text = first_stage if first_stage in LEXICAL else "search"
     stack = workspace.stack(text or workspace.default_stack)
-    if first_stage:
-        _, template = workspace.first_stage_of(first_stage)
-        if template is not None:
-            stack = stack.with_template(template)
-        else:
-            stack = replace(stack, first_stage=first_stage)
+    if first_stage is not None:
+        stack = _with_first_stage(workspace, stack, first_stage)
     if retrieve:
         stack = replace(stack, retrieve=retrieve)
     return stack if depth is None else replace(stack, depth=depth)
+
+
+def _with_first_stage(workspace: rerank.Workspace, stack: rerank.Stack, first_stage: str) -> rerank.Stack:
+    """Return the stack with another first stage: a signal, or a search of the user."""
+    signal, search = workspace.first_stage_of(first_stage)
+    return replace(stack, first_stage=signal) if search is None else stack.with_template(search)
 
 
 def _with_second_phase(

@@ -23,9 +23,13 @@ def command(folder: str, ids: tuple[str, ...], as_json: bool) -> None:
 
     If an id is unknown, the other documents are shown, and the exit code is 1.
     """
-    documents = rerank.Workspace.open(folder).engine.get(ids)
-    unknown = [id for id, document in zip(ids, documents) if document is None]
-    records = [document.to_json() for document in documents if document is not None]
+    records = []
+    unknown = []
+    for id, document in zip(ids, rerank.Workspace.open(folder).engine.get(ids)):
+        if document is None:
+            unknown.append(id)
+        else:
+            records.append(document.to_json())
     if as_json:
         output.print_json({"documents": records, "unknown": unknown})
     else:

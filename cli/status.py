@@ -66,4 +66,4 @@ def _show_stack(state: StackState) -> None:
         p = output.p_value(state.gate["p"])
         click.echo(f"  promoted with {measure} {value:.4f} against {previous_value:.4f} (p {p})")
     if state.outdated:
-        click.echo(f"  outdated: {join_names(state.outdated)} was trained again; tune the stack again")
+        click.echo(f"  outdated: {join_names(state.outdated)}, trained again since; tune the stack again")
