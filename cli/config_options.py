@@ -35,14 +35,14 @@ def _setting_option(
     setting = next(iter(settings.values()))
     flag = setting.name.replace("_", "-")
     help_text = _describe(settings, configurations)
-    if setting.kind is bool and not setting.many:
+    if setting.kind is bool and not setting.is_list:
         return GroupedOption(
             [f"--{flag}/--no-{flag}", setting.name], default=None, group=group, help=help_text
         )
     return GroupedOption(
         [f"--{flag}", setting.name],
         metavar=_metavar(setting),
-        multiple=setting.many,
+        multiple=setting.is_list,
         group=group,
         help=help_text,
     )
@@ -81,7 +81,7 @@ def _metavar(setting: Setting) -> str:
     """Return the form of the value, such as ``N`` or ``cosine|mlp``."""
     if setting.metavar:
         return setting.metavar
-    if setting.many:
+    if setting.is_list:
         return "A,B,..."
     if setting.choices:
         return "|".join(setting.choices)

@@ -300,7 +300,7 @@ def _show_trial(trial: SearchTrial) -> None:
         click.echo(output.weights_line(weights["stack"], weights["normalization"], weights["case"]))
     rankings = zip_longest(trial.plain, trial.reranked, trial.expected, fillvalue="")
     rows = [[str(rank), *ids] for rank, ids in enumerate(rankings, 1)]
-    click.echo(table(["", "without", "with the hook", "rerank query"], rows, left=range(4)))
+    click.echo(table(["", "without", "with the hook", "rerank query"], rows, left_aligned=range(4)))
     click.echo(f"the order {'is the same' if trial.same else 'DIFFERS'}")
     if trial.difference is not None:
         click.echo(f"scores differ by {trial.difference:.1g} at most")

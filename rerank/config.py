@@ -52,14 +52,17 @@ class Options(Struct, frozen=True, forbid_unknown_fields=True):
     ignored_with_judgments: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
-    def of(cls, preset: str = "default", **values: Any) -> Self:
+    def of(cls, preset: str = "default", **values: object) -> Self:
         """Return a preset with changes; None changes nothing. Raises UsageError as :func:`build`."""
         changes = {name: value for name, value in values.items() if value is not None}
         return build(cls, changes, preset)
 
     @classmethod
     def derived_defaults(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return defaults that depend on other values."""
+        """Return name -> default of the options whose default depends on other values.
+
+        values: of the preset and of the user.
+        """
         return {}
 
     def check(self) -> None:
@@ -74,21 +77,22 @@ class Option(Struct, frozen=True):
     """One option.
 
     item:       the type of one value, or of one item of a list, with its limits.
+    default:    the value if the user gives none.
     kind:       the type without limits: int, float, bool or str.
     choices:    the values of a Literal.
-    many:       whether it takes a list.
+    is_list:    whether it takes a list.
     optional:   whether None is allowed.
     only:       rankers of a family that read it; (): all.
     instead_of: the option that this one replaces.
     """
 
     name: str
-    item: Any
-    default: Any
+    item: object
+    default: object
     help: str
-    kind: Any = str
+    kind: type = str
     choices: tuple[str, ...] = ()
-    many: bool = False
+    is_list: bool = False
     optional: bool = False
     only: tuple[str, ...] = ()
     instead_of: str | None = None
@@ -97,7 +101,7 @@ class Option(Struct, frozen=True):
     @property
     def values(self) -> str:
         """Describe the accepted values, such as ``a whole number, 1 or more``."""
-        parts = ["a list, comma between, each"] if self.many else []
+        parts = ["a list, comma between, each"] if self.is_list else []
         parts.append(", ".join([", ".join(self.choices) or _TYPES[self.kind], *self._limits()]))
         return " ".join(parts) + (", or none" if self.optional else "")
 
@@ -118,41 +122,44 @@ class Option(Struct, frozen=True):
                 texts.append(f"below {meta.lt:g}")
         return texts
 
-    def read(self, value: Any) -> Any:
-        """Convert a value or text. Raises UsageError."""
+    def read(self, value: object) -> Any:
+        """Return a value, or the text of one, in the type of the option; ``none`` is None.
+
+        A list is a text with commas, or any iterable. Raises UsageError for values that it does not accept.
+        """
         if value is None or (value == "none" and "none" not in self.choices):
             if self.optional:
                 return None
             raise self._error(value)
-        if not self.many:
+        if not self.is_list:
             return self._read_item(value)
         return tuple(self._read_item(item) for item in _split_items(value) if item != "")
 
-    def _read_item(self, value: Any) -> Any:
+    def _read_item(self, value: object) -> object:
         """Convert one value, or one item of a list."""
         if isinstance(value, str):
             value = value.strip()
             if self.kind is bool:
                 value = _BOOLEANS.get(value.lower(), value)
         try:
-            converted = convert(value, self.item, strict=self.kind in (bool, str))
+            converted: object = convert(value, self.item, strict=self.kind in (bool, str))
         except ValidationError:
             raise self._error(value) from None
         if isinstance(converted, float) and not isfinite(converted):
             raise self._error(value)
         return converted
 
-    def _error(self, value: Any) -> UsageError:
+    def _error(self, value: object) -> UsageError:
         return UsageError(f"{option_name(self.name)} takes {self.values}, not {value!r}")
 
 
-def _split_items(value: Any) -> list[Any]:
+def _split_items(value: object) -> list[object]:
     """Return the items of a list. Texts are split at commas, also inside of a list."""
     if isinstance(value, str):
         return value.split(",")
     if not isinstance(value, Iterable):
         return [value]
-    items: list[Any] = []
+    items: list[object] = []
     for item in value:
         items += item.split(",") if isinstance(item, str) else [item]
     return items
@@ -168,6 +175,8 @@ def option(
 ) -> Meta:
     """Annotate a field as an option; see :class:`Option`.
 
+    help:       what the option means, as a sentence for the user.
+    only, instead_of, metavar: as in :class:`Option`.
     limits: ``ge``, ``gt``, ``le``, ``lt`` of a number. Inside other types, annotate the number:
         ``Annotated[Count | None, option("Maximum number.")]``.
     """
@@ -181,7 +190,7 @@ def _without_limits(annotation: Any) -> Any:
 
 
 def options_of(config: type) -> list[Option]:
-    """Return all options in field order."""
+    """Return the options that the annotations of a configuration class declare, in their order."""
     return [_option_of_field(field) for field in fields(config)]
 
 
@@ -189,7 +198,7 @@ def _option_of_field(field: FieldInfo) -> Option:
     """Read the annotation of a field, such as ``Annotated[Count | None, option("Maximum number.")]``."""
     meta = next(meta for meta in field.type.__metadata__ if meta.description)
     item = field.type
-    many = False
+    is_list = False
     optional = False
     choices: tuple[str, ...] = ()
     if get_origin(_without_limits(item)) in (Union, UnionType):
@@ -197,7 +206,7 @@ def _option_of_field(field: FieldInfo) -> Option:
         types = [member for member in get_args(_without_limits(item)) if member is not type(None)]
         item = types[0]
     if get_origin(_without_limits(item)) is tuple:
-        many = True
+        is_list = True
         item = get_args(_without_limits(item))[0]
     kind = _without_limits(item)
     if get_origin(kind) is Literal:
@@ -210,7 +219,7 @@ def _option_of_field(field: FieldInfo) -> Option:
         meta.description,
         kind,
         choices,
-        many,
+        is_list,
         optional,
         **meta.extra,
     )
@@ -269,11 +278,11 @@ def unknown_option(name: str, known_names: Iterable[str]) -> UsageError:
 
 
 def check(config: Options) -> None:
-    """Raise UsageError for values out of range."""
+    """Raise UsageError for a configuration whose fields were set to values that their options refuse."""
     for option in options_of(type(config)):
         option.read(getattr(config, option.name))
 
 
 def values_of(config: Options) -> dict[str, Any]:
-    """Return the name -> value of all options."""
+    """Return the name -> value of all options, for example to store them with a ranker."""
     return asdict(config)

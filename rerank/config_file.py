@@ -48,7 +48,13 @@ class Config(Struct, forbid_unknown_fields=True):
 def render_settings(
     lang: str | None, engine: str, settings: Mapping[str, Any], first_stages: Sequence[str]
 ) -> str:
-    """Return the file's text for a new workspace."""
+    """Return the text of ``rerank.toml`` for a new workspace.
+
+    lang:         language of the documents; None if it is unknown or mixed.
+    engine:       name of the engine.
+    settings:     the table of the engine; mappings in it become tables of their own.
+    first_stages: the first stages of the engine; the first one is the default.
+    """
     lines = [
         "# Made by rerank. The language is fixed once documents are indexed.",
         f"format = {FORMAT}",
@@ -70,12 +76,15 @@ def render_settings(
 
 
 def experiment_settings(config: Mapping[str, Any]) -> ExperimentSettings | None:
-    """Return the experiment of valid settings, or None."""
+    """Return the experiment of the service, or None. config: valid settings."""
     return convert(config["experiment"], ExperimentSettings) if "experiment" in config else None
 
 
 def validate_settings(config: Mapping[str, Any], file: Path) -> None:
-    """Raise UsageError for an invalid setting."""
+    """Raise UsageError for an unknown setting, or one with a wrong type or value.
+
+    config: the content of the file. file: its path, for messages.
+    """
     tables = {"opensearch", "local", str(config.get("engine", "local"))} - {*Config.__struct_fields__}
     for name in tables & {*config}:
         if not isinstance(config[name], dict):
@@ -98,7 +107,7 @@ def _quoted(value: object) -> str:
 
 
 def load(file: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read a settings file. Raises InputError."""
+    """Read a settings file of at most 32 KiB. Raises InputError, whose cause is the error of the system."""
     try:
         with open(file, "rb") as opened:
             data = opened.read(_LONGEST + 1)
@@ -112,7 +121,7 @@ def load(file: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def read(text: str) -> dict[str, Any]:
-    """Parse TOML. Raises ValueError."""
+    """Parse TOML. Raises ValueError, also for nested values that exhaust the stack, and the character 0."""
     tomllib = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:
         config: dict[str, Any] = tomllib.loads(text)

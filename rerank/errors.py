@@ -18,7 +18,7 @@ from __future__ import annotations
 
 
 def option_name(name: str) -> str:
-    """Return a setting's command-line option.
+    """Return the option of the command line that has the same name as an argument in Python.
 
     >>> option_name("held_out")
     '--held-out'
@@ -92,17 +92,20 @@ class NotInstalledError(RerankError):
     "a transformer needs torch: run `pip install '.[train]'` in the clone of the repository"
     """
 
-    def __init__(self, package: str, what: str = "this") -> None:
+    def __init__(self, package: str, purpose: str = "this") -> None:
         extra = EXTRAS.get(package)
         command = (
             f"`pip install '.[{extra}]'` in the clone of the repository"
             if extra
             else f"`pip install {package}`"
         )
-        super().__init__(f"{what} needs {package}: run {command}")
+        super().__init__(f"{purpose} needs {package}: run {command}")
 
     @classmethod
-    def of(cls, error: ModuleNotFoundError, what: str = "this") -> NotInstalledError | None:
-        """Return the error for a missing module, or None."""
+    def of(cls, error: ModuleNotFoundError, purpose: str = "this") -> NotInstalledError | None:
+        """Return the error for a missing module, or None if no extra installs it.
+
+        purpose: what needs the module, for the message.
+        """
         package = (error.name or "").partition(".")[0]
-        return cls(package, what) if package in EXTRAS else None
+        return cls(package, purpose) if package in EXTRAS else None

@@ -79,13 +79,13 @@ def atomic_write(path: str | os.PathLike[str], *, follow: bool = False) -> Itera
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes, *, follow: bool = False) -> None:
-    """Write bytes by :func:`atomic_write`."""
+    """Write a file at once: after a crash, it is the old or the new one; see :func:`atomic_write`."""
     with atomic_write(path, follow=follow) as file:
         file.write(data)
 
 
 def write_text(path: str | os.PathLike[str], text: str, *, follow: bool = False) -> None:
-    """Write UTF-8 by :func:`atomic_write`; newlines are unchanged."""
+    """Write a text as UTF-8, as :func:`write_bytes` does. Newlines are not changed."""
     write_bytes(path, text.encode("utf-8"), follow=follow)
 
 
@@ -120,19 +120,21 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("nested too deep") from error
 
 
-def as_system_error(error: BaseException | None, where: object) -> RerankError | None:
-    """Return the error for a system problem such as a full disk; None: invalid file.
+def as_system_error(error: BaseException | None, path: object) -> RerankError | None:
+    """Return the error for a problem of the system, such as a full disk; None if the file is invalid.
+
+    path: where the problem occurred, if the error does not name a file.
 
     >>> print(as_system_error(OSError(errno.EMFILE, "Too many open files"), "ws/rerank.toml"))
     ws/rerank.toml: too many open files; raise the limit (`ulimit -n`) and run again
     """
     if not isinstance(error, OSError) or error.errno not in _MACHINE:
         return None
-    place = error.filename if isinstance(error.filename, (str, os.PathLike)) else where
+    location = error.filename if isinstance(error.filename, (str, os.PathLike)) else path
     user = str(os.geteuid())
     with suppress(KeyError):
         user = pwd.getpwuid(os.geteuid()).pw_name
-    return WorkspaceError(f"{place}: {_MACHINE[error.errno].format(user=user)}")
+    return WorkspaceError(f"{location}: {_MACHINE[error.errno].format(user=user)}")
 
 
 @contextmanager
@@ -142,7 +144,8 @@ def folder_lock(folder: str | os.PathLike[str], doing: str, *, patience: float =
     Raises BusyError (``another process is`` + ``doing``) after ``patience`` seconds, WorkspaceError without
     locks.
     """
-    descriptor, is_folder = os.open(folder, os.O_RDONLY), True
+    descriptor = os.open(folder, os.O_RDONLY)
+    is_folder = True
     give_up = time.monotonic() + patience
     try:
         while True:
@@ -175,7 +178,10 @@ def _cannot_write(path: str | os.PathLike[str], error: OSError) -> RerankError:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush a folder or file to disk."""
+    """Flush a folder or file to disk, if its file system supports that.
+
+    A renamed file is only safe after a power failure when its folder is flushed.
+    """
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

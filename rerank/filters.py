@@ -73,12 +73,16 @@ class Filter:
 
     @classmethod
     def parse(cls, text: str) -> Filter:
-        """Parse, for example, ``FIELD>=VALUE``. Raises UsageError."""
+        """Parse a condition such as ``year >= 2020``.
+
+        Raises UsageError for a missing field, sign or value, and for a sign that is not one of SIGNS.
+        """
         match = _FILTER.fullmatch(text)
-        parts = [part.strip() for part in match.groups()] if match else [""]
-        if not all(parts):
+        groups = ("", "", "") if match is None else match.groups()
+        field, sign, value = (group.strip() for group in groups)
+        if not (field and sign and value):
             raise UsageError(f"filter {text!r}: no field, sign and value; {_HOW}")
-        return cls(*parts)
+        return cls(field, sign, value)
 
     def __post_init__(self) -> None:
         if self.op not in SIGNS:
@@ -104,7 +108,7 @@ class Filter:
         return "".join(kind for kind, fits in comparable.items() if fits)
 
     def terms(self) -> list[str | Span]:
-        """Return terms and spans that match."""
+        """Return the terms, and the spans of terms, of the values that meet the condition."""
         terms: list[str | Span] = []
         for kind in self.kinds():
             if kind in (WORD, TRUTH):
@@ -136,19 +140,20 @@ class Filter:
         return spans[self.op]
 
     def check(self, kinds: str) -> None:
-        """Raise UsageError for incomparable kinds.
+        """Raise UsageError if the value cannot be compared with the values that the field has.
+
+        kinds: of the values of the field in all documents.
 
         Strings of four digits are years if all are, or if others are dates. Otherwise they may be codes.
         """
-        comparable = set(kinds) & set(self.kinds())
-        if self.op != "=" and comparable == {YEAR} and WORD in kinds:
-            comparable = set()
         if not kinds:
             raise UsageError(
                 f"filter {self}: no document has a field {self.field!r} to filter by; use categories, lang or"
                 " a field with words, numbers, dates or truth values"
             )
-        if not comparable:
+        comparable = set(kinds) & set(self.kinds())
+        may_be_codes = self.op != "=" and comparable == {YEAR} and WORD in kinds
+        if may_be_codes or not comparable:
             values = " and ".join(KINDS[kind] for kind in kinds)
             wrong = f"{self.value!r} is none of them" if self.op == "=" else f"{self.op} compares others"
             raise UsageError(f"filter {self}: field {self.field!r} holds {values}, and {wrong}; correct it")
@@ -170,7 +175,7 @@ def filters_of(texts: str | Sequence[str | Filter]) -> tuple[Filter, ...]:
 
 
 def every(field: str, kind: str) -> Span:
-    """Return the span of a field and kind."""
+    """Return the span of all terms of a field whose values are of one kind."""
     begin = _begin(field, kind)
     return Span(begin, begin[:-1] + chr(ord(kind) + 1))
 
@@ -248,7 +253,7 @@ def exact(text: str) -> float | None:
 
 
 def number(text: str) -> float | None:
-    """Return the number in a text, or None."""
+    """Return the number that a text is, as a decimal with or without an exponent; None for other texts."""
     return _float(text) if _NUMBER.fullmatch(text) else None
 
 
@@ -268,9 +273,11 @@ def period(text: str) -> tuple[float, float] | None:
     match = _TIME.fullmatch(normalize(text))
     if match is None:
         return None
-    *parts, fraction, zone = match.groups()
-    count = sum(part is not None for part in parts)
-    year, month, day, hour, minute, second = (int(part or lowest) for part, lowest in zip(parts, _LOWEST))
+    *numbers, fraction, zone = match.groups()
+    precision = sum(number is not None for number in numbers)
+    year, month, day, hour, minute, second = (
+        int(number or lowest) for number, lowest in zip(numbers, _LOWEST)
+    )
     beyond = 0.0  # end of a day, leap second
     if (hour, minute, second) == (24, 0, 0):
         hour = 0
@@ -283,13 +290,19 @@ def period(text: str) -> tuple[float, float] | None:
     except ValueError:  # the 13th month, the year 0
         return None
     begin = moment.timestamp() + beyond + float((fraction or "0").replace(",", "."))
-    if count == 1:
-        length = _DAY * (366 if calendar.isleap(year) else 365)
-    elif count == 2:
-        length = _DAY * calendar.monthrange(year, month)[1]
-    else:
-        length = _MILLISECOND if fraction else _SECONDS[count]
-    return begin, begin + length
+    return begin, begin + _seconds_of_period(precision, year, month, has_fraction=fraction is not None)
+
+
+def _seconds_of_period(precision: int, year: int, month: int, *, has_fraction: bool) -> float:
+    """Return the length of a year, month, day, minute, second or millisecond in seconds.
+
+    precision: number of parts of the date, from 1 (only the year) to 6 (up to the second).
+    """
+    if precision == 1:
+        return _DAY * (366 if calendar.isleap(year) else 365)
+    if precision == 2:
+        return _DAY * calendar.monthrange(year, month)[1]
+    return _MILLISECOND if has_fraction else _SECONDS[precision]
 
 
 def _zone(text: str | None) -> timezone:

@@ -10,26 +10,32 @@ Item = TypeVar("Item")
 
 
 class Progress:
-    """Receives and ignores progress; subclasses show it."""
+    """Receives the progress of long work, and shows nothing. Subclasses show it.
+
+    Functions that take long accept one as ``progress``. One step is open at a time.
+    """
 
     def start(self, title: str, total: int | None = None, unit: str = "") -> None:
-        """Open a step of ``total`` units (None: unknown)."""
+        """Open a step.
+
+        title: what is done. total: number of its units; None: unknown. unit: noun of a unit, such as ``doc``.
+        """
 
     def advance(self, count: int = 1) -> None:
-        """Count more units as done."""
+        """Count more units as done. It is called often, so it must return fast."""
 
     def show(self, **values: str) -> None:
-        """Show the latest values."""
+        """Show figures of the work, such as the latest loss: name -> formatted value."""
 
     def finish(self) -> None:
-        """Close the step."""
+        """Close the step, also after an error."""
 
     def say(self, line: str) -> None:
-        """Print a line."""
+        """Print a remark on the work, such as a skipped ranker."""
 
     @contextmanager
     def step(self, title: str, total: int | None = None, unit: str = "") -> Iterator[Callable[[int], object]]:
-        """Open a step and yield its counting function."""
+        """Open a step for a block, and yield the function that counts units as done; see :meth:`start`."""
         self.start(title, total, unit)
         try:
             yield self.advance
@@ -39,7 +45,7 @@ class Progress:
     def over(
         self, items: Iterable[Item], title: str, total: int | None = None, unit: str = ""
     ) -> Iterator[Item]:
-        """Yield the items, counting each."""
+        """Yield the items, and count each one as done when the next one is asked for; see :meth:`start`."""
         with self.step(title, total, unit):
             for item in items:
                 yield item

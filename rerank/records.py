@@ -75,7 +75,7 @@ class Document:
 
     @property
     def content(self) -> str:
-        """Title and text."""
+        """Title and text, which engines index and rankers read. The title is on its own line."""
         return f"{self.title}\n{self.text}" if self.title and self.text else self.title or self.text
 
 
@@ -121,7 +121,7 @@ class Query:
 
     @property
     def lexical(self) -> str:
-        """The text of lexical signals."""
+        """The text that lexical signals search for: ``lexical_text``, or else ``text``."""
         return self.text if self.lexical_text is None else self.lexical_text
 
     def search_text(self, lang: str | None) -> str:
@@ -217,7 +217,7 @@ class Qrels(Mapping[str, Mapping[str, int]]):
         return f"Qrels({count_of(len(self), 'query')}, {judged})"
 
     def relevant(self, query: str) -> dict[str, int]:
-        """Return relevant document -> grade."""
+        """Return document -> grade of the relevant documents of a query; empty for an unknown query."""
         return {d: g for d, g in self._grades.get(query, {}).items() if g > 0}
 
 
@@ -234,7 +234,7 @@ class LabeledPair(NamedTuple):
 
     @property
     def key(self) -> tuple[str, str]:
-        """The two ids, ascending."""
+        """The two ids in ascending order, equal for both orders of the pair."""
         return (self.a, self.b) if self.a <= self.b else (self.b, self.a)
 
 

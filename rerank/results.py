@@ -36,8 +36,8 @@ class Report:
     wolf        4
     """
 
-    def __init_subclass__(cls, **keywords: Any) -> None:
-        super().__init_subclass__(**keywords)
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
         if "__repr__" not in vars(cls):  # the dataclass would add one with all values
             cls.__repr__ = Report.__repr__  # type: ignore[method-assign]
 
@@ -46,7 +46,7 @@ class Report:
         if rows:
             cells = [[cell(value) for value in row.values()] for row in rows[:MOST_ROWS]]
             text_columns = {column for column, value in enumerate(rows[0].values()) if isinstance(value, str)}
-            return table(list(rows[0]), cells, left=text_columns)
+            return table(list(rows[0]), cells, left_aligned=text_columns)
         shown_fields = [field.name for field in fields(self) if field.repr]
         values = [f"{name}={repr(getattr(self, name))[:200]}" for name in shown_fields]
         return f"{type(self).__name__}({', '.join(values)})"
@@ -56,7 +56,7 @@ class Report:
         return html_table(rows) if rows else None
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return table rows with equal keys."""
+        """Return the rows of the report's table, all with the same keys. Empty if the report has no table."""
         return []
 
     def to_frame(self) -> Any:
@@ -64,7 +64,7 @@ class Report:
         return frame_of(self.rows())
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields as JSON values."""
+        """Return the fields of the report in the types of JSON, as ``--json`` prints them."""
         return _fields_as_json(self)
 
 
@@ -78,9 +78,12 @@ def frame_of(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = 
 
 
 def table(
-    header: Sequence[str], rows: Sequence[Sequence[str]], *, left: Collection[int] = frozenset({0})
+    header: Sequence[str], rows: Sequence[Sequence[str]], *, left_aligned: Collection[int] = frozenset({0})
 ) -> str:
-    """Return a table as text. left: positions of the columns whose cells start at the left.
+    """Return a table as text, with a line under the header.
+
+    rows:         the cells of each row, as many as the header has.
+    left_aligned: positions of the columns of texts. Other columns, such as numbers, end at the right.
 
     >>> print(table(["", "nDCG"], [["bm25", "0.5"], ["text", "0.25"]]))
           nDCG
@@ -89,15 +92,15 @@ def table(
     text  0.25
     """
     widths = [max(len(text) for text in column) for column in zip(header, *rows)]
-    lines = [_table_line(row, widths, left) for row in (header, *rows)]
+    lines = [_table_line(row, widths, left_aligned) for row in (header, *rows)]
     rule = "  ".join("-" * width for width in widths)
     return "\n".join([lines[0], rule, *lines[1:]])
 
 
-def _table_line(row: Sequence[str], widths: Sequence[int], left: Collection[int]) -> str:
+def _table_line(row: Sequence[str], widths: Sequence[int], left_aligned: Collection[int]) -> str:
     cells: list[str] = []
     for column, (text, width) in enumerate(zip(row, widths)):
-        cells.append(text.ljust(width) if column in left else text.rjust(width))
+        cells.append(text.ljust(width) if column in left_aligned else text.rjust(width))
     return "  ".join(cells).rstrip()
 
 

@@ -75,7 +75,7 @@ class Workspace:
 
     @staticmethod
     def exists(folder: str | PathLike[str]) -> bool:
-        """Return whether the folder is a workspace."""
+        """Return whether the folder has the settings of a workspace. They can still be invalid."""
         return (Path(folder) / SETTINGS).exists()
 
     @classmethod
@@ -129,7 +129,7 @@ class Workspace:
         return cls(WorkspaceSettings.load(Path(folder)))
 
     def discard(self) -> None:
-        """Remove a new, empty workspace."""
+        """Remove a new workspace without documents, as after a failed ingest. Others are unchanged."""
         with suppress(OSError, RerankError):
             (self.folder / "engine").mkdir(exist_ok=True)
             with self.engine.lock():
@@ -142,7 +142,7 @@ class Workspace:
 
     @property
     def engine(self) -> Engine:
-        """The engine, opened when first used."""
+        """The engine that stores and searches the documents. It is opened when it is first used."""
         if self._engine is None:
             self._engine = self.settings.open_engine()
         return self._engine
@@ -156,7 +156,7 @@ class Workspace:
 
     @property
     def first_stage(self) -> str:
-        """Default first stage: a signal, or ``search`` (template)."""
+        """The first stage of stacks without a lexical signal: a signal, or ``search`` for a template."""
         return self.first_stage_of(None)[0]
 
     def first_stage_of(self, text: str | None) -> tuple[str, SearchTemplate | None]:
@@ -184,13 +184,16 @@ class Workspace:
         return read_categories(path) if path.exists() else None
 
     def save_category_edges(self, edges: Iterable[tuple[str, str]]) -> None:
-        """Store a category graph."""
+        """Store the category graph, which rankers that learn from categories read.
+
+        edges: pairs of a child and its parent.
+        """
         from rerank.formats.tables import format_rows
 
         write_text(self.folder / "categories.tsv", format_rows([("child", "parent"), *edges]))
 
     def citations(self) -> Citations:
-        """Read the citations of the documents."""
+        """Read all documents, and return the texts that they cite, with the citing sentences."""
         from rerank.rankers.graphs.citations import Citations
 
         return Citations.from_documents(self.engine.documents())
@@ -198,7 +201,7 @@ class Workspace:
     # -- rankers -----------------------------------------------------------------------------------------
 
     def trained(self) -> list[str]:
-        """Return the names of the rankers."""
+        """Return the names of the trained rankers, without the first stages of the engine."""
         return self._installed.names()
 
     def ranker(self, name: str, version: str | None = None) -> Ranker:
@@ -253,7 +256,7 @@ class Workspace:
         return [version for version in dict.fromkeys(versions) if self._installed.has(name, version)]
 
     def forget_rankers(self) -> None:
-        """Reload rankers on their next use."""
+        """Load rankers from the disk again on their next use, because another version may be the newest."""
         self._rankers.clear()
 
     @property
@@ -383,7 +386,7 @@ class Workspace:
     # -- stacks ------------------------------------------------------------------------------------------
 
     def stack_path(self, signals: Sequence[str]) -> Path:
-        """Return the file of the signals' last tuned stack."""
+        """Return the file in which tuning stores the stack of these signals."""
         name = stack_key(signals)
         if len(name) > LONGEST_NAME:
             name = f"{name[:LONGEST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
@@ -426,12 +429,12 @@ class Workspace:
 
     @property
     def releases(self) -> Releases:
-        """Return the active stack and earlier versions."""
+        """The stacks that were active, with their version numbers, and the one that is active now."""
         return Releases.load(self.folder)
 
     @property
     def default_stack(self) -> str:
-        """Name of the active stack, else the first stage."""
+        """The stack that searches use by default: the name of the active one, else the first stage."""
         return self.releases.name or self.first_stage
 
     def use_stack(self, text: str | Stack, gate: Mapping[str, Any] | None = None) -> Stack:
@@ -470,7 +473,7 @@ class Workspace:
                 )
 
     def outdated(self, stack: Stack) -> list[str]:
-        """Return rankers trained after the stack was tuned."""
+        """Return the rankers that were trained again after the tuning, so that weights may not fit."""
         versions = {name: self.ranker(name).version for name in stack.rankers}
         return [name for name, version in versions.items() if stack.versions.get(name, version) != version]
 

@@ -54,7 +54,7 @@ class WorkspaceSettings:
 
     @property
     def file(self) -> str:
-        """The path of ``rerank.toml``, for messages."""
+        """The path of ``rerank.toml``, for messages about a setting."""
         return str(self.folder / SETTINGS)
 
     @property

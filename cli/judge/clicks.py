@@ -172,7 +172,7 @@ def show(report: ClickReport) -> None:
     click.echo()
     header = ["application", "first rank", "page views", "impressions", "clicks", "click rate by rank"]
     rows = [_application_row(application) for application in report.applications]
-    click.echo(table(header, rows, left={0, 5}))
+    click.echo(table(header, rows, left_aligned={0, 5}))
     click.echo()
     for line in _judgment_lines(report):
         click.echo(line)

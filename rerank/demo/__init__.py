@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -13,11 +15,12 @@ from rerank.files import write_text
 from rerank.formats import read_qrels, read_queries
 from rerank.progress import Progress
 from rerank.rankers.encoder.folder import PACKAGED
-from rerank.records import Query
+from rerank.records import Qrels, Query
 from rerank.reports.evaluation import EvaluationReport
 from rerank.reports.page import evaluation_page
 from rerank.results import Report
 from rerank.scoring.pipeline import SearchResult
+from rerank.stack.stack import Stack
 from rerank.workflows.evaluate import evaluate
 from rerank.workflows.ingest import ingest
 from rerank.workflows.train import train
@@ -37,16 +40,24 @@ SHORT = "Short queries: a heading of 3 to 8 words from the article, which is not
 WITH_HEADINGS = "With the subject headings of the relevant article: an upper bound"
 """Heading of the last table of the page."""
 EXAMPLES = 3
+HITS_ON_PAGE = 10
 _MARK = "demo"
+
+
+Example = tuple[Query, SearchResult, list[dict[str, Any]]]
+"""A query, the answer of a stack, and its first hits."""
 
 
 @dataclass
 class Demo(Report):
-    """Reports of the demo.
+    """The reports of the demo.
 
-    stack: name of the complete stack. evaluated: summaries without subject headings. with_headings: with
-    headings of the relevant article. short: short queries.
-    examples: test queries, answers of the tuned stack and first hits.
+    stack:         the signals of the complete stack.
+    tuned:         the tuning of this stack.
+    evaluated:     the measurement on summaries without subject headings.
+    with_headings: the same queries with the headings of the relevant article.
+    short:         the measurement on short queries.
+    examples:      some test queries with the answers of the tuned stack.
     """
 
     stack: str
@@ -54,7 +65,7 @@ class Demo(Report):
     evaluated: EvaluationReport
     with_headings: EvaluationReport
     short: EvaluationReport
-    examples: list[tuple[Query, SearchResult, list[dict[str, Any]]]]
+    examples: list[Example]
 
     @property
     def better(self) -> bool:
@@ -70,8 +81,8 @@ class Demo(Report):
             "tuned": self.tuned.to_json(),
             "better": self.better,
             "examples": [
-                {"query": asked.text, "categories": list(asked.categories), "hits": hits}
-                for asked, _, hits in self.examples
+                {"query": query.text, "categories": list(query.categories), "hits": hits}
+                for query, _, hits in self.examples
             ],
         }
 
@@ -102,47 +113,93 @@ def run_demo(folder: str | Path, *, seed: int = 0, progress: Progress | None = N
     path = fresh_folder(folder)
     progress = progress or Progress()
     queries = read_queries(COLLECTION / "queries.jsonl.gz")
-    split = {name: read_qrels(COLLECTION / "qrels" / f"{name}.tsv") for name in ("train", "dev", "test")}
-    corpus, graph = COLLECTION / "corpus.jsonl.gz", COLLECTION / "categories.tsv"
-    workspace = ingest(path, [corpus], categories=graph, progress=progress).workspace
-    (path / _MARK).write_text("The demo made this folder and empties it when it runs again.\n", "utf-8")
-    untrained = [name for name in RANKERS if not _is_trained(workspace, name)]
-    if untrained:
-        trained = train(
-            workspace,
-            untrained,
-            queries=queries,
-            qrels=split["train"],
-            dev_qrels=split["dev"],
-            first_stage=FIRST_STAGE,
-            config={"seed": seed},
-            progress=progress,
-        )
-        if trained.rankers[-1].interrupted:
-            raise KeyboardInterrupt("interrupted; run it again to continue")
-    common: dict[str, Any] = {"queries": queries, "seed": seed, "progress": progress}
-    dev = {**common, "qrels": split["dev"], "measure": "nDCG@10"}
-    test = {**common, "qrels": split["test"], "first_stage": FIRST_STAGE, "baseline": FIRST_STAGE, "keep": 10}
-    stacks = [*RANKERS, *(f"{FIRST_STAGE},{ranker}" for ranker in RANKERS), STACK]
-    tuned = [tune(workspace, stack, **dev) for stack in stacks[len(RANKERS) :]][-1]
+    qrels = {name: read_qrels(COLLECTION / "qrels" / f"{name}.tsv") for name in ("train", "dev", "test")}
+    workspace = _ingest(path, progress)
+    _train(workspace, queries, qrels, seed, progress)
+    tune_stack = partial(
+        tune,
+        workspace,
+        queries=queries,
+        qrels=qrels["dev"],
+        measure="nDCG@10",
+        seed=seed,
+        progress=progress,
+    )
+    stacks_of_two = [f"{FIRST_STAGE},{ranker}" for ranker in RANKERS]
+    stacks = [*RANKERS, *stacks_of_two, STACK]
+    for stack in stacks_of_two:
+        tune_stack(stack)
+    tuned = tune_stack(STACK)
     if find_spec(PACKAGED["minilm"]) is not None:
         train(workspace, ENCODER, config={"untrained": True, "passages": 1}, progress=progress)
         stacks += [f"{FIRST_STAGE},{ENCODER}", f"{STACK},{ENCODER}"]
-        tuned = [tune(workspace, stack, **dev) for stack in stacks[-2:]][-1]
+        tune_stack(stacks[-2])
+        tuned = tune_stack(stacks[-1])
     workspace.use_stack(tuned.stack)
-    with_headings = evaluate(workspace, stacks, **test)
-    evaluated = evaluate(workspace, stacks, ignore_categories=True, **test)
-    short_queries = read_queries(COLLECTION / "short-queries.jsonl.gz")
-    short = evaluate(workspace, stacks, **{**test, "queries": short_queries, "keep": 0})
+    evaluate_stacks = partial(
+        evaluate,
+        workspace,
+        stacks,
+        qrels=qrels["test"],
+        first_stage=FIRST_STAGE,
+        baseline=FIRST_STAGE,
+        seed=seed,
+        progress=progress,
+    )
+    with_headings = evaluate_stacks(queries=queries, keep=HITS_ON_PAGE)
+    evaluated = evaluate_stacks(queries=queries, keep=HITS_ON_PAGE, ignore_categories=True)
+    short = evaluate_stacks(queries=read_queries(COLLECTION / "short-queries.jsonl.gz"))
     evaluated.correct(short, with_headings)  # all tables are on the page
-    bare = [replace(query, categories=()) for query in queries]
-    others = {SHORT: short, WITH_HEADINGS: with_headings}
-    page = evaluation_page(workspace, evaluated, bare, "test.tsv", others=others)
+    without_headings = [replace(query, categories=()) for query in queries]
+    tables = {SHORT: short, WITH_HEADINGS: with_headings}
+    page = evaluation_page(workspace, evaluated, without_headings, "test.tsv", others=tables)
     write_text(path / PAGE, page)
-    pipeline = workspace.pipeline(tuned.stack.signals)
-    by_id = {query.id: query for query in bare}
-    step = max(1, len(split["test"]) // EXAMPLES)
-    chosen = [by_id[id] for id in sorted(split["test"])[step // 2 :: step][:EXAMPLES]]
-    answers = [(query, pipeline.answer(query, tuned.stack)) for query in chosen]
-    examples = [(query, answer, pipeline.hits(answer, 3)) for query, answer in answers]
+    examples = _examples(workspace, tuned.stack, without_headings, sorted(qrels["test"]))
     return Demo(stacks[-1], tuned, evaluated, with_headings, short, examples)
+
+
+def _ingest(folder: Path, progress: Progress) -> Workspace:
+    """Ingest the articles, and mark the folder as one that the demo may empty."""
+    corpus = COLLECTION / "corpus.jsonl.gz"
+    report = ingest(folder, [corpus], categories=COLLECTION / "categories.tsv", progress=progress)
+    (folder / _MARK).write_text("The demo made this folder and empties it when it runs again.\n", "utf-8")
+    return report.workspace
+
+
+def _train(
+    workspace: Workspace,
+    queries: Sequence[Query],
+    qrels: Mapping[str, Qrels],
+    seed: int,
+    progress: Progress,
+) -> None:
+    """Train the rankers that an interrupted run has not trained. Raises KeyboardInterrupt after Ctrl-C."""
+    untrained = [name for name in RANKERS if not _is_trained(workspace, name)]
+    if not untrained:
+        return
+    report = train(
+        workspace,
+        untrained,
+        queries=queries,
+        qrels=qrels["train"],
+        dev_qrels=qrels["dev"],
+        first_stage=FIRST_STAGE,
+        config={"seed": seed},
+        progress=progress,
+    )
+    if report.rankers[-1].interrupted:
+        raise KeyboardInterrupt("interrupted; run it again to continue")
+
+
+def _examples(
+    workspace: Workspace, stack: Stack, queries: Sequence[Query], test_ids: Sequence[str]
+) -> list[Example]:
+    """Return the answers to some test queries, which are spread over all of them."""
+    pipeline = workspace.pipeline(stack.signals)
+    query_by_id = {query.id: query for query in queries}
+    step = max(1, len(test_ids) // EXAMPLES)
+    examples: list[Example] = []
+    for id in test_ids[step // 2 :: step][:EXAMPLES]:
+        answer = pipeline.answer(query_by_id[id], stack)
+        examples.append((query_by_id[id], answer, pipeline.hits(answer, 3)))
+    return examples

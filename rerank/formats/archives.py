@@ -100,7 +100,7 @@ def has_ending(name: str, endings: tuple[str, ...]) -> bool:
 
 
 def file_name(name: str) -> str:
-    """Return the last part of a name."""
+    """Return the name of a file without its folders, and without the archive that contains it."""
     return Path(name.rpartition(": ")[2]).name
 
 

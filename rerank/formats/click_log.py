@@ -163,7 +163,10 @@ def read_click_log(source: Source) -> Iterator[LogRecord]:
 
 
 def record_of_source(location: str, fields: Mapping[str, Any]) -> LogRecord:
-    """Return the record of a hit's ``_source``."""
+    """Return the record that the ``_source`` of a hit contains, or a malformed one.
+
+    location: for messages, such as the name of the index and the id.
+    """
     try:
         return _record(location, msgspec.convert(fields, _Fields))
     except msgspec.ValidationError:

@@ -55,7 +55,7 @@ class Article:
 
     @property
     def body(self) -> str:
-        """The body, one line per paragraph."""
+        """The text of the body, with one line for each paragraph."""
         paragraphs: dict[int, list[str]] = {}
         for sentence in self.sentences:
             paragraphs.setdefault(sentence.paragraph, []).append(sentence.text)

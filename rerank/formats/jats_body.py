@@ -145,7 +145,7 @@ class _ParagraphReader:
         """Whether the last citation is a number that was left out of the text."""
 
     def read(self, paragraph: _Element) -> None:
-        """Read a paragraph."""
+        """Read a paragraph with all its elements into the attributes."""
         self._read_element(paragraph)
         self.text = self.text.rstrip()
         self.block_starts = [start for start in self.block_starts if start < len(self.text)]

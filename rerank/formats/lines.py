@@ -89,7 +89,7 @@ def read_texts(source: Source) -> Iterator[tuple[str, str]]:
 
 
 def number(text: str) -> float:
-    """Return a number, or NaN."""
+    """Return the number that a text is, or NaN. Callers test the value that they need."""
     try:
         return float(text)
     except ValueError:

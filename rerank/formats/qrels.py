@@ -88,7 +88,7 @@ def read_qrels(source: Source) -> Qrels:
 
 
 def write_qrels(path: str | os.PathLike[str], qrels: Qrels) -> None:
-    """Write judgments as BEIR."""
+    """Write judgments in the layout of BEIR, with a header, in their order."""
     write_judgments(
         path, ((query, document, grade) for query in qrels for document, grade in qrels[query].items())
     )

@@ -177,10 +177,10 @@ def _required_fields(source: str) -> set[str]:
 
 
 def fingerprint(source: str, pipeline: str | None) -> str:
-    """Return a hash of template and pipeline."""
+    """Return a hash of a template and its pipeline, by which a tuned stack recognizes its search."""
     return hashed(f"{source.strip()}\0{pipeline or ''}")
 
 
 def hashed(text: str) -> str:
-    """Return 16 hexadecimal digits of the SHA-256."""
+    """Return the first 16 hexadecimal digits of the SHA-256 of a text."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -30,7 +30,7 @@ from rerank.judging.grades import (
     tuning_grades,
 )
 from rerank.judging.log import ClickLog, ClickOptions
-from rerank.judging.page_views import Documents, Ints, PageViews, Shown, page_views, resolve_documents
+from rerank.judging.page_views import Bools, Documents, Ints, PageViews, Shown, page_views, resolve_documents
 from rerank.judging.srw import SrwCounts
 from rerank.progress import Progress
 from rerank.records import Query
@@ -221,7 +221,7 @@ def _write(folder: Path, log: ClickLog, documents: Documents, views: PageViews) 
     names = {number: ids[texts[number]] for number in shown_texts}
     is_dev = np.array([is_for_tuning(text) for text in texts], bool)[counts.text]
 
-    def rows(grades: Ints, mask: Any) -> list[tuple[str, str, int]]:
+    def rows(grades: Ints, mask: Bools) -> list[tuple[str, str, int]]:
         columns = (counts.text[mask].tolist(), counts.document[mask].tolist(), grades[mask].tolist())
         judgments = [(names[text], documents.ids[document], grade) for text, document, grade in zip(*columns)]
         return sorted(judgments)

@@ -37,7 +37,7 @@ class Drops:
             dropped.count += count
 
     def count(self, reason: str) -> int:
-        """Return the count of a reason."""
+        """Return how many records were dropped for a reason; 0 for an unknown one."""
         dropped = self._by_reason.get(reason)
         return 0 if dropped is None else dropped.count
 
@@ -47,7 +47,7 @@ class Drops:
         return "" if dropped is None else dropped.example
 
     def table(self) -> list[Dropped]:
-        """Return all reasons, the most frequent first."""
+        """Return a record for each reason, the most frequent first, then by name."""
         return sorted(self._by_reason.values(), key=lambda dropped: (-dropped.count, dropped.reason))
 
 

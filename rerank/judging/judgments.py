@@ -73,7 +73,7 @@ class Disagreement:
 
     @property
     def difference(self) -> int:
-        """The largest grade minus the smallest one."""
+        """The largest grade minus the smallest one; 0 if the judges agree."""
         return max(self.grades.values()) - min(self.grades.values())
 
 

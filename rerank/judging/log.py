@@ -14,6 +14,9 @@ from rerank.judging.drops import Drops
 from rerank.text import query_key
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from rerank.engines.opensearch import Settings
 
 OTHER_ACTION = "other actions"
@@ -100,7 +103,7 @@ class Names:
         return len(self._numbers)
 
     def values(self) -> list[Any]:
-        """Return the values by their numbers."""
+        """Return the values in the order of their numbers: ``values()[names[value]] == value``."""
         return list(self._numbers)
 
 
@@ -219,8 +222,8 @@ class ClickLog:
                 self.hit_positions.append(position)
 
 
-def is_missing(ordinals: Any) -> Any:
-    """Return which ordinals are missing in the log."""
+def is_missing(ordinals: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return for each ordinal of :class:`ClickLog` whether its event was logged without one."""
     return ordinals == _MISSING
 
 

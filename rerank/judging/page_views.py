@@ -49,7 +49,7 @@ class HasIds(Protocol):
     """Documents by id, such as an engine."""
 
     def contains(self, ids: Iterable[str]) -> Collection[str]:
-        """Return the existing ids."""
+        """Return those of the ids that a document has."""
 
 
 @dataclass(frozen=True)
@@ -84,11 +84,11 @@ class Rows:
     is_click: Bools
 
     def select(self, mask: Bools | Ints) -> Rows:
-        """Return some rows."""
+        """Return the rows of a mask, (E,), or of positions."""
         return Rows(**{name: column[mask] for name, column in vars(self).items()})
 
     def append(self, rows: Rows) -> Rows:
-        """Return these rows, then the others."""
+        """Return one table with these rows, followed by the others."""
         columns = {name: np.concatenate([column, vars(rows)[name]]) for name, column in vars(self).items()}
         return Rows(**columns)
 
@@ -109,11 +109,11 @@ class Shown:
 
     @property
     def page_views(self) -> int:
-        """The number of page views."""
+        """The number of different page views in the rows."""
         return len(np.unique(self.view))
 
     def select(self, mask: Bools | Ints) -> Shown:
-        """Return some rows."""
+        """Return the rows of a mask, (D,), or of positions."""
         return Shown(**{name: column[mask] for name, column in vars(self).items()})
 
 

@@ -86,11 +86,11 @@ class Pool(msgspec.Struct, frozen=True):
 
     @property
     def hits(self) -> int:
-        """The number of hits to judge."""
+        """The number of hits to judge, of all queries together."""
         return sum(len(query.hits) for query in self.queries)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the pool as JSON."""
+        """Write the pool as JSON, with the fields that identify it at the start."""
         fields = msgspec.to_builtins(self)
         record = {"rerank_pool": fields.pop("rerank_pool"), "stacks": fields.pop("stacks"), **fields}
         write_text(path, json.dumps(record, ensure_ascii=False, indent=1) + "\n", follow=True)
@@ -149,14 +149,14 @@ class PoolReport(Report):
     difference: float
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one row per query."""
+        """Return one row for each query, with the reason of its choice and the number of its hits."""
         return [
             {"query": query.text, "reason": query.reason, "hits": len(query.hits)}
             for query in self.pool.queries
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the counts."""
+        """Return the counts without the queries and hits, which are in the file of the pool."""
         counts = {"queries": len(self.pool.queries), "hits": self.pool.hits, "reasons": self.reasons}
         more = {"ranked": self.ranked, "without_hits": self.without_hits, "difference": self.difference}
         return {**counts, **more, "stacks": list(self.pool.stacks), "top": self.pool.top}

@@ -46,7 +46,7 @@ class SrwCounts:
         self._pairs: defaultdict[tuple[str, str], _Pair] = defaultdict(_Pair)
 
     def add(self, event: Event) -> None:
-        """Count an event."""
+        """Count an event if Search Relevance Workbench reads it, else ignore it."""
         ordinal = event.ordinal
         if ordinal is None or not event.plain_ordinal or ordinal > self.max_rank:
             return
@@ -89,7 +89,7 @@ class SrwCounts:
         return dict(ratings)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the body that SRW imports."""
+        """Return the body of a request that imports the ratings into Search Relevance Workbench."""
         judgments = []
         for query, ratings in self.ratings().items():
             rows = [{"docId": document, "rating": rating} for document, rating in ratings.items()]

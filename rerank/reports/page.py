@@ -183,7 +183,7 @@ class QueryRow:
 
     @property
     def outcome(self) -> str:
-        """Return ``better``, ``worse`` or ``equal``."""
+        """Return ``better``, ``worse`` or ``equal``: the stack compared with the baseline for a query."""
         if self.after == self.before:
             return "equal"
         return "better" if self.after > self.before else "worse"

@@ -141,7 +141,10 @@ class Experiment:
         search: SearchTemplate | None = None,
         every_case: bool = False,
     ) -> tuple[ScoreTable, ScoringReport]:
-        """Score the candidates of every query; see :class:`TableRequest`."""
+        """Score the candidates of every query by the signals, and count what was left out.
+
+        The arguments are fields of :class:`TableRequest`.
+        """
         request = TableRequest(
             queries=self.queries,
             qrels=self.qrels,

@@ -22,7 +22,7 @@ class RankReport(Report):
     rankings: dict[str, list[tuple[str, float]]] = field(default_factory=dict)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one row per query and document."""
+        """Return one row for each query and document, with the rank from 1."""
         return [
             {"query": query, "rank": rank, "id": document, "score": score}
             for query, hits in self.rankings.items()

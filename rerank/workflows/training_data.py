@@ -97,7 +97,7 @@ class Collection:
             yield document
 
     def categories(self, ids: Sequence[str]) -> list[Sequence[str]]:
-        """Return the categories of documents."""
+        """Return the categories of the documents with these ids, in the order of the ids."""
         return [self.documents.categories[self.position[id]] for id in ids]
 
     def judged(self, row: int, grades: Mapping[str, int], candidates: Candidates) -> TrainingQuery:
@@ -119,7 +119,12 @@ class Collection:
 def training_data(
     workspace: Workspace, inputs: Inputs, report: TrainReport, progress: Progress
 ) -> TrainingData:
-    """Return training data and fill the report."""
+    """Return the data that rankers learn from, as positions in the collection.
+
+    Without judgments, these are pairs of texts. The report receives the counts and the first stage.
+
+    Raises TrainingError if too few queries or pairs can be used.
+    """
     if inputs.qrels is None:
         return _of_pairs(workspace, inputs, report, progress)
     data = _of_judgments(workspace, inputs, inputs.qrels, report, progress)

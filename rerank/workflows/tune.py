@@ -68,7 +68,7 @@ class TuneReport(Report):
 
     @property
     def tuned(self) -> TuningResult:
-        """The result of the main weights."""
+        """The result of the main weights, which are used for queries of all cases without own weights."""
         return next(iter(self.cases.values()))
 
     def to_json(self) -> dict[str, Any]:
@@ -82,7 +82,7 @@ class TuneReport(Report):
         return {**self.stack.to_json(), **to_json_value(details)}
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a row per signal."""
+        """Return for each signal its weight, its value alone, and the value of the stack without it."""
         rows = [
             {
                 "signal": name,
@@ -331,7 +331,7 @@ class _StackTuner:
         return counts
 
     def stack(self) -> Stack:
-        """Return the tuned stack."""
+        """Return the stack with the weights of all cases, its relevance model and the ranker versions."""
         combiners = {case: result.combiner for case, result in self.tuned.items()}
         main = combiners.pop(next(iter(combiners)))
         stack = replace(self.start, combiner=replace(main, cases=combiners))

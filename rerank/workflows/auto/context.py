@@ -47,16 +47,19 @@ class AutoContext:
 
     @property
     def queries(self) -> list[Query]:
-        """All queries."""
+        """All queries with a text: of the user, of clicks and of a pool."""
         return self.judgments.queries
 
     @property
     def splits(self) -> Splits:
-        """Judgments of train, dev and test queries."""
+        """The judgments of the train, dev and test queries, which have no query in common."""
         return self.judgments.splits
 
     def say(self, step: str, *lines: str) -> None:
-        """Print and keep remarks of a step."""
+        """Print remarks of a step, and keep them for the report.
+
+        step: name of the step, which comes before each line.
+        """
         for line in lines:
             self.messages.append(f"{step}: {line}")
             self.progress.say(f"{step}: {line}")

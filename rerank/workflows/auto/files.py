@@ -42,7 +42,7 @@ class Folder:
     clicks: tuple[Path, ...] = ()
 
     def files(self) -> list[Path]:
-        """Return all files that are read."""
+        """Return all files that an auto run reads. Other files in the folder have no effect."""
         optional = [file for file in (self.queries, self.categories) if file]
         return [self.corpus, *optional, *self.qrels.values(), *self.clicks]
 

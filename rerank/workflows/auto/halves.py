@@ -60,7 +60,7 @@ class _Tuner:
         return RankMeasure.parse(self.measure, self.stack.depth)
 
     def tune(self, signals: Sequence[str], queries: Collection[str]) -> TuningResult:
-        """Find weights of the signals on these queries."""
+        """Find the weights of the signals on these queries, by the same search as :func:`rerank.tune`."""
         qrels = Qrels({query: self.qrels[query] for query in self.qrels if query in queries})
         return tune(
             self.table,

@@ -109,7 +109,7 @@ class AutoReport(Report):
         return {**super().to_json(), "better": self.better}
 
     def rows(self) -> list[dict[str, object]]:
-        """Return the table of the evaluation."""
+        """Return the table of the evaluation on test queries; empty if only clicks are known."""
         return [] if self.evaluated is None else self.evaluated.rows()
 
     def __repr__(self) -> str:

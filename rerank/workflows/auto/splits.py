@@ -32,7 +32,7 @@ class Splits:
     notes: tuple[str, ...]
 
     def save(self, folder: Path) -> dict[str, Path]:
-        """Write the judgments: split -> file."""
+        """Write a file for each split with judgments into the folder, and return split -> file."""
         folder.mkdir(exist_ok=True)
         paths = {}
         for name, qrels in {"train": self.train, "dev": self.dev, "test": self.test}.items():

@@ -60,11 +60,11 @@ class AutoState:
 
     @property
     def has_trained(self) -> bool:
-        """Whether a ranker is trained."""
+        """Whether an earlier run finished a training, so that its rankers belong to this collection."""
         return any(training.version for training in self.rankers.values())
 
     def save(self) -> None:
-        """Write the state."""
+        """Write the state, so that the next run continues after the trainings so far."""
         self.exists = True
         write_bytes(self._path, msgspec.json.format(msgspec.json.encode(self._file), indent=1) + b"\n")
 

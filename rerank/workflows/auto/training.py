@@ -32,11 +32,11 @@ class Deadline(Progress):
     """Passes progress on, and interrupts the work like Ctrl-C at a moment of ``time.monotonic``."""
 
     def __init__(self, progress: Progress, moment: float) -> None:
-        self.progress, self.moment = progress, moment
+        self.progress = progress
+        self.moment = moment
         self.passed = False
 
     def start(self, title: str, total: int | None = None, unit: str = "") -> None:
-        """Open a step."""
         self.progress.start(title, total, unit)
 
     def advance(self, count: int = 1) -> None:
@@ -47,20 +47,23 @@ class Deadline(Progress):
             raise KeyboardInterrupt
 
     def show(self, **values: str) -> None:
-        """Show the latest values."""
         self.progress.show(**values)
 
     def finish(self) -> None:
-        """Close the step."""
         self.progress.finish()
 
     def say(self, line: str) -> None:
-        """Print a line."""
         self.progress.say(line)
 
 
 class Trainings:
-    """Trains one ranker after the other. first_stage: retrieves candidates. end: of ``time.monotonic``."""
+    """Trains one ranker after the other.
+
+    context:     the options, the workspace and the judgments.
+    state:       the trainings of earlier runs, which are continued.
+    first_stage: the signal that retrieves candidates for the training.
+    end:         the moment of ``time.monotonic`` at which trainings must end.
+    """
 
     def __init__(self, context: AutoContext, state: AutoState, first_stage: str, end: float) -> None:
         self.context = context
@@ -78,7 +81,10 @@ class Trainings:
         self.facts = replace(self.facts, model=bool(self.model), reads=only_language(self.model))
 
     def run_all(self) -> list[RankerChoice]:
-        """Apply the rules."""
+        """Train the rankers whose needs the collection meets, in the order of the rules.
+
+        Returns a choice with its reason for each rule, also for rankers that are not trained.
+        """
         reasons = ranker_plan.unmet(self.facts)
         shares = 0.0
         for rule in ranker_plan.RULES:
