@@ -155,12 +155,9 @@ class Option(Struct, frozen=True):
 
 def _split_items(value: object) -> list[object]:
     """Return the items of a list. Texts are split at commas, also inside of a list."""
-    if isinstance(value, str):
-        return value.split(",")
-    if not isinstance(value, Iterable):
-        return [value]
+    values = value if isinstance(value, Iterable) and not isinstance(value, str) else [value]
     items: list[object] = []
-    for item in value:
+    for item in values:
         items += item.split(",") if isinstance(item, str) else [item]
     return items
 

@@ -9,7 +9,7 @@ import calendar
 import math
 import re
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import NamedTuple
@@ -151,12 +151,15 @@ class Filter:
                 f"filter {self}: no document has a field {self.field!r} to filter by; use categories, lang or"
                 " a field with words, numbers, dates or truth values"
             )
-        comparable = set(kinds) & set(self.kinds())
-        may_be_codes = self.op != "=" and comparable == {YEAR} and WORD in kinds
-        if may_be_codes or not comparable:
+        if not self._can_compare(set(kinds)):
             values = " and ".join(KINDS[kind] for kind in kinds)
             wrong = f"{self.value!r} is none of them" if self.op == "=" else f"{self.op} compares others"
             raise UsageError(f"filter {self}: field {self.field!r} holds {values}, and {wrong}; correct it")
+
+    def _can_compare(self, kinds: Set[str]) -> bool:
+        comparable = kinds & set(self.kinds())
+        may_be_codes = self.op != "=" and comparable == {YEAR} and WORD in kinds
+        return bool(comparable) and not may_be_codes
 
 
 def filters_of(texts: str | Sequence[str | Filter]) -> tuple[Filter, ...]:

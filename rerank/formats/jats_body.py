@@ -190,14 +190,20 @@ class _ParagraphReader:
         range_end = entries[-1] if entries and _NUMBER.fullmatch(text) else None
         if range_end is not None and len(entries) == 1:
             entries = [*self._inside_range(range_end), range_end]
-        # "as known.<sup>3</sup> Next": the number would hide the end of the sentence.
-        follows_sentence = self._left_out_number or self.text.endswith((".", "?", "!", ",", ";"))
-        self._left_out_number = follows_sentence and _NUMBERS.fullmatch(text) is not None
-        position = len(self.text) - 1 if self._left_out_number else len(self.text)
-        self.citations += [(position, key) for key in self._references.keys(entries)]
+        self._left_out_number = self._hides_end_of_sentence(text)
+        position = len(self.text)
+        if self._left_out_number:
+            position -= 1  # in the sentence before
+        for key in self._references.keys(entries):
+            self.citations.append((position, key))
         if not self._left_out_number:
             self._add_text(text)
         self._range_start = range_end
+
+    def _hides_end_of_sentence(self, text: str) -> bool:
+        """Return whether a citation is a number after a sentence: "as known.<sup>3</sup> Next"."""
+        follows_sentence = self._left_out_number or self.text.endswith((".", "?", "!", ",", ";"))
+        return follows_sentence and _NUMBERS.fullmatch(text) is not None
 
     def _inside_range(self, end: str) -> list[str]:
         """Return the entries inside a range such as "3–7". Only its ends are marked as citations."""

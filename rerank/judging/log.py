@@ -224,7 +224,8 @@ class ClickLog:
 
 def is_missing(ordinals: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return for each ordinal of :class:`ClickLog` whether its event was logged without one."""
-    return ordinals == _MISSING
+    missing: NDArray[np.bool_] = ordinals == _MISSING
+    return missing
 
 
 def id_text(value: object) -> str:

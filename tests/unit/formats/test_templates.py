@@ -127,13 +127,13 @@ def test_a_custom_search_must_be_among_the_retrievers() -> None:
 
 
 def test_text_fields_are_read_from_the_config(hunters: Workspace) -> None:
-    assert hunters.words == ()
+    assert hunters.settings.words == ()
     config = hunters.folder / "rerank.toml"
     before = config.read_text()
     config.write_text('words = ["name", "body.*"]\n' + before)
-    assert Workspace.open(hunters.folder).words == ("name", "body.*")
+    assert Workspace.open(hunters.folder).settings.words == ("name", "body.*")
     config.write_text(before + '\n[opensearch.fields]\ntitle = "name"\ntext = ["body", "summary"]\n')
-    assert Workspace.open(hunters.folder).words == ("name", "body", "summary")
+    assert Workspace.open(hunters.folder).settings.words == ("name", "body", "summary")
     config.write_text("words = [3]\n" + before)
     with pytest.raises(UsageError, match="words"):
         Workspace.open(hunters.folder)
