@@ -205,6 +205,10 @@ def _choose_stack(
 def _with_first_stage(workspace: rerank.Workspace, stack: rerank.Stack, first_stage: str) -> rerank.Stack:
     """Return the stack with another first stage: a signal, or a search of the user."""
     signal, search = workspace.first_stage_of(first_stage)
+    if search is not None and search.kind == "run":
+        raise click.UsageError(
+            "--first-stage run:FILE is for `tune` and `evaluate`: a run has only its queries"
+        )
     return replace(stack, first_stage=signal) if search is None else stack.with_template(search)
 
 

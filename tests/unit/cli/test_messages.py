@@ -174,3 +174,10 @@ def test_counts_in_messages_agree_with_their_nouns():
                 if count and not written.isupper() and counted.match(words.value):
                     fixed.append(f"{name_of(path)}:{text.lineno}: {{{written}}}{words.value}")
     assert fixed == []
+
+
+def test_a_run_does_not_find_candidates_of_a_new_query(run, made, tmp_path):
+    """A run has hits only for the queries in it, so the command that can use it is named."""
+    (tmp_path / "a.run").write_text("q1 Q0 wolf 1 2.0 x\n")
+    stage = f"run:{tmp_path / 'a.run'}"
+    run("query", "wolf", "-w", made / "ws", "--first-stage", stage).fails(2, "is for `tune` and `evaluate`")
