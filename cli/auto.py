@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     "--ubi-profile",
     metavar="NAME",
     group="Input",
-    help="Profile with the credentials for --ubi. Default: those of the documents, in the same cluster.",
+    help="Profile with the credentials for --ubi. Default: of the documents, if they are in this cluster.",
 )
 @option(
     "--model",

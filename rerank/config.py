@@ -172,7 +172,7 @@ def option(
 ) -> Meta:
     """Annotate a field as an option; see :class:`Option`.
 
-    help:       what the option means, as a sentence for the user.
+    help:       the meaning of the option, as a sentence for the user.
     only, instead_of, metavar: as in :class:`Option`.
     limits: ``ge``, ``gt``, ``le``, ``lt`` of a number. Inside other types, annotate the number:
         ``Annotated[Count | None, option("Maximum number.")]``.

@@ -52,7 +52,7 @@ def render_settings(
 
     lang:         language of the documents; None if it is unknown or mixed.
     engine:       name of the engine.
-    settings:     the table of the engine; mappings in it become tables of their own.
+    settings:     the table of the engine; mappings in it become separate tables.
     first_stages: the first stages of the engine; the first one is the default.
     """
     lines = [

@@ -18,7 +18,9 @@ class Progress:
     def start(self, title: str, total: int | None = None, unit: str = "") -> None:
         """Open a step.
 
-        title: what is done. total: number of its units; None: unknown. unit: noun of a unit, such as ``doc``.
+        title: name of the work.
+        total: number of its units; None: unknown.
+        unit:  noun of a unit, such as ``doc``.
         """
 
     def advance(self, count: int = 1) -> None:

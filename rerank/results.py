@@ -44,7 +44,7 @@ class Report:
     def __repr__(self) -> str:
         rows = self.rows()
         if rows:
-            cells = [[cell(value) for value in row.values()] for row in rows[:MOST_ROWS]]
+            cells = [list(map(cell, row.values())) for row in rows[:MOST_ROWS]]
             text_columns = {column for column, value in enumerate(rows[0].values()) if isinstance(value, str)}
             return table(list(rows[0]), cells, left_aligned=text_columns)
         shown_fields = [field.name for field in fields(self) if field.repr]
@@ -91,10 +91,9 @@ def table(
     bm25   0.5
     text  0.25
     """
-    widths = [max(len(text) for text in column) for column in zip(header, *rows)]
-    lines = [_table_line(row, widths, left_aligned) for row in (header, *rows)]
-    rule = "  ".join("-" * width for width in widths)
-    return "\n".join([lines[0], rule, *lines[1:]])
+    widths = [max(map(len, column)) for column in zip(header, *rows)]
+    rule = ["-" * width for width in widths]
+    return "\n".join(_table_line(row, widths, left_aligned) for row in (header, rule, *rows))
 
 
 def _table_line(row: Sequence[str], widths: Sequence[int], left_aligned: Collection[int]) -> str:

@@ -297,7 +297,7 @@ def milliseconds(value: _Id) -> int | None:
 def milliseconds_of_date(text: str) -> int | None:
     """Return the start of a date, or a moment, in milliseconds since 1970; None for other texts.
 
-    The forms are those of ISO 8601, for example ``2026-01-31``, ``20260131`` and ``2026-01-31T12:00Z``; the
+    The text has a form of ISO 8601, for example ``2026-01-31``, ``20260131`` and ``2026-01-31T12:00Z``; the
     default zone is UTC. Other numbers are not dates, because they can count years or seconds.
 
     >>> milliseconds_of_date("1970-01-02"), milliseconds_of_date("19700102"), milliseconds_of_date("2026")

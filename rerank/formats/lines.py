@@ -209,7 +209,7 @@ def _describe_error(error: Exception, text: str) -> str:
 def check_fields(location: str, fields: dict[str, Any], kind: type[Record]) -> Record:
     """Return the fields of ``kind``. Raises InputError for a missing field or a wrong type.
 
-    location: FILE:LINE. fields: all fields of the record; others than those of ``kind`` are ignored.
+    location: FILE:LINE. fields: all fields of the record, also fields that ``kind`` does not have.
     """
     try:
         return msgspec.convert(fields, kind)
@@ -219,7 +219,7 @@ def check_fields(location: str, fields: dict[str, Any], kind: type[Record]) -> R
 
 
 def _describe_field(error: msgspec.ValidationError, fields: Mapping[str, object]) -> str:
-    """Return what is wrong with a field, in words of JSON, and what to do."""
+    """Return the problem of a field, in words of JSON, and its remedy."""
     message, _, path = str(error).replace("`", "").partition(" - at ")
     missing = re.fullmatch("Object missing required field (.*)", message)
     if missing is not None:

@@ -177,7 +177,7 @@ def _required_fields(source: str) -> set[str]:
 
 
 def fingerprint(source: str, pipeline: str | None) -> str:
-    """Return a hash of a template and its pipeline, by which a tuned stack recognizes its search."""
+    """Return a hash of a template and its pipeline. A tuned stack recognizes its search by it."""
     return hashed(f"{source.strip()}\0{pipeline or ''}")
 
 

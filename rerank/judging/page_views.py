@@ -49,7 +49,7 @@ class HasIds(Protocol):
     """Documents by id, such as an engine."""
 
     def contains(self, ids: Iterable[str]) -> Collection[str]:
-        """Return those of the ids that a document has."""
+        """Return only the ids that a document has."""
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -209,14 +210,14 @@ def make_pool(
     choices.sort(key=lambda choice: _hash(options.seed, choice[0].id))
     pooled = []
     for query, reason in choices:
-        ids = set(itertools.chain(*chooser.rankings[query.id]))
+        ids = {*itertools.chain(*chooser.rankings[query.id])}
         hits = tuple(_hits(workspace, sorted(ids, key=partial(_hash, options.seed, query.id))))
         if hits:
             pooled.append(PoolQuery(query.id, query.text, hits, reason))
-    reasons = [reason for _, reason in choices]
+    reasons = Counter(reason for _, reason in choices)
     return PoolReport(
         pool=Pool(tuple(pooled), tuple(map(str, loaded)), options.top, options.seed),
-        reasons={reason: reasons.count(reason) for reason in dict.fromkeys(reasons)},
+        reasons=dict(reasons),
         ranked=len(chooser.rankings),
         without_hits=chooser.without_hits,
         difference=fmean(difference(rankings) for rankings in chooser.rankings.values()),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rerank.engines.base import Encoder, IndexSlice
@@ -47,10 +47,9 @@ def encode(
     retrieve = ranker_names(retriever_depths(retrieve))  # lexical signals need nothing
     for name in retrieve:
         check_retrieves(workspace.ranker(name))
-    encoders = [
-        encoder._replace(retrieves=encoder.name in retrieve)
-        for encoder in encoders_of(workspace, names, progress)
-    ]
+    encoders: list[Encoder] = []
+    for encoder in encoders_of(workspace, names, progress):
+        encoders.append(encoder._replace(retrieves=encoder.name in retrieve))
     title = " ".join(("encode", *dict.fromkeys(encoder.name for encoder in encoders)))
     index_slice = None if slice is None else IndexSlice.parse(slice)
     total = len(workspace.engine) * len(encoders) // (1 if index_slice is None else index_slice.total)
@@ -66,25 +65,29 @@ def encoders_of(
     workspace: Workspace, names: Iterable[str | Ranker] | None, progress: Progress
 ) -> list[Encoder]:
     """Return the encoders of rankers. Default: all. Load errors are reported."""
-    if names is not None:
-        rankers = [workspace.ranker(item) if isinstance(item, str) else item for item in names]
-    else:
-        rankers = []
-        older = workspace.versions_to_keep()
-        for name in workspace.trained():
-            try:
-                versions = [workspace.ranker(name, version) for version in (None, *older.get(name, ()))]
-            except (WorkspaceError, NotTrainedError) as error:
-                progress.say(f"{name} is left out: {error}")
-                continue
-            rankers += {ranker.version: ranker for ranker in versions}.values()
-    return [
-        Encoder(
-            ranker.name,
-            ranker.version,
-            ranker.encode_documents,
-            passages=ranker.passages,
-            can_retrieve=ranker.retrieves,
-        )
-        for ranker in rankers
-    ]
+    if names is None:
+        return list(map(_encoder, _loadable_rankers(workspace, progress)))
+    rankers = [workspace.ranker(item) if isinstance(item, str) else item for item in names]
+    return list(map(_encoder, rankers))
+
+
+def _loadable_rankers(workspace: Workspace, progress: Progress) -> Iterator[Ranker]:
+    """Yield the newest version of each ranker, and the versions that stacks use."""
+    older = workspace.versions_to_keep()
+    for name in workspace.trained():
+        try:
+            versions = [workspace.ranker(name, version) for version in (None, *older.get(name, ()))]
+        except (WorkspaceError, NotTrainedError) as error:
+            progress.say(f"{name} is left out: {error}")
+            continue
+        yield from {ranker.version: ranker for ranker in versions}.values()
+
+
+def _encoder(ranker: Ranker) -> Encoder:
+    return Encoder(
+        ranker.name,
+        ranker.version,
+        ranker.encode_documents,
+        passages=ranker.passages,
+        can_retrieve=ranker.retrieves,
+    )

@@ -141,7 +141,7 @@ class Experiment:
         search: SearchTemplate | None = None,
         every_case: bool = False,
     ) -> tuple[ScoreTable, ScoringReport]:
-        """Score the candidates of every query by the signals, and count what was left out.
+        """Score the candidates of every query by the signals, and count the omissions.
 
         The arguments are fields of :class:`TableRequest`.
         """

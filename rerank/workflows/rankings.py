@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -123,8 +124,8 @@ def check_run_files(
 ) -> None:
     """Raise UsageError or InputError for runs that cannot be written."""
     check_run_ids(queries)
-    for file in (_run_file(folder, label, protocol) for label in labels for protocol in protocols):
-        check_output(file, " Q0 ")
+    for label, protocol in product(labels, protocols):
+        check_output(_run_file(folder, label, protocol), " Q0 ")
 
 
 def save_runs(folder: Path, protocol: Protocol, rankings: Mapping[str, Ranked]) -> list[Path]:
@@ -132,7 +133,7 @@ def save_runs(folder: Path, protocol: Protocol, rankings: Mapping[str, Ranked]) 
     folder.mkdir(parents=True, exist_ok=True)
     files = []
     for label, ranked in rankings.items():
-        tag = "".join(c if c.isalnum() or c in ",._-*+" else "_" for c in label)
+        tag = _replace_signs(label, except_for=",._-*+")
         run = {query: list(zip(ids, scores.tolist())) for query, (ids, scores) in ranked.items()}
         files.append(_run_file(folder, label, protocol))
         write_run(files[-1], run, tag)
@@ -140,5 +141,12 @@ def save_runs(folder: Path, protocol: Protocol, rankings: Mapping[str, Ranked]) 
 
 
 def _run_file(folder: Path, label: str, protocol: Protocol) -> Path:
-    name = "".join(c if c.isalnum() or c in ",._-" else "_" for c in label)
+    name = _replace_signs(label, except_for=",._-")
     return folder / f"{name}.{str(protocol).replace(':', '-')}.run"
+
+
+def _replace_signs(label: str, *, except_for: str) -> str:
+    """Replace all characters by ``_``, except letters, digits and some signs."""
+    return "".join(
+        character if character.isalnum() or character in except_for else "_" for character in label
+    )

@@ -155,7 +155,7 @@ def _of_pairs(workspace: Workspace, inputs: Inputs, report: TrainReport, progres
         dev=[],
         first_stage="",
         same_language=False,
-        pairs=_corpora([pairs[i] for i in order]),
+        pairs=_corpora([pairs[position] for position in order]),
         dev_pairs=report.dev_pairs,
     )
 
@@ -188,11 +188,10 @@ def _of_judgments(
             "too few judged queries have a relevant document in the workspace: some are held out, the others"
             " train; give more, or --dev-qrels"
         )
-    for usable, name, option in ((train, "", "--qrels"), (dev, "dev ", "--dev-qrels")):
-        if not usable:
-            raise TrainingError(
-                f"no judged {name}query has a relevant document in the workspace; check {option}"
-            )
+    if not train:
+        raise TrainingError("no judged query has a relevant document in the workspace; check --qrels")
+    if not dev:
+        raise TrainingError("no judged dev query has a relevant document in the workspace; check --dev-qrels")
     # Word vectors do not use dev queries, as they do not use test queries.
     query_text = queries[: len(train_ids)] if inputs.query_text is None else inputs.query_text
     return TrainingData(
@@ -216,7 +215,8 @@ def _judge(
     queries: list[Query] = []
     judged: list[TrainingQuery] = []
     for query, grades, query_candidates in candidates:
-        report.unknown_documents += sum(d not in collection.position for d in grades if grades[d] > 0)
+        relevant = {document for document, grade in grades.items() if grade > 0}
+        report.unknown_documents += len(relevant - collection.position.keys())
         if not len(query_candidates):
             report.silent.append(query.id)
         elif infer and not query.categories:
@@ -268,25 +268,39 @@ def _candidates(
 
 
 def _split(
-    qrels: Qrels, dev_qrels: Qrels | None, by_id: dict[str, Query], report: TrainReport, seed: int
+    qrels: Qrels, dev_qrels: Qrels | None, by_id: Mapping[str, Query], report: TrainReport, seed: int
 ) -> tuple[list[str], list[str]]:
-    def usable(source: Qrels) -> list[str]:
-        report.unknown_queries += sum(q not in by_id for q in source)
-        return sorted(q for q in source if q in by_id and source.relevant(q))
+    """Return the ids of the train and dev queries. Without dev judgments, some train queries are held out."""
+    train = _usable_queries(qrels, by_id, report)
+    if dev_qrels is None:
+        held_out = _draw(train, seed)
+        report.held_out_queries = held_out
+        return sorted({*train} - {*held_out}), held_out
+    dev = _usable_queries(dev_qrels, by_id, report)
+    overlap = {*train} & {*dev}
+    if overlap:
+        raise TrainingError(
+            f"{count_of(len(overlap), 'query')} in both the train and the dev judgments ({min(overlap)!r}"
+            " first); early stopping needs different queries"
+        )
+    return train, dev
 
-    train = usable(qrels)
-    if dev_qrels is not None:
-        dev = usable(dev_qrels)
-        overlap = set(train) & set(dev)
-        if overlap:
-            queries_in_both = count_of(len(overlap), "query")
-            raise TrainingError(
-                f"{queries_in_both} in both the train and the dev judgments ({min(overlap)!r} first); early"
-                " stopping needs different queries"
-            )
-        return train, dev
-    shuffled = np.random.default_rng(seed).permutation(len(train)).tolist()
-    count = max(1, round(HELD_OUT * len(train))) if len(train) > 1 else 0
-    held_out = sorted(train[i] for i in shuffled[:count])
-    report.held_out_queries = held_out
-    return sorted({*train} - {*held_out}), held_out
+
+def _usable_queries(qrels: Qrels, by_id: Mapping[str, Query], report: TrainReport) -> list[str]:
+    """Return the queries with a text and a relevant document, and count the ones without a text."""
+    usable: list[str] = []
+    for query in sorted(qrels):
+        if query not in by_id:
+            report.unknown_queries += 1
+        elif qrels.relevant(query):
+            usable.append(query)
+    return usable
+
+
+def _draw(queries: Sequence[str], seed: int) -> list[str]:
+    """Draw the queries that are held out: a tenth, at least one of two or more."""
+    if len(queries) < 2:
+        return []
+    order = np.random.default_rng(seed).permutation(len(queries)).tolist()
+    count = max(1, round(HELD_OUT * len(queries)))
+    return sorted(queries[position] for position in order[:count])

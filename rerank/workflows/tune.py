@@ -82,7 +82,7 @@ class TuneReport(Report):
         return {**self.stack.to_json(), **to_json_value(details)}
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return for each signal its weight, its value alone, and the value of the stack without it."""
+        """Return for each signal its weight, its own value, and the value of the stack without it."""
         rows = [
             {
                 "signal": name,

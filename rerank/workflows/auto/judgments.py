@@ -109,7 +109,7 @@ def read_with_clicks(
 
 
 def _judged_by_hand(files: Folder, pool: JudgedPool) -> dict[str, Qrels]:
-    """Return split -> judgments by people. ``all`` also has those of the pool."""
+    """Return split -> judgments by people. ``all`` also has the judgments of the pool."""
     by_hand = {name: read_qrels(path) for name, path in files.qrels.items()}
     if pool.qrels:
         by_hand[WHOLE] = _merge([by_hand.get(WHOLE, Qrels()), pool.qrels])

@@ -119,7 +119,7 @@ class Rule:
 
     ranker:  its name in the workspace.
     needs:   the properties that a collection must have; see :func:`unmet`.
-    worth:   what it adds to a stack, for the report.
+    worth:   its use for a stack, for the report.
     variant: the ranker of a family that is trained. Default: the one named ``ranker``.
     judged:  whether it learns from the train queries.
     share:   its part of the remaining time, compared with the parts of later rankers.
