@@ -304,7 +304,7 @@ def test_bad_input_of_auto_is_refused(run, write_lines, folder, tmp_path, monkey
     (folder / "qrels" / "test.tsv").write_text(first + "\n")
     done = run("auto", folder, *there)
     assert done.code == 1
-    assert "rerank: 1 judged query has a text and a relevant document: too few" in done.err
+    assert "rerank: 1 judged query with a text and a relevant document: too few" in done.err
 
 
 def test_workspaces_that_auto_did_not_create_are_not_changed(write_lines, folder, plain):
