@@ -23,7 +23,7 @@ _PATH_SETTINGS = ("token_file", "password_file", "ca_file", "client_cert", "clie
 
 
 def connection_options(function: Function) -> Function:
-    """Add --url, --index and --profile to a command."""
+    """Add --url, --index and --profile to a command: the options that identify an index."""
     url_option = option(
         "--url",
         metavar="URL",

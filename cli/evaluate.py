@@ -261,12 +261,12 @@ def _show_new_documents(report: EvaluationReport) -> None:
     if not report.seen_pairs:
         return
     percentage = 100 * report.seen_pairs / report.pairs
-    seen = f"{percentage:.0f} % of the relevant documents were also relevant for training queries"
+    share = f"{percentage:.0f} % of the relevant documents were also relevant for training queries"
     new_documents = report.new_documents
     if new_documents is None:
-        click.echo(f"\n{seen}; no queries are left to measure new documents")
+        click.echo(f"\n{share}; no queries are left to measure new documents")
         return
-    click.echo(f"\n{seen}. All other documents:")
+    click.echo(f"\n{share}. All other documents:")
     for protocol in new_documents.per_query:
         click.echo(f"{protocol}, {count_of(new_documents.queries, 'query')}")
         click.echo(_table(new_documents, protocol, mark_leaks=False))

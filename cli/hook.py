@@ -34,7 +34,7 @@ def command() -> None:
 
 
 def pipeline_options(function: Function) -> Function:
-    """Add --route and --name to a command."""
+    """Add --route and --name to a command: the options that identify a search pipeline."""
     route_option = option(
         "--route",
         metavar="plugin|stock",

@@ -107,7 +107,7 @@ def split_at_commas(context: click.Context, parameter: click.Parameter, text: st
     """Return the parts of a list with commas; empty without the option. For ``callback``."""
     if text is None:
         return ()
-    return tuple(part.strip() for part in text.split(","))
+    return tuple(name.strip() for name in text.split(","))
 
 
 def make_workspace_option(
@@ -154,7 +154,7 @@ ignore_categories_option = option(
 
 
 def measure_option(group: str) -> Callable[[Function], Function]:
-    """Declare the measure that a command maximizes."""
+    """Declare --measure, the measure that a command maximizes. group: section of the help."""
     return option(
         "--measure",
         metavar="NAME",
@@ -189,7 +189,7 @@ retrieve_option = option(
 
 
 def filter_option(group: str) -> Callable[[Function], Function]:
-    """Declare --filter."""
+    """Declare --filter, which a function receives as a tuple of conditions. group: section of the help."""
     return option(
         "--filter",
         metavar="CONDITION",
@@ -200,7 +200,7 @@ def filter_option(group: str) -> Callable[[Function], Function]:
 
 
 def infer_option(group: str) -> Callable[[Function], Function]:
-    """Declare --infer-categories and its opposite."""
+    """Declare --infer-categories and its opposite, which a function receives as ``infer``."""
     return option(
         "--infer-categories/--no-infer-categories",
         "infer",

@@ -100,7 +100,7 @@ class Terminal:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write a text without its control characters."""
+        """Write a text with visible signs in the place of control characters, and return the length."""
         return self._stream.write(escape_controls(text))
 
     def __getattr__(self, name: str) -> Any:
@@ -126,13 +126,13 @@ def print_json(report: object) -> None:
 
 
 def remark(line: str) -> None:
-    """Print on stderr."""
+    """Print a line on stderr, without control characters if it is a terminal."""
     on_terminal = sys.stderr is not None and sys.stderr.isatty()
     click.echo(escape_controls(line) if on_terminal else line, err=True)
 
 
 def note(line: str) -> None:
-    """Print on stderr, unless --quiet."""
+    """Print a remark on stderr, unless --quiet. Its commands get the workspace of the user."""
     session = current_session()
     if not session.quiet:
         remark(session.with_workspace_option(line))
@@ -212,20 +212,20 @@ class Bar(Progress):
         self.say(f"{self._title}: {count}{tqdm.format_interval(time.monotonic() - self._begin)}")
 
     def show(self, **values: str) -> None:
-        """Show figures after the bar."""
+        """Show figures after the bar of a terminal: name -> formatted value."""
         if self._bar is not None:
             self._bar.set_postfix(
                 {name: escape_controls(value) for name, value in values.items()}, refresh=False
             )
 
     def finish(self) -> None:
-        """Remove the bar."""
+        """Remove the bar, so that results start at the beginning of a line."""
         if self._bar is not None:
             self._bar.close()
             self._bar = None
 
     def say(self, line: str) -> None:
-        """Print above the bar."""
+        """Print a line above the bar. Its commands get the workspace of the user."""
         if self._hidden:
             return
         line = self._session.with_workspace_option(line)
@@ -247,7 +247,7 @@ def weights_of(combiner: Linear, *cases: str) -> str:
 
 
 def show_weights(stack: Stack) -> None:
-    """Print a line of weights per case."""
+    """Print the weights of a stack, one line for each case of queries, and its second phase."""
     combiner_by_case = stack.combiner.cases
     other_cases = [case for case in CASES if case not in combiner_by_case] if combiner_by_case else []
     click.echo("  " + weights_of(stack.combiner, *other_cases))
@@ -257,13 +257,13 @@ def show_weights(stack: Stack) -> None:
 
 
 def show_second_phase(stack: Stack) -> None:
-    """Print a line of the second phase, if there is one."""
+    """Print the model, the size and the weights of the second phase, if the stack has one."""
     if stack.then is not None:
         click.echo(f"then the best {stack.then.top}: {weights_of(stack.then.linear())}, {stack.then.model}")
 
 
 def recall_line(recall: Mapping[str, float]) -> str:
-    """Describe the share of relevant documents per retriever."""
+    """Describe the share of the relevant documents that each retriever finds: name -> 0 to 1."""
     return "candidate recall: " + ", ".join(f"{name} {share:.4f}" for name, share in recall.items())
 
 
@@ -310,42 +310,45 @@ def _scoring_notes(scoring: ScoringReport) -> Iterator[str]:
 
 
 def not_in_query_file(count: int) -> str:
-    """Describe judged queries without a text."""
+    """Describe the number of judged queries that the query file does not have."""
     return f"{count_of(count, 'judged query')} not in the query file"
 
 
 def not_in_workspace(count: int) -> str:
-    """Describe judged documents that no stack can find."""
+    """Describe the number of relevant documents that no stack can find, because they are not ingested."""
     return f"{count_of(count, 'relevant document')} not in the workspace"
 
 
 def without_candidates(count: int) -> str:
-    """Describe queries that retrieve nothing."""
+    """Describe the number of queries for which the first stage finds nothing."""
     return f"{count_of(count, 'query')} without candidates"
 
 
 def inferred_categories(count: int) -> str:
-    """Describe queries whose categories were inferred."""
+    """Describe the number of queries without categories, which were inferred instead."""
     return f"{count_of(count, 'query')} without categories: inferred from the first candidates"
 
 
 def cannot_be_retrieved(count: int, ranker: str) -> str:
-    """Describe documents without features of a ranker that retrieves."""
+    """Describe the number of documents that a ranker cannot retrieve, because they have no features of it."""
     return f"{count_of(count, 'document')} without features of {ranker}, which cannot retrieve them"
 
 
 def computed_features(count: int, ranker: str) -> str:
-    """Describe features that the command had to compute."""
+    """Describe the number of features that the command computed itself, and how to store them."""
     return f"computed {count_of(count, 'missing feature')} of {ranker}; {suggested('encode')} stores them"
 
 
 def p_value(p: float) -> str:
-    """``0.0123``, or ``<0.0001``."""
+    """Return a p-value with four decimals, or ``<0.0001`` for smaller ones."""
     return f"{p:.4f}" if p >= 0.0001 else "<0.0001"
 
 
-def cut(text: str, taken: int) -> str:
-    """Return the text in one line. On a terminal, cut it to the width that is left, at least 16."""
+def cut(text: str, used_width: int) -> str:
+    """Return the text in one line. On a terminal, it is cut to the remaining width, at least 16.
+
+    used_width: characters that stand before it in the line.
+    """
     line = " ".join(text.split())
-    width = max(shutil.get_terminal_size().columns - taken, 16)
+    width = max(shutil.get_terminal_size().columns - used_width, 16)
     return f"{line[: width - 1]}…" if sys.stdout.isatty() and len(line) > width else line

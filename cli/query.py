@@ -285,7 +285,7 @@ def _missing_features(
 
 
 def check_categories(scorer: Scorer, unknown: Sequence[str]) -> None:
-    """Raise UsageError for unknown categories, with similar ones."""
+    """Raise UsageError for categories that no signal knows. The message names similar ones."""
     if not unknown:
         return
     similar: dict[str, None] = {}

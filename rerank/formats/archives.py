@@ -40,13 +40,13 @@ def read_files(path: Path, endings: tuple[str, ...], largest: int) -> Iterator[F
                 yield from read_files(file_path, endings, largest)
         return
     name = str(path)
-    read = _read_plain
+    read_file = _read_plain
     if name.lower().endswith(".zip"):
-        read = _read_zip
+        read_file = _read_zip
     elif name.lower().endswith(_ARCHIVES):
-        read = _read_tar
+        read_file = _read_tar
     try:
-        yield from read(path, endings, largest)
+        yield from read_file(path, endings, largest)
     except FileNotFoundError as error:
         raise InputError(f"{name}: no such file; check the path") from error
     except _DAMAGE as error:

@@ -170,9 +170,9 @@ def _divide_one_file(
     _, queries = pools.popitem()
     notes.append(f"{', '.join(SPLITS)} queries are drawn from one file of judgments")
     can_train = len(queries) * (1 - 2 * DRAWN_SHARE) >= LEAST_TRAIN
-    pools["test"], others = _draw(queries, texts, DRAWN_SHARE if can_train else 0.5, rng)
-    share_of_others = DRAWN_SHARE / (1 - DRAWN_SHARE)  # as large as the test set
-    pools["dev"], pools["train"] = _divide_into_dev_and_train(others, texts, share_of_others, rng)
+    pools["test"], remaining = _draw(queries, texts, DRAWN_SHARE if can_train else 0.5, rng)
+    share_of_remaining = DRAWN_SHARE / (1 - DRAWN_SHARE)  # as large as the test set
+    pools["dev"], pools["train"] = _divide_into_dev_and_train(remaining, texts, share_of_remaining, rng)
 
 
 def _divide_into_dev_and_train(
@@ -191,8 +191,8 @@ def _draw(
     groups = group_equal_texts(sorted(queries), texts)
     count = round(share * sum(map(len, groups)))
     drawn: list[str] = []
-    others: list[str] = []
+    remaining: list[str] = []
     for position in rng.permutation(len(groups)).tolist():
-        pool_to_fill = drawn if len(drawn) < count else others
+        pool_to_fill = drawn if len(drawn) < count else remaining
         pool_to_fill.extend(groups[position])
-    return sorted(drawn), sorted(others)
+    return sorted(drawn), sorted(remaining)
