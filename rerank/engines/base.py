@@ -50,7 +50,7 @@ class Encoder(NamedTuple):
     """Computes the features of one ranker.
 
     encode:       turns n documents into an (n, width) array; dtype and width are always the same.
-    retrieves:    whether to store what a search for the nearest features needs, such as a k-NN field.
+    retrieves:    whether to store the inputs of a search for the nearest features, such as a k-NN field.
     passages:     the largest number of vectors in a feature; 0 if a feature is one vector.
     can_retrieve: whether a search for the nearest features makes sense for the ranker.
     """

@@ -146,7 +146,7 @@ class Snapshot:
 
     @property
     def is_shared(self) -> bool:
-        """Whether the documents are in a cluster, so that other clients search them too."""
+        """Whether the documents are in a cluster, so that other clients also search them."""
         return self.workspace.settings.config.get("opensearch") is not None
 
     def stack(self, text: str | None) -> Stack:

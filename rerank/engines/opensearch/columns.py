@@ -117,7 +117,7 @@ class Column:
 
     @property
     def stored_bytes(self) -> int:
-        """The number of bytes of a row as it is stored: a multiple of three."""
+        """The number of bytes of a stored row: a multiple of three."""
         return -(-self.bytes // 3) * 3
 
     def mapping(self) -> dict[str, Any]:

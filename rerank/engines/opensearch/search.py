@@ -297,7 +297,7 @@ class Searcher:
     ) -> dict[str, float]:
         """Return id -> first-stage score, for the hits of the searches that score by the first stage.
 
-        A search in a graph or in files does so too. One that compares all vectors has similarities.
+        A search in a graph or in files also does so. One that compares all vectors has similarities.
         """
         scored_by = {request.first_stage}
         for query in request.vector_queries:
