@@ -22,12 +22,23 @@ from rerank.evaluation.interleaving import (
 from rerank.scoring.pipeline import SearchResult
 from rerank.scoring.scorer import ReadDocuments, ScoringResult, StageTimer
 from rerank.scoring.second_phase import rank_scored
+from rerank.service.schemas import HookBody, RetrieveBody
 from rerank.stack.linear import Linear
 from rerank.stack.ranking import Hit, Ranking
 from rerank.stack.stack import Stack
 
 FIRST_STAGE = "first stage"
 """The name of the stack that keeps the order of the first stage."""
+
+
+def can_take_part(body: HookBody | RetrieveBody) -> bool:
+    """Whether a search through the hook can take part in an experiment.
+
+    It cannot if it names a stack, if it keeps the order of the first stage, or if hits are removed. Both
+    calls of a search must agree: the stack of the experiment retrieves for the ranking of the experiment.
+    """
+    names_stack = body.rerank is not None and body.rerank.stack is not None
+    return not names_stack and not body.shadow and body.min_score is None
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from rerank.scoring.unscored import ScorableInput, select_rows, select_scorable
 from rerank.service import logs
 from rerank.service.context import DeadlineError, RequestContext
 from rerank.service.endpoints import make_query
-from rerank.service.experiment import CandidatePool, Experiment
+from rerank.service.experiment import CandidatePool, Experiment, can_take_part
 from rerank.service.hook_hits import HookHits
 from rerank.service.query_text import query_text
 from rerank.service.retrieve import Added, Features, check_first, cut_to_depth, is_free, vector_queries
@@ -124,8 +124,7 @@ def _parse(snapshot: Snapshot, call: HookCall, context: RequestContext) -> _Sear
     stack, scorer = snapshot.scorer(options.stack or call.body.stack)
     experiment: Experiment | None = None
     coins = b""
-    is_excluded = options.stack is not None or call.body.min_score is not None or call.body.shadow
-    if not is_excluded:
+    if can_take_part(call.body):
         experiment, coins = snapshot.draw(options.client_id, text)
     if experiment is not None:
         stack = experiment.joint

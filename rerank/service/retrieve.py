@@ -21,6 +21,7 @@ from rerank.order import rank
 from rerank.records import Query
 from rerank.service.context import RequestContext
 from rerank.service.endpoints import make_query
+from rerank.service.experiment import can_take_part
 from rerank.service.query_text import query_text
 from rerank.service.schemas import RetrieveBody, SearchOptions
 from rerank.service.snapshot import Snapshot
@@ -37,7 +38,8 @@ def retrieve(snapshot: Snapshot, body: RetrieveBody, context: RequestContext) ->
     text = options.query if options.query is not None else query_text(body.query, snapshot.words)
     context.query = text
     stack, scorer = snapshot.scorer(options.stack or body.stack)
-    if options.stack is None and (experiment := snapshot.draw(options.client_id, text)[0]) is not None:
+    experiment, _ = snapshot.draw(options.client_id, text) if can_take_part(body) else (None, b"")
+    if experiment is not None:
         stack, scorer = experiment.joint, snapshot.scorer_of(experiment.joint)
     reason = _reason_to_pass(snapshot, body, stack, text)
     if reason is not None:

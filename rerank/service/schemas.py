@@ -160,6 +160,10 @@ class RetrieveBody(Struct, kw_only=True):
     conditions: bool = False
     first: Annotated[int, Meta(ge=0, le=MOST)] = 0
     timeout: Annotated[float, Meta(gt=0)] | None = None
+    min_score: float | None = None
+    """As in :class:`HookBody`: such a search takes part in no experiment."""
+    shadow: bool = False
+    """As in :class:`HookBody`: such a search takes part in no experiment."""
 
 
 class Places(Struct, frozen=True):

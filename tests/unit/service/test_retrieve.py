@@ -1,13 +1,25 @@
-"""The cut of added documents to the depth of each ranker."""
+"""The documents that rankers add: the cut to the depth of each ranker, and searches of an experiment."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rerank.engines.base import VectorQuery
-from rerank.service.retrieve import cut_to_depth
+from rerank.service.context import RequestContext
+from rerank.service.experiment import can_take_part
+from rerank.service.retrieve import cut_to_depth, retrieve
+from rerank.service.schemas import HookBody, RetrieveBody
+from rerank.service.snapshot import Snapshot
+from rerank.stack.linear import Linear
+from rerank.stack.stack import Stack
 
 numbers = st.integers(-3, 3).map(float)
 
@@ -49,3 +61,37 @@ def test_the_nearest_of_each_ranker_stay(drawn) -> None:
 def test_hits_of_a_ranker_without_features_stay() -> None:
     query = VectorQuery("a", "v", np.ones(2, np.float32), 1)
     assert cut_to_depth([query], ["1", "2", "3"], 1, {}).kept.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("options", "takes_part"),
+    [
+        ({}, True),
+        ({"rerank": {"client_id": "c1"}}, True),
+        ({"shadow": True}, False),
+        ({"min_score": 0.0}, False),
+        ({"rerank": {"stack": "text"}}, False),
+    ],
+)
+def test_both_calls_of_a_search_agree_on_its_experiment(options: dict[str, Any], takes_part: bool) -> None:
+    """Only the stack of the experiment retrieves, and both calls use it or both do not."""
+    hook_body = msgspec.convert({"hits": 1, **options}, HookBody)
+    body = msgspec.convert({"query": {"match": {"body": "wheel"}}, **options}, RetrieveBody)
+    assert (can_take_part(hook_body), can_take_part(body)) == (takes_part, takes_part)
+    default = Stack(Linear(("bm25",), (1.0,), "none"), "bm25", 10)
+    joint = Stack(Linear(("bm25",), (1.0,), "none"), "bm25", 10, ("bm25", "text:10"))
+    scorer = SimpleNamespace(with_known_categories=lambda query: (query, []))
+    pipeline = SimpleNamespace(retrievers=lambda *_: [], engine=SimpleNamespace(hook_source=lambda: None))
+    snapshot = SimpleNamespace(
+        words=("body",),
+        tuned=set(),
+        pipeline=pipeline,
+        pipeline_of=lambda stack: pipeline,
+        scorer=lambda text: (default, scorer),
+        scorer_of=lambda stack: scorer,
+        draw=lambda client, text: (SimpleNamespace(joint=joint), b""),
+    )
+    context = SimpleNamespace(timeout=1.0, stage=lambda name: nullcontext())
+    answer = retrieve(cast(Snapshot, snapshot), body, cast(RequestContext, context))
+    reason = "the documents are not in a cluster" if takes_part else "the stack retrieves nothing"
+    assert answer == {"passed": reason}
