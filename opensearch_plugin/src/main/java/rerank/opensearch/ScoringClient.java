@@ -1,12 +1,9 @@
 package rerank.opensearch;
 
-import java.io.ByteArrayOutputStream;
 import java.io.IOException;
-import java.io.InputStream;
 import java.net.ConnectException;
-import java.net.HttpURLConnection;
-import java.net.Proxy;
 import java.net.SocketTimeoutException;
+import java.net.URI;
 import java.net.UnknownHostException;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.atomic.AtomicBoolean;
@@ -23,6 +20,7 @@ final class ScoringClient {
     private final BiFunction<Long, Runnable, Scheduler.ScheduledCancellable> scheduler;
     private final Semaphore calls;
     private final CircuitBreaker breaker;
+    private final ConnectionPool connections;
 
     /** isAllowed: whether the node may call the URL. */
     ScoringClient(Config config, boolean isAllowed, RerankPlugin plugin,
@@ -33,6 +31,7 @@ final class ScoringClient {
         this.scheduler = scheduler;
         this.calls = new Semaphore(config.maxConnections());
         this.breaker = new CircuitBreaker(config, plugin.stats);
+        this.connections = new ConnectionPool(ConnectionPool.LONGEST_IDLE, scheduler);
     }
 
     /** A search could not be reranked. reason: the name of its counter. */
@@ -87,17 +86,14 @@ final class ScoringClient {
         return scheduler.apply(milliseconds, () -> plugin.pool.execute(then));
     }
 
-    /**
-     * One call. The search gets its result at the timeout at the latest. The thread of the call ends with the next byte after
-     * that, or when no byte comes for the time of one more timeout.
-     */
+    /** One call. The search gets its result at the timeout at the latest; then the connection is closed. */
     private final class Call<T> {
         private final Request request;
         private final ActionListener<T> done;
         private final long start = System.nanoTime();
         private final AtomicBoolean isEnded = new AtomicBoolean();
-        private volatile boolean isLate;
-        private volatile HttpURLConnection connection;
+        private volatile boolean isLate; // nobody waits for the answer
+        private HttpConnection connection; // in use
         private volatile Scheduler.ScheduledCancellable timer;
 
         Call(Request request, ActionListener<T> done) {
@@ -118,9 +114,7 @@ final class ScoringClient {
             end(result, failure);
         }
 
-        /** End the search. Closing a connection can wait for a byte of its answer, so this comes last. */
         void timeOut() {
-            isLate = true;
             end(null, failure(new SocketTimeoutException(), request.timeout()));
             disconnect();
         }
@@ -128,16 +122,8 @@ final class ScoringClient {
         /** The search has ended: nobody waits for the result. */
         void cancel() {
             if (isEnded.compareAndSet(false, true)) {
-                isLate = true;
                 done.onFailure(new Failure("cancelled", "is no longer waited for"));
                 disconnect();
-            }
-        }
-
-        private void disconnect() {
-            HttpURLConnection waiting = connection;
-            if (waiting != null) {
-                waiting.disconnect();
             }
         }
 
@@ -159,49 +145,80 @@ final class ScoringClient {
             }
         }
 
-        /**
-         * Post a body and wait for the answer. A call on one thread is faster than HttpClient, which wakes four. The JDK keeps
-         * idle connections, and sends again if the service has closed one.
-         */
+        /** Post the body and wait for the answer. */
         private byte[] post() throws IOException {
-            HttpURLConnection call = (HttpURLConnection) config.url(request.path()).toURL().openConnection(Proxy.NO_PROXY);
-            connection = call;
-            call.setInstanceFollowRedirects(false);
-            call.setConnectTimeout(request.timeout());
-            call.setReadTimeout(request.timeout());
-            call.setRequestProperty("Content-Type", request.isScoring() ? "application/octet-stream" : "application/json");
-            if (plugin.token != null) {
-                call.setRequestProperty("Authorization", "Bearer " + plugin.token);
+            HttpConnection.Answer answer = send();
+            int status = answer.status();
+            if (status != 200) {
+                throw new Failure("status_" + status, "answered with status " + status + ScoringResponse.refusal(status, answer.body()));
             }
-            call.setDoOutput(true); // buffered, so that head and body are sent together
-            call.getOutputStream().write(request.body());
-            int status = call.getResponseCode();
-            try (InputStream stream = status < 400 ? call.getInputStream() : call.getErrorStream()) {
-                byte[] answer = stream == null ? new byte[0] : answer(stream);
-                if (status != 200) {
-                    throw new Failure("status_" + status, "answered with status " + status + ScoringResponse.refusal(status, answer));
+            return answer.body();
+        }
+
+        /** A service can close an idle connection at any time: then the call is sent again, on a new one. */
+        private HttpConnection.Answer send() throws IOException {
+            HttpConnection idle = connections.take();
+            if (idle != null) {
+                try {
+                    return send(idle, true);
+                } catch (HttpConnection.ClosedException e) {
+                    // it was closed before the call
+                }
+            }
+            return send(new HttpConnection(), false);
+        }
+
+        private HttpConnection.Answer send(HttpConnection used, boolean isOpen) throws IOException {
+            use(used);
+            try {
+                URI url = config.url(request.path());
+                if (isOpen == false) {
+                    used.open(url, request.timeout());
+                }
+                HttpConnection.Answer answer = used.post(url, headers(), request.body(), request.timeout(), request.maxAnswer());
+                release();
+                if (isLate == false) {
+                    connections.give(used);
                 }
                 return answer;
+            } catch (IOException e) {
+                used.close();
+                throw isLate ? new SocketTimeoutException() : e;
+            } catch (RuntimeException | Error e) {
+                used.close();
+                throw e;
             }
         }
 
-        private byte[] answer(InputStream stream) throws IOException {
-            ByteArrayOutputStream answer = new ByteArrayOutputStream(Math.max(stream.available(), 1 << 10));
-            byte[] bytes = new byte[1 << 13];
-            for (int count = stream.read(bytes); count >= 0; count = stream.read(bytes)) {
-                answer.write(bytes, 0, count);
-                boolean tooLarge = answer.size() > request.maxAnswer();
-                if (isLate || tooLarge) {
-                    connection.disconnect(); // the rest is never read
-                }
-                if (isLate) {
-                    throw new SocketTimeoutException();
-                }
-                if (tooLarge) {
-                    throw new Failure("too_large", "answered too many bytes");
-                }
+        private String headers() {
+            String type = request.isScoring() ? "application/octet-stream" : "application/json";
+            String token = plugin.token;
+            if (token != null && token.chars().anyMatch(Character::isISOControl)) {
+                throw new Failure("error", "cannot be called: the token has control characters");
             }
-            return answer.toByteArray();
+            return "Content-Type: " + type + "\r\n" + (token == null ? "" : "Authorization: Bearer " + token + "\r\n");
+        }
+
+        /** From now on, the end of the search closes this connection. */
+        private synchronized void use(HttpConnection used) throws IOException {
+            if (isLate) {
+                used.close();
+                throw new SocketTimeoutException();
+            }
+            connection = used;
+        }
+
+        /** From now on, the end of the search does not close the connection: another call may use it. */
+        private synchronized void release() {
+            connection = null;
+        }
+
+        /** Nobody waits for the answer. */
+        private synchronized void disconnect() {
+            isLate = true;
+            if (connection != null) {
+                connection.close();
+            }
         }
     }
 
