@@ -394,6 +394,21 @@ def test_failed_scoring_shows_the_first_stage_alone(hook: Retrieving) -> None:
             assert ids(answer) == plain
 
 
+@pytest.mark.parametrize("aggs", [{}, {"aggs": {"kinds": {"terms": {"field": "kind"}}}}])
+def test_nothing_is_added_if_one_search_may_not_have_so_many_hits(
+    hook: Retrieving, aggs: dict[str, Any]
+) -> None:
+    """The service may name 1,000 documents, and the window of the index is smaller."""
+    hook.node.request("PUT", f"/{hook.index}/_settings", {"index.max_result_window": 500})
+    try:
+        answers: list[dict[str, Any]] = []
+        counters = hook.changes(lambda: answers.append(explained(hook, {"query": WORDS, **aggs})))
+    finally:
+        hook.node.request("PUT", f"/{hook.index}/_settings", {"index.max_result_window": None})
+    assert counters == {"reranked": 1}
+    assert answers[0]["added"] == {"documents": 0, "reason": "window"}
+
+
 def test_a_document_that_changes_is_shown_once(hook: Retrieving) -> None:
     usual = hook.dummy.answering
 

@@ -303,11 +303,13 @@ def test_a_cancelled_search_ends_and_is_not_repeated(hook: Hook, dummy: Dummy, h
 
 
 def test_cancelling_ends_a_search_that_waits_for_the_service(hook: Hook, dummy: Dummy) -> None:
-    cancelled = threading.Event()
+    """It does not wait for the answer, and the connection to the service is closed."""
+    closed = threading.Event()
 
     def answer(handler: Handler, body: dict[str, Any]) -> None:
-        cancelled.wait(60)
-        handler.send(reverse(body, requested_fields=PLACES))
+        if not handler.connection.recv(1):  # the node has closed the connection
+            closed.set()
+        handler.close_connection = True
 
     dummy.reverse(requested_fields=PLACES)
     hook.search(WORDS)
@@ -322,7 +324,7 @@ def test_cancelling_ends_a_search_that_waits_for_the_service(hook: Hook, dummy: 
             wait_until(lambda: len(dummy.seen) > calls)
             (task,) = search_tasks(hook.node)
             hook.node.request("POST", f"/_tasks/{task}/_cancel")
-            cancelled.set()
+            assert closed.wait(25)  # the time limit of this call is 60 seconds
             with pytest.raises(ValueError, match="cancelled"):
                 search.result()
 
@@ -379,11 +381,17 @@ def test_a_page_never_shows_the_candidates(hook: Hook, dummy: Dummy, response: d
 
 
 def test_a_call_that_needs_too_much_memory_is_not_sent(hook: Hook, dummy: Dummy) -> None:
-    with hook.node.changed({"breaker.rerank_stack.limit": "100b"}):
-        answer, counters = hook.counted(WORDS)
-    assert counters == {"failed.memory": 1}
-    assert without_took(answer) == without_took(hook.plain(WORDS))
-    assert dummy.seen == []
+    """Its answer has no fields that were fetched for the service."""
+    for fields in (None, WHOLE, PLACES):
+        if fields is not None:
+            dummy.reverse(requested_fields=fields)
+            hook.search(WORDS)
+        calls = len(dummy.seen)
+        with hook.node.changed({"breaker.rerank_stack.limit": "100b"}):
+            answer, counters = hook.counted(WORDS)
+        assert counters == {"failed.memory": 1}
+        assert without_took(answer) == without_took(hook.plain(WORDS))
+        assert len(dummy.seen) == calls
     assert hook.changes(lambda: hook.search(WORDS)) == {"reranked": 1}
     (node,) = hook.node.request("GET", "/_nodes/stats/breaker")["nodes"].values()
     assert node["breakers"]["rerank_stack"]["estimated_size_in_bytes"] == 0

@@ -1,7 +1,9 @@
 package rerank.opensearch;
 
 import java.util.Arrays;
+import java.util.LinkedHashMap;
 import java.util.List;
+import java.util.Map;
 import java.util.Set;
 import java.util.stream.Collectors;
 import org.opensearch.action.search.SearchResponse;
@@ -41,8 +43,8 @@ record Added(List<SearchHit> hits, Set<Place> unmatched, String reason) {
     }
 
     private static void removeName(SearchHit hit) {
-        var scores = hit.getMatchedQueriesAndScores().entrySet().stream().filter(entry -> entry.getKey().equals(MATCHED) == false)
-            .collect(Collectors.toMap(entry -> entry.getKey(), entry -> entry.getValue()));
+        Map<String, Float> scores = new LinkedHashMap<>(hit.getMatchedQueriesAndScores()); // in the order of the search
+        scores.remove(MATCHED);
         hit.matchedQueriesWithScores(scores);
     }
 }

@@ -2,6 +2,7 @@ package rerank.opensearch;
 
 import java.nio.ByteBuffer;
 import java.util.*;
+import java.util.regex.Pattern;
 import org.apache.lucene.search.BooleanClause;
 import org.opensearch.index.query.QueryBuilder;
 import org.opensearch.index.query.QueryBuilderVisitor;
@@ -13,19 +14,21 @@ import org.opensearch.search.SearchHit;
  */
 final class Legs {
     static final String PREFIX = "leg:";
+    private static final Pattern NAME = Pattern.compile("[\\w-]{1,100}", Pattern.UNICODE_CHARACTER_CLASS); // as in stacks
+    private static final int MOST = 16;
     private final Set<String> names = new HashSet<>();
     private final List<QueryBuilder> unnamed = new ArrayList<>();
 
-    /** Find the clauses, and name those that the service requests by position. */
+    /** Find the clauses, and name those that the service requests by position. requested: features; null: all clauses. */
     Legs(QueryBuilder query, List<String> requested) {
-        if (query == null || requested.stream().noneMatch(Legs::isLeg)) {
+        if (query == null || requested != null && requested.stream().noneMatch(Legs::isLeg)) {
             return;
         }
         List<QueryBuilder> children = new ArrayList<>();
         query.visit(new Visitor(0, query.getName().equals("hybrid") ? children : null));
         for (int i = 0; i < children.size(); i++) {
             String name = Integer.toString(i);
-            if (children.get(i).queryName() == null && requested.contains(PREFIX + name) && names.add(name)) {
+            if (children.get(i).queryName() == null && (requested == null || requested.contains(PREFIX + name)) && names.add(name)) {
                 unnamed.add(children.get(i).queryName(name));
             }
         }
@@ -33,6 +36,16 @@ final class Legs {
 
     static boolean isLeg(String feature) {
         return feature.startsWith(PREFIX);
+    }
+
+    /** Whether clauses have names that the user has not given. */
+    boolean areNamed() {
+        return unnamed.isEmpty() == false;
+    }
+
+    /** All clauses that a stack can name. */
+    List<String> features() {
+        return names.stream().filter(name -> NAME.matcher(name).matches()).sorted().limit(MOST).map(PREFIX::concat).toList();
     }
 
     /** The features that a search can return: legs that the query does not have are left out. */

@@ -9,6 +9,8 @@ import java.util.function.Function;
 import java.util.function.Supplier;
 import org.apache.logging.log4j.LogManager;
 import org.apache.logging.log4j.Logger;
+import org.opensearch.action.search.SearchRequest;
+import org.opensearch.action.search.SearchResponse;
 import org.opensearch.action.support.ActionFilter;
 import org.opensearch.cluster.metadata.IndexNameExpressionResolver;
 import org.opensearch.cluster.node.DiscoveryNodes;
@@ -17,6 +19,7 @@ import org.opensearch.common.settings.*;
 import org.opensearch.common.unit.MemorySizeValue;
 import org.opensearch.common.unit.TimeValue;
 import org.opensearch.common.util.concurrent.ThreadContext;
+import org.opensearch.core.action.ActionListener;
 import org.opensearch.core.common.io.stream.NamedWriteableRegistry;
 import org.opensearch.core.common.breaker.NoopCircuitBreaker;
 import org.opensearch.core.common.settings.SecureString;
@@ -65,8 +68,6 @@ public final class RerankPlugin extends Plugin implements SearchPipelinePlugin, 
     public RerankPlugin(Settings settings) {
         allowed = ALLOWED.get(settings);
         readsQueryContext = readsQueryContext(settings);
-        // The JDK keeps five idle connections to a service, and would open a new one for each further concurrent call.
-        System.getProperties().putIfAbsent("http.maxConnections", "1000");
         reload(settings);
     }
 
@@ -156,6 +157,12 @@ public final class RerankPlugin extends Plugin implements SearchPipelinePlugin, 
     public Map<String, Processor.Factory<SearchResponseProcessor>> getResponseProcessors(Parameters parameters) {
         return Map.of(Protocol.PROCESSOR, (factories, tag, description, ignoreFailure, config, context) ->
             new RerankProcessor(this, tag, description, ignoreFailure, null, null));
+    }
+
+    /** A search without a pipeline, which ends when the search of the user is cancelled. */
+    void search(SearchPlan plan, SearchRequest request, ActionListener<SearchResponse> listener) {
+        request.pipeline("_none");
+        node.search(plan.attempt == null ? request : plan.attempt.child(request, this), listener);
     }
 
     @Override

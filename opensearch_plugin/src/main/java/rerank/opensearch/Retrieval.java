@@ -2,6 +2,7 @@ package rerank.opensearch;
 
 import static org.opensearch.action.support.ContextPreservingActionListener.wrapPreservingContext;
 
+import java.io.ByteArrayInputStream;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.util.ArrayList;
@@ -20,7 +21,7 @@ import org.opensearch.common.xcontent.XContentHelper;
 import org.opensearch.common.xcontent.json.JsonXContent;
 import org.opensearch.core.action.ActionListener;
 import org.opensearch.core.common.bytes.BytesReference;
-import org.opensearch.core.xcontent.ToXContent;
+import org.opensearch.core.xcontent.MediaTypeRegistry;
 import org.opensearch.core.xcontent.XContentBuilder;
 import org.opensearch.core.xcontent.XContentParser;
 import org.opensearch.index.query.AbstractQueryBuilder;
@@ -42,7 +43,6 @@ final class Retrieval {
     private static final Set<String> POSITIVE = Set.of("match", "match_phrase", "match_phrase_prefix", "match_bool_prefix",
         "multi_match", "combined_fields", "query_string", "simple_query_string");
     private static final String HYBRID = "hybrid";
-    private static final long WATCH = 100; // milliseconds between two looks at the search of the user
 
     private final SearchPlan plan;
     private final RerankPlugin plugin;
@@ -55,19 +55,17 @@ final class Retrieval {
     /** Whether the candidates search also finds these documents, so that aggregations count them. */
     final boolean isUnion;
     private final long begin = System.nanoTime();
-    private volatile boolean isNamed; // or the service has failed
     private volatile Runnable cancelCall = () -> { };
     private byte[] unitedBytes; // of the query that also finds the named documents
     private volatile long waited; // nanoseconds before the candidates search
 
-    /** A query, its JSON, and its conditions with the post filter. */
+    /** A query, its JSON, and its conditions with the post filter. bytes: of the JSON. json: read from them. */
     private record Conditioned(QueryBuilder query, QueryBuilder postFilter, byte[] bytes, byte[] postFilterBytes, Object json,
                                List<Object> conditions, List<Object> all) {
-        static Conditioned of(SearchSourceBuilder source, List<String> wordFields) throws IOException {
-            byte[] bytes = bytes(source.query());
+        static Conditioned of(SearchSourceBuilder source, byte[] bytes, List<String> wordFields) throws IOException {
             Object json = source.query() == null ? Map.of("match_all", Map.of()) : map(bytes);
             List<Object> conditions = Conditions.of(json, wordFields), all = new ArrayList<>(conditions);
-            byte[] postFilter = bytes(source.postFilter());
+            byte[] postFilter = SearchPlan.json(source.postFilter());
             if (source.postFilter() != null) {
                 all.add(map(postFilter));
             }
@@ -78,15 +76,8 @@ final class Retrieval {
         boolean isOf(SearchSourceBuilder source, QueryBuilder united, byte[] unitedBytes) throws IOException {
             QueryBuilder expected = united == null ? query : united;
             return source.query() == expected && source.postFilter() == postFilter
-                && Arrays.equals(bytes(expected), united == null ? bytes : unitedBytes)
-                && Arrays.equals(bytes(postFilter), postFilterBytes);
-        }
-
-        private static byte[] bytes(QueryBuilder query) throws IOException {
-            try (XContentBuilder json = JsonXContent.contentBuilder()) {
-                (query == null ? QueryBuilders.matchAllQuery() : query).toXContent(json, ToXContent.EMPTY_PARAMS);
-                return BytesReference.toBytes(BytesReference.bytes(json));
-            }
+                && Arrays.equals(SearchPlan.json(expected), united == null ? bytes : unitedBytes)
+                && Arrays.equals(SearchPlan.json(postFilter), postFilterBytes);
         }
 
         private static Map<String, Object> map(byte[] bytes) {
@@ -101,7 +92,7 @@ final class Retrieval {
         Conditioned query = null;
         if (why == null) {
             try {
-                query = Conditioned.of(plan.user, plan.asker.config.words());
+                query = Conditioned.of(plan.user, plan.queryJson(), plan.asker.config.words());
                 why = query.bytes.length > Protocol.LONGEST_QUERY ? "query_too_long" : null;
             } catch (Conditions.UnknownException e) {
                 why = "conditions";
@@ -146,37 +137,31 @@ final class Retrieval {
             added.onResponse(Added.none("error"));
             return;
         }
-        ActionListener<Nearest> answered = wrapPreservingContext(RerankProcessor.ending(added, nearest::onResponse, nearest::onFailure),
-            plugin.threadContext);
+        CancellationWatch watch = new CancellationWatch(plan);
+        ActionListener<Nearest> answered = wrapPreservingContext(ActionListener.runBefore(
+            Reranking.ending(added, nearest::onResponse, nearest::onFailure), watch::end), plugin.threadContext);
         SearchRequest search = new SearchRequest(plan.request); // later processors can change the request
-        nearest.whenComplete(found -> isNamed = true, e -> isNamed = true);
-        nearest.whenComplete(found -> search(found, planned, search, added),
-            e -> added.onResponse(Added.none(Failure.of(e).reason)));
-        ScoringClient.Request request = new ScoringClient.Request(Protocol.RETRIEVE_PATH, body,
-            Math.max(plan.asker.config.timeout() / 2, 1), 4_000_000, body.length > ScoringRequest.LONG_QUERY);
-        cancelCall = plan.asker.service.call(request, Nearest::read, answered);
-        watch();
-    }
-
-    /** End the call with the search of the user: a search that waits for it is not told that it was cancelled. */
-    private void watch() {
-        plan.asker.service.after(WATCH, () -> {
-            if (isNamed == false) {
-                if (plan.attempt != null && plan.attempt.isCancelled()) {
-                    end();
-                } else {
-                    watch();
-                }
+        nearest.whenComplete(found -> {
+            String why = isUnion ? reasonNotToUnite(found) : null;
+            if (why == null) {
+                search(found, planned, search, added);
+            } else {
+                added.onResponse(Added.none(why));
             }
-        });
+        }, e -> added.onResponse(Added.none(Failure.of(e).reason)));
+        ScoringClient.Request request = new ScoringClient.Request(Protocol.RETRIEVE_PATH, body,
+            Math.max(plan.asker.config.timeout() / 2, 1), 4_000_000, body.length > SearchPlan.LONG_QUERY);
+        cancelCall = plan.asker.service.call(request, Nearest::read, answered);
+        watch.begin(cancelCall);
     }
 
     private byte[] body() throws IOException {
         try (XContentBuilder json = JsonXContent.contentBuilder()) {
             json.startObject().field("stack", plan.stack).field("stack_allowed", plan.isStackAllowed).field("first", plan.depth);
             json.field("conditions", planned.all.isEmpty() == false && isUnion == false);
-            json.field("query", planned.query == null ? null : planned.json);
+            json.rawField("query", new ByteArrayInputStream(planned.bytes), MediaTypeRegistry.JSON);
             json.field("rerank", plan.ext.values.isEmpty() ? null : plan.ext.values);
+            json.field("min_score", plan.minScore).field("shadow", plan.asker.config.shadow());
             json.field("timeout", plan.asker.config.timeout() / 2000.0);
             return BytesReference.toBytes(BytesReference.bytes(json.endObject()));
         }
@@ -193,16 +178,13 @@ final class Retrieval {
      */
     void unite(SearchSourceBuilder candidates, Runnable then) {
         nearest.whenComplete(found -> {
-            boolean isExact = found.isByShard() == false || plan.shards == 1;
-            if (found.reason() == null && isExact) {
+            if (reasonNotToUnite(found) == null) {
                 BoolQueryBuilder named = withConditions(found, planned);
                 QueryBuilder query = planned.query == null ? QueryBuilders.matchAllQuery() : planned.query;
                 candidates.query(QueryBuilders.boolQuery().should(query).should(named)).size(candidates.size() + found.size());
-                unitedBytes = Conditioned.bytes(candidates.query());
+                unitedBytes = SearchPlan.json(candidates.query());
                 plan.united = candidates.query();
                 plan.unitedSize = found.size();
-            } else if (found.reason() == null) {
-                added.onResponse(Added.none("aggregations"));
             }
             waited = System.nanoTime() - begin;
             then.run();
@@ -210,6 +192,21 @@ final class Retrieval {
             waited = System.nanoTime() - begin;
             then.run();
         });
+    }
+
+    /** Why one search cannot find the hits of the query and these documents, and no others, or null. */
+    private String reasonNotToUnite(Nearest found) {
+        boolean findsMore = found.isByShard() && plan.shards > 1;
+        int hitsOfQuery = Math.max(plan.depth, plan.from + plan.size);
+        return found.reason() != null ? found.reason()
+            : findsMore ? "aggregations"
+            : fits(hitsOfQuery + found.size()) == false ? "window"
+            : null;
+    }
+
+    /** Whether a search may have so many hits. */
+    private boolean fits(int size) {
+        return size <= plan.window;
     }
 
     /** Nanoseconds that the search for candidates has waited. */
@@ -247,7 +244,8 @@ final class Retrieval {
         Conditioned sent;
         try {
             String why = refusal(plan.sent.source(), plan);
-            sent = isChanged() ? Conditioned.of(plan.sent.source(), plan.asker.config.words()) : planned;
+            SearchSourceBuilder source = plan.sent.source();
+            sent = isChanged() ? Conditioned.of(source, SearchPlan.json(source.query()), plan.asker.config.words()) : planned;
             if (why != null) {
                 listener.onResponse(Added.none(why));
                 return;
@@ -281,19 +279,20 @@ final class Retrieval {
     }
 
     private void search(Nearest found, Conditioned query, SearchRequest request, ActionListener<Added> listener) {
-        if (found.reason() != null || plan.attempt != null && plan.attempt.isCancelled()) {
-            listener.onResponse(Added.none(found.reason() != null ? found.reason() : "cancelled"));
+        String why = found.reason() != null ? found.reason() : plan.isCancelled() ? "cancelled" : fits(found.size()) ? null : "window";
+        if (why != null) {
+            listener.onResponse(Added.none(why));
             return;
         }
         boolean isNamed = scoresAboveZero(query.json) == false;
-        ActionListener<SearchResponse> searched = RerankProcessor.ending(listener,
+        ActionListener<SearchResponse> searched = Reranking.ending(listener,
             response -> listener.onResponse(Added.of(response, found, isNamed)), e -> {
                 logger.debug("the documents of rankers cannot be searched", e);
                 listener.onResponse(Added.none("search"));
             });
         try {
             request.source(source(found, query, isNamed)).allowPartialSearchResults(false);
-            plan.asker.search(plan, request, searched);
+            plugin.search(plan, request, searched);
         } catch (RuntimeException e) {
             searched.onFailure(e);
         }

@@ -3,14 +3,12 @@ package rerank.opensearch;
 import java.io.ByteArrayInputStream;
 import java.io.IOException;
 import java.nio.ByteBuffer;
-import java.nio.charset.StandardCharsets;
 import java.util.*;
 import org.apache.lucene.util.BytesRef;
 import org.opensearch.common.document.DocumentField;
 import org.opensearch.common.xcontent.json.JsonXContent;
 import org.opensearch.core.common.bytes.BytesReference;
 import org.opensearch.core.xcontent.MediaTypeRegistry;
-import org.opensearch.core.xcontent.ToXContent;
 import org.opensearch.core.xcontent.XContentBuilder;
 import org.opensearch.search.SearchHit;
 import rerank.opensearch.ScoringClient.Failure;
@@ -21,8 +19,6 @@ import rerank.opensearch.ScoringClient.Failure;
  * first stage.
  */
 record ScoringRequest(SearchPlan plan, List<SearchHit> hits, int first, List<SearchHit> rest) {
-    /** Bytes of a long query: if its call fails, the failure of the service is not counted. */
-    static final int LONG_QUERY = 1 << 14;
     /** Bytes of score, shard, sequence number and primary term of a hit. */
     private static final int NUMBERS = 28;
 
@@ -100,17 +96,6 @@ record ScoringRequest(SearchPlan plan, List<SearchHit> hits, int first, List<Sea
         plan.legs.restore();
     }
 
-    /** The query as OpenSearch writes it. */
-    byte[] query() throws IOException {
-        if (plan.user.query() == null) {
-            return "null".getBytes(StandardCharsets.US_ASCII);
-        }
-        try (XContentBuilder json = JsonXContent.contentBuilder()) {
-            plan.user.query().toXContent(json, ToXContent.EMPTY_PARAMS);
-            return BytesReference.toBytes(BytesReference.bytes(json));
-        }
-    }
-
     /** The JSON, the numbers of the hits, then for each feature all lengths and all values. */
     byte[] body(byte[] query, int timeout, org.opensearch.core.common.breaker.CircuitBreaker memory) throws IOException {
         byte[] head = fittingHead(query, timeout);
@@ -139,7 +124,7 @@ record ScoringRequest(SearchPlan plan, List<SearchHit> hits, int first, List<Sea
     /** The JSON, if necessary without names: the service finds documents of OpenSearch also by their places. */
     private byte[] fittingHead(byte[] query, int timeout) throws IOException {
         byte[] head = head(query, timeout, true);
-        boolean mustHaveIds = plan.requested.ids() && plan.requested != ScoringResponse.RequestedFields.NONE;
+        boolean mustHaveIds = plan.requested.ids() && plan.requested.isKnown();
         if (head.length > Protocol.LONGEST_JSON && mustHaveIds == false) {
             head = head(query, timeout, false);
         }

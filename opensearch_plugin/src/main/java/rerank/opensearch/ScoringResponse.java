@@ -28,12 +28,20 @@ record ScoringResponse(String outcome, String reason, List<Hit> hits, RequestedF
     }
 
     /**
-     * Fields to send with a call. features: stored values of each hit. ids: ids of the hits. The service cannot name other
-     * fields of an index.
+     * Fields to send with a call. features: stored values of each hit, and scores of clauses. ids: ids of the hits. isKnown:
+     * whether the service has requested them. The service cannot name other fields of an index.
      */
-    record RequestedFields(List<String> features, boolean ids) {
+    record RequestedFields(List<String> features, boolean ids, boolean isKnown) {
         /** Before the first call. */
-        static final RequestedFields NONE = new RequestedFields(List.of(), true);
+        static final RequestedFields NONE = new RequestedFields(List.of(), true, false);
+
+        RequestedFields(List<String> features, boolean ids) {
+            this(features, ids, true);
+        }
+
+        RequestedFields withFeatures(List<String> others) {
+            return new RequestedFields(others, ids, isKnown);
+        }
 
         static RequestedFields read(Map<?, ?> fields) {
             if (fields.get("features") instanceof List<?> list && list.size() <= 32 && list.stream().allMatch(RequestedFields::plain)) {

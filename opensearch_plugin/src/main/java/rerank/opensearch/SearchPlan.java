@@ -2,21 +2,29 @@ package rerank.opensearch;
 
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
 import java.util.Collection;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
 import java.util.Set;
+import java.util.TreeMap;
 import java.util.UUID;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.Consumer;
 import java.util.stream.Stream;
 import org.apache.lucene.search.BooleanClause;
 import org.apache.lucene.search.TotalHits;
 import org.opensearch.action.search.SearchRequest;
+import org.opensearch.action.search.SearchResponse;
+import org.opensearch.action.search.SearchResponseSections;
 import org.opensearch.cluster.metadata.IndexMetadata;
 import org.opensearch.common.regex.Regex;
 import org.opensearch.common.settings.Settings;
+import org.opensearch.common.xcontent.json.JsonXContent;
+import org.opensearch.core.common.bytes.BytesReference;
 import org.opensearch.core.xcontent.ToXContentObject;
 import org.opensearch.core.xcontent.XContentBuilder;
 import org.opensearch.index.IndexSettings;
@@ -24,10 +32,15 @@ import org.opensearch.index.query.BoolQueryBuilder;
 import org.opensearch.index.query.QueryBuilder;
 import org.opensearch.index.query.QueryBuilderVisitor;
 import org.opensearch.index.query.QueryBuilders;
+import org.opensearch.search.SearchExtBuilder;
+import org.opensearch.search.SearchHits;
+import org.opensearch.search.aggregations.InternalAggregations;
 import org.opensearch.search.builder.SearchSourceBuilder;
 import org.opensearch.search.fetch.StoredFieldsContext;
-import org.opensearch.search.internal.SearchContext;
 import org.opensearch.search.fetch.subphase.FieldAndFormat;
+import org.opensearch.search.internal.InternalSearchResponse;
+import org.opensearch.search.internal.SearchContext;
+import org.opensearch.search.profile.SearchProfileShardResults;
 import org.opensearch.search.sort.*;
 
 /**
@@ -37,14 +50,16 @@ import org.opensearch.search.sort.*;
 final class SearchPlan implements ToXContentObject {
     /** The reason of a search that failed with the fields of the hook. */
     static final String FAILED_SEARCH = "search";
+    /** Bytes of a long query: if its call fails, the failure of the service is not counted. */
+    static final int LONG_QUERY = 1 << 14;
     /** Queries without words of a user. */
     private static final Set<String> WORDLESS = Set.of("match_all", "match_none", "term", "terms", "ids", "range", "exists",
         "prefix", "wildcard", "regexp", "fuzzy");
     /** Queries that, without a name, change only the score of a hit, like queries without words. */
     private static final Set<String> PLAIN = Set.of("match", "match_phrase", "match_phrase_prefix", "match_bool_prefix",
         "multi_match", "combined_fields", "query_string", "simple_query_string", "bool", "dis_max", "constant_score");
-    /** Queries that contain other queries, which can add names or inner hits to a hit. */
-    private static final Set<String> AROUND = Set.of("function_score", "script_score", "boosting", "nested", "has_child",
+    /** Queries that contain other queries, whose names and inner hits are only in their JSON. */
+    private static final Set<String> COMPOUND = Set.of("function_score", "script_score", "boosting", "nested", "has_child",
         "has_parent", "rank_feature", "distance_feature");
 
     final RerankExt ext;
@@ -73,6 +88,8 @@ final class SearchPlan implements ToXContentObject {
     /** The query of a search for candidates that also finds these documents, or null. */
     QueryBuilder united;
     int unitedSize; // most of these documents
+    /** Most hits of a search of the indices. */
+    int window;
     String[] searchedIndices;
     String searchedRouting;
     /** Whether documents were added, which the query may not match. */
@@ -86,8 +103,9 @@ final class SearchPlan implements ToXContentObject {
     List<String> added = List.of();
     /** Whether candidates have no stored fields, and a second search fetches the documents of the page. */
     boolean idsOnly;
-    /** Whether the second search has the query of the user: for highlights and matched queries. */
+    /** Whether the second search has the query of the user: for highlights, matched queries and inner hits. */
     private boolean byQuery;
+    private byte[] queryJson;
 
     SearchPlan(SearchRequest request, RerankExt ext, RerankProcessor asker) {
         this.request = request;
@@ -133,8 +151,46 @@ final class SearchPlan implements ToXContentObject {
             : sorted(user.sorts()) ? "sort"
             : user.pointInTimeBuilder() != null && breaksTies() ? "pit" // search_after needs the order of the first stage
             : user.storedFields() != null && user.storedFields().fetchFields() == false ? "no_ids" // _none_
-            : from >= depth && minScore == null && (retrieval == null || retrieval.reason != null) ? "window" // after the candidates
             : null;
+    }
+
+    /** Whether the page has only hits of the first stage. Added documents move all pages. */
+    boolean isAfterCandidates() {
+        boolean canAdd = retrieval != null && retrieval.reason == null;
+        return from >= depth && minScore == null && canAdd == false;
+    }
+
+    /** Whether documents of rankers are requested: by the pipeline, unless the search does not want them. */
+    boolean requestsRetrieval() {
+        return asker.config.retrieves() && user != null && Boolean.FALSE.equals(ext.values.get("retrieve")) == false;
+    }
+
+    boolean isCancelled() {
+        return attempt != null && attempt.isCancelled();
+    }
+
+    /** The query as OpenSearch writes it, when it was first needed. */
+    byte[] queryJson() throws IOException {
+        if (queryJson == null) {
+            queryJson = json(user.query());
+        }
+        return queryJson;
+    }
+
+    /** A query as OpenSearch writes it; null: also. */
+    static byte[] json(QueryBuilder query) throws IOException {
+        if (query == null) {
+            return "null".getBytes(StandardCharsets.US_ASCII);
+        }
+        try (XContentBuilder json = JsonXContent.contentBuilder()) {
+            query.toXContent(json, EMPTY_PARAMS);
+            return BytesReference.toBytes(BytesReference.bytes(json));
+        }
+    }
+
+    /** Whether a failure of the call may come from the length of the query. */
+    boolean isLongQuery() {
+        return queryJson.length > LONG_QUERY || Objects.toString(ext.text("query"), "").length() > LONG_QUERY;
     }
 
     /** Whether the candidates have the values of the groups. */
@@ -154,13 +210,14 @@ final class SearchPlan implements ToXContentObject {
 
     /** Read the settings, within the limits of the indices. */
     void prepare(Config config, List<Settings> indices) {
-        depth = groups == null ? config.depth() : config.groupedDepth();
+        window = indices.isEmpty() ? IndexSettings.MAX_RESULT_WINDOW_SETTING.get(Settings.EMPTY) : Integer.MAX_VALUE;
         int mostFields = Integer.MAX_VALUE;
         for (Settings index : indices) {
-            depth = Math.min(depth, IndexSettings.MAX_RESULT_WINDOW_SETTING.get(index));
+            window = Math.min(window, IndexSettings.MAX_RESULT_WINDOW_SETTING.get(index));
             shards += IndexMetadata.INDEX_NUMBER_OF_SHARDS_SETTING.get(index);
             mostFields = Math.min(mostFields, IndexSettings.MAX_DOCVALUE_FIELDS_SEARCH_SETTING.get(index));
         }
+        depth = Math.min(groups == null ? config.depth() : config.groupedDepth(), window);
         String named = ext.text("stack");
         stack = named == null ? config.stack() : named;
         isStackAllowed = named != null && config.allowsStack(named);
@@ -173,29 +230,38 @@ final class SearchPlan implements ToXContentObject {
             return; // a search without a body
         }
         int own = user.docValueFields() == null ? 0 : user.docValueFields().size();
-        if (own + requested.features().size() > mostFields) {
-            requested = new ScoringResponse.RequestedFields(List.of(), requested.ids());
+        List<String> clauses = requested.features().stream().filter(Legs::isLeg).toList(); // their scores are no fields
+        if (own + requested.features().size() - clauses.size() > mostFields) {
+            requested = requested.withFeatures(clauses);
         }
         idsOnly = requested.ids() == false && config.fetchesPage() && isPlain();
     }
 
     /** Whether a second search can fetch the hits as in this search. */
     private boolean isPlain() {
-        byQuery = user.highlighter() != null;
         boolean ofShards = request.preference() != null && request.preference().startsWith("_shards:");
-        AtomicBoolean plain = new AtomicBoolean(
-            user.getDerivedFields() == null && user.getDerivedFieldsObject() == null && user.pointInTimeBuilder() == null
-                && user.ext().stream().allMatch(ext -> ext.getWriteableName().equals(QueryContext.NAME) || RerankExt.isUbi(ext))
-                && Boolean.TRUE.equals(user.explain()) == false && user.profile() == false && ofShards == false);
-        if (user.query() != null) {
-            user.query().visit(new QueryBuilderVisitor() {
+        boolean isShownPlainly = user.getDerivedFields() == null && user.getDerivedFieldsObject() == null
+            && user.pointInTimeBuilder() == null && Boolean.TRUE.equals(user.explain()) == false && user.profile() == false
+            && user.ext().stream().allMatch(ext -> ext.getWriteableName().equals(QueryContext.NAME) || RerankExt.isUbi(ext));
+        if (ofShards || isShownPlainly == false) {
+            return false;
+        }
+        Set<String> kinds = new HashSet<>();
+        AtomicBoolean isNamed = new AtomicBoolean();
+        visit(user.query(), query -> {
+            kinds.add(query.getName());
+            isNamed.set(isNamed.get() || query.queryName() != null);
+        });
+        byQuery = user.highlighter() != null || isNamed.get() || kinds.stream().anyMatch(COMPOUND::contains) && hasHiddenParts();
+        return kinds.stream().allMatch(kind -> PLAIN.contains(kind) || WORDLESS.contains(kind) || COMPOUND.contains(kind));
+    }
+
+    private static void visit(QueryBuilder query, Consumer<QueryBuilder> then) {
+        if (query != null) {
+            query.visit(new QueryBuilderVisitor() {
                 @Override
-                public void accept(QueryBuilder query) {
-                    String kind = query.getName();
-                    byQuery |= query.queryName() != null || AROUND.contains(kind);
-                    if ((PLAIN.contains(kind) || WORDLESS.contains(kind) || AROUND.contains(kind)) == false) {
-                        plain.set(false);
-                    }
+                public void accept(QueryBuilder part) {
+                    then.accept(part);
                 }
 
                 @Override
@@ -204,7 +270,23 @@ final class SearchPlan implements ToXContentObject {
                 }
             });
         }
-        return plain.get();
+    }
+
+    /** Whether the query has names or inner hits, also where visitors do not come. */
+    private boolean hasHiddenParts() {
+        try {
+            String json = new String(queryJson(), StandardCharsets.UTF_8);
+            return json.contains("\"_name\"") || json.contains("\"inner_hits\"");
+        } catch (IOException e) {
+            return true;
+        }
+    }
+
+    /** Find the clauses whose scores are sent. Before the first answer of the service, these are all that have names. */
+    void nameLegs() {
+        legs = new Legs(user.query(), requested.isKnown() ? requested.features() : null);
+        requested = requested.withFeatures(requested.isKnown() ? legs.available(requested.features()) : legs.features());
+        queryJson = legs.areNamed() ? null : queryJson; // it gets names
     }
 
     /** The search for the candidates. */
@@ -219,9 +301,10 @@ final class SearchPlan implements ToXContentObject {
         if (idsOnly) {
             source.storedFields(StoredFieldsContext.fromList(List.of("_none_"))).fetchSource(false).version(false).highlighter(null);
         }
-        legs = new Legs(user.query(), requested.features());
-        if (requested.features().stream().anyMatch(Legs::isLeg)) {
-            requested = new ScoringResponse.RequestedFields(legs.available(requested.features()), requested.ids());
+        if (legs.areNamed() == false) {
+            nameLegs();
+        }
+        if (sendsLegs()) {
             source.includeNamedQueriesScores(true);
         }
         // Fields that the user requests are neither fetched twice nor removed.
@@ -229,6 +312,10 @@ final class SearchPlan implements ToXContentObject {
             .filter(field -> own.stream().noneMatch(requestedByUser -> Regex.simpleMatch(requestedByUser.field, field))).toList();
         added.forEach(source::docValueField);
         return groups == null ? source : groups.with(source.collapse(null));
+    }
+
+    private boolean sendsLegs() {
+        return requested.features().stream().anyMatch(Legs::isLeg);
     }
 
     /** Remove added fields from the user's search: its shallow copies share its lists. */
@@ -302,6 +389,9 @@ final class SearchPlan implements ToXContentObject {
             each(user.sorts(), source::sort);
             source.trackScores(true);
         }
+        if (sendsLegs()) {
+            source.includeNamedQueriesScores(true);
+        }
         each(user.indexBoosts(), boost -> source.indexBoost(boost.getIndex(), boost.getBoost()));
         List<FieldAndFormat> own = source.docValueFields() == null ? List.of() : source.docValueFields();
         added.stream().filter(field -> own.stream().noneMatch(requestedByUser -> requestedByUser.field.equals(field))).toList()
@@ -322,6 +412,34 @@ final class SearchPlan implements ToXContentObject {
                 .highlighter(user.highlighter()).includeNamedQueriesScores(user.includeNamedQueriesScore());
         }
         return groups == null ? source : groups.with(source);
+    }
+
+    /** The response to a search with other hits. start: of the response phase, in nanoseconds. */
+    SearchResponse answer(SearchResponse response, SearchHits hits, long start) {
+        long nanos = System.nanoTime() - start;
+        SearchResponseSections old = response.getInternalResponse();
+        List<SearchExtBuilder> ext = new ArrayList<>(old.getSearchExtBuilders());
+        if (isReported()) {
+            ext.add(new RerankExt(report(nanos)));
+        }
+        InternalSearchResponse sections = new InternalSearchResponse(hits, (InternalAggregations) old.aggregations(), old.suggest(),
+            old.profile().isEmpty() ? null : new SearchProfileShardResults(old.profile()), old.timedOut(), old.terminatedEarly(),
+            old.getNumReducePhases(), ext, old.getProcessorResult());
+        return new SearchResponse(sections, response.getScrollId(), response.getTotalShards(), response.getSuccessfulShards(),
+            response.getSkippedShards(), response.getTook().millis() + TimeUnit.NANOSECONDS.toMillis(nanos), response.getPhaseTook(),
+            response.getShardFailures(), response.getClusters(), response.pointInTimeId());
+    }
+
+    private Map<String, Object> report(long nanos) {
+        Map<String, Object> report = new TreeMap<>(explained);
+        report.putAll(Map.of("outcome", outcome, "took_ms", nanos / 1e6));
+        if (reason != null) {
+            report.put("reason", reason);
+        }
+        if (addedReport.isEmpty() == false) {
+            report.put("added", addedReport);
+        }
+        return report;
     }
 
     /** The part of the user's page after the groups of the candidates, by the groups of OpenSearch, which are the same. */

@@ -268,11 +268,11 @@ class ScoringClientTest {
     void anErrorInTheListenerEndsTheSearch() {
         List<String> ends = new ArrayList<>();
         ActionListener<String> search = ActionListener.wrap(answer -> ends.add(answer), e -> ends.add(e.getCause().toString()));
-        ActionListener<String> listener = RerankProcessor.ending(search, answer -> {
+        ActionListener<String> listener = Reranking.ending(search, answer -> {
             throw new StackOverflowError();
         }, e -> search.onResponse("first stage"));
         listener.onResponse("answer");
-        RerankProcessor.ending(search, answer -> { }, e -> {
+        Reranking.ending(search, answer -> { }, e -> {
             throw new StackOverflowError();
         }).onFailure(new IOException());
         assertEquals(List.of("first stage", "java.lang.StackOverflowError"), ends);

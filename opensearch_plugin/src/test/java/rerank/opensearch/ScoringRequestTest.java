@@ -52,7 +52,7 @@ class ScoringRequestTest {
         static Body of(SearchPlan plan, SearchHit... found) throws IOException {
             plan.candidates(); // sets the fields that are fetched for the service
             ScoringRequest hits = ScoringRequest.of(plan, found, Added.none(null));
-            byte[] body = hits.body(hits.query(), 1_000, new NoopCircuitBreaker("memory"));
+            byte[] body = hits.body(plan.queryJson(), 1_000, new NoopCircuitBreaker("memory"));
             hits.strip();
             int length = ByteBuffer.wrap(body).getInt(), begin = 4 + length;
             Map<String, Object> head = XContentHelper.convertToMap(JsonXContent.jsonXContent, body, 4, length, true);

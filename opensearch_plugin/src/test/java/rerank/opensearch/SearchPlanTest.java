@@ -5,17 +5,21 @@ import static org.junit.jupiter.api.Assertions.*;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
+import java.util.UUID;
 import java.util.function.UnaryOperator;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.Arguments;
 import org.junit.jupiter.params.provider.MethodSource;
+import org.apache.lucene.search.join.ScoreMode;
 import org.opensearch.action.search.SearchRequest;
 import org.opensearch.common.settings.Settings;
 import org.opensearch.common.unit.TimeValue;
+import org.opensearch.index.query.InnerHitBuilder;
 import org.opensearch.index.query.QueryBuilder;
 import org.opensearch.index.query.QueryBuilders;
+import org.opensearch.index.query.functionscore.ScoreFunctionBuilders;
 import org.opensearch.script.Script;
 import org.opensearch.search.aggregations.AggregationBuilders;
 import org.opensearch.search.builder.SearchSourceBuilder;
@@ -63,8 +67,7 @@ class SearchPlanTest {
             Arguments.of(null, (UnaryOperator<SearchSourceBuilder>) source -> source.sort("_score").sort("year")),
             Arguments.of("sort", (UnaryOperator<SearchSourceBuilder>) source -> source.sort("year").sort("_score")),
             Arguments.of("no_ids", (UnaryOperator<SearchSourceBuilder>) source -> source.storedField("_none_")),
-            Arguments.of("window", (UnaryOperator<SearchSourceBuilder>) source -> source.from(100)),
-            Arguments.of(null, (UnaryOperator<SearchSourceBuilder>) source -> source.from(99)));
+            Arguments.of(null, (UnaryOperator<SearchSourceBuilder>) source -> source.from(100)));
     }
 
     @Test
@@ -78,7 +81,74 @@ class SearchPlanTest {
 
     @Test
     void aPageAfterTheCandidatesIsEmptyIfHitsAreRemoved() {
-        assertNull(prepared(words().from(100), Map.of("min_score", 0.5)).reasonToPass());
+        assertFalse(prepared(words().from(100), Map.of("min_score", 0.5)).isAfterCandidates());
+    }
+
+    @Test
+    void aPageAfterTheCandidatesStaysAsItIs() {
+        assertTrue(prepared(words().from(100), Map.of()).isAfterCandidates());
+        assertFalse(prepared(words().from(99), Map.of()).isAfterCandidates());
+    }
+
+    @Test
+    void aSearchCanRefuseTheDocumentsOfRankers() {
+        assertTrue(plan(words(), Map.of(), Map.of("retrieve", true)).requestsRetrieval());
+        assertFalse(plan(words(), Map.of("retrieve", false), Map.of("retrieve", true)).requestsRetrieval());
+        assertFalse(plan(words(), Map.of("retrieve", true), Map.of()).requestsRetrieval());
+    }
+
+    /** The first search of a node must not lack scores that the service needs. */
+    @Test
+    void theFirstSearchSendsTheScoresOfAllNamedClauses() {
+        QueryBuilder query = QueryBuilders.boolQuery().should(QueryBuilders.matchQuery("title", "words").queryName("title"))
+            .should(QueryBuilders.matchQuery("body", "words").queryName("no name of a stack"));
+        SearchPlan plan = prepared(new SearchSourceBuilder().query(query), Map.of(), Settings.EMPTY);
+        SearchSourceBuilder candidates = plan.candidates();
+        assertEquals(List.of("leg:title"), plan.requested.features());
+        assertTrue(candidates.includeNamedQueriesScore());
+        assertTrue(plan.addedDocuments(query).includeNamedQueriesScore(), "added documents have scores of clauses, too");
+        assertFalse(prepared(words(), Map.of(), Settings.EMPTY).candidates().includeNamedQueriesScore());
+    }
+
+    @Test
+    void scoresOfClausesAreNotCountedAsFields() {
+        SearchSourceBuilder search = words();
+        search.query().queryName("lexical");
+        SearchPlan plan = plan(search, Map.of(), Map.of());
+        Settings few = Settings.builder().put("index.max_docvalue_fields_search", 1).build();
+        for (List<String> expected : List.of(List.of("text@v1", "leg:lexical"), List.of("leg:lexical"))) {
+            plan.asker.remember(keyOf(plan), new ScoringResponse.RequestedFields(List.of("text@v1", "leg:lexical"), false));
+            plan.prepare(ConfigTest.read(Map.of()), List.of(few));
+            assertEquals(expected, plan.requested.features());
+            search.docValueField("year");
+        }
+    }
+
+    private static UUID keyOf(SearchPlan plan) {
+        plan.prepare(ConfigTest.read(Map.of()), List.of(Settings.EMPTY));
+        return plan.key;
+    }
+
+    @Test
+    void onlyAPageWithNamesOrInnerHitsIsFetchedByTheQuery() {
+        QueryBuilder inner = QueryBuilders.matchQuery("body", "words");
+        QueryBuilder which = QueryBuilders.termQuery("_seq_no", 1);
+        assertSame(which, pageQuery(QueryBuilders.functionScoreQuery(inner, ScoreFunctionBuilders.fieldValueFactorFunction("n")), which));
+        assertSame(which, pageQuery(QueryBuilders.nestedQuery("parts", inner, ScoreMode.Max), which));
+        assertNotSame(which, pageQuery(QueryBuilders.nestedQuery("parts", inner, ScoreMode.Max).innerHit(new InnerHitBuilder("a")), which));
+        QueryBuilder named = QueryBuilders.matchQuery("body", "words").queryName("named");
+        for (QueryBuilder query : List.of(named, QueryBuilders.boolQuery().filter(named), QueryBuilders.boostingQuery(named, inner),
+                QueryBuilders.functionScoreQuery(named, ScoreFunctionBuilders.fieldValueFactorFunction("n")))) {
+            assertNotSame(which, pageQuery(query, which), query.toString());
+        }
+    }
+
+    private static QueryBuilder pageQuery(QueryBuilder query, QueryBuilder which) {
+        SearchPlan plan = plan(new SearchSourceBuilder().query(query), Map.of(), Map.of());
+        plan.asker.remember(keyOf(plan), new ScoringResponse.RequestedFields(List.of(), false));
+        plan.prepare(ConfigTest.read(Map.of()), List.of(Settings.EMPTY));
+        assertTrue(plan.idsOnly);
+        return plan.documents(which).query();
     }
 
     private static UnaryOperator<SearchSourceBuilder> query(QueryBuilder query) {
