@@ -17,8 +17,8 @@ from rerank.rankers.encoder.batching import BatchEncoder, Encode, Loss
 
 SMOOTHING = 10.0
 """alpha in the concentration of a component (Ma et al. 2023, table 4)."""
-CONCENTRATION = 0.1
-"""Mean concentration of the components."""
+LEAST_CONCENTRATION = 0.01
+"""Smallest concentration of a component. Equation 3 gives 0 for equal texts, and the loss divides by it."""
 BETA = 0.1
 """Weight of the two contrasts (Ma et al. 2023, table 4)."""
 TEMPERATURE = 0.1
@@ -97,7 +97,7 @@ class GraphComponentLoss(Loss):
         self.component = component
         count = int(component.max(initial=-1)) + 1
         self.register_buffer("centroids", torch.zeros((count, width)))
-        self.register_buffer("phi", torch.full((count,), CONCENTRATION))
+        self.register_buffer("phi", torch.ones(count))
 
     def on_epoch_start(self, encode: Encode) -> None:
         """Compute the centroids and the concentrations with the present encoder; the epoch keeps them."""
@@ -130,9 +130,8 @@ def centroids(
     vectors: (n, E), unit length.
     component: (n,) from 0; negative: none.
 
-    Concentration of p members: sum_k |z_k - c| / (p ln(p + SMOOTHING)) (Ma et al. 2023, equation 3).
-    It is infinite for a zero mean, maximal for one member, clipped to the 10th and 90th percentile,
-    and scaled to the mean CONCENTRATION (Li et al. 2021).
+    Concentration of p members: sum_k |z_k - c| / (p ln(p + SMOOTHING)) (Ma et al. 2023, equation 3), at least
+    LEAST_CONCENTRATION. It is infinite for a zero mean, which has no direction.
     """
     has_component = component >= 0
     vectors = vectors[has_component].astype(np.float64)
@@ -146,13 +145,7 @@ def centroids(
     centers = np.where(invalid[:, None], 0.0, means / np.maximum(lengths, 1e-8)[:, None])
     apart = np.sqrt(np.square(vectors - centers[component]).sum(axis=1))
     weights = np.maximum(size * np.log(size + SMOOTHING), 1e-12)
-    phi = np.bincount(component, apart, minlength=len(size)) / weights
-    if not invalid.all():
-        phi[size == 1] = phi[~invalid].max()
-        phi = np.clip(phi, *np.percentile(phi[~invalid], (10, 90)))
-        average = phi[~invalid].mean()
-        phi = phi * (CONCENTRATION / average) if average > 0 else np.full(len(size), CONCENTRATION)
-        phi = np.maximum(phi, 1e-3 * CONCENTRATION)
+    phi = np.maximum(np.bincount(component, apart, minlength=len(size)) / weights, LEAST_CONCENTRATION)
     phi[invalid] = np.inf
     return centers, phi
 

@@ -51,10 +51,9 @@ POINTS = Z.numpy()
 @pytest.mark.parametrize(
     ("points", "component", "centers", "phi"),
     [
-        # Equation 3 gives 0.184919 and 0.128924; they are clipped and scaled to the mean.
-        (POINTS, [0, 0, 1, 1], [[0.894427, 0.447214], [-0.948683, 0.316228]], [0.114273, 0.085727]),
-        (POINTS[:3], [0, 0, 1], [[0.894427, 0.447214], [-1, 0]], [0.1, 0.1]),  # one text is as wide
-        (POINTS[[0] * 4], [0, 0, 1, 1], [[1, 0]] * 2, [0.1, 0.1]),
+        (POINTS, [0, 0, 1, 1], [[0.894427, 0.447214], [-0.948683, 0.316228]], [0.184919, 0.128924]),
+        (POINTS[:3], [0, 0, 1], [[0.894427, 0.447214], [-1, 0]], [0.184919, 0.01]),  # one text
+        (POINTS[[0] * 4], [0, 0, 1, 1], [[1, 0]] * 2, [0.01, 0.01]),  # equal texts
         (POINTS, [0, -1, 0, -1], [[0, 0]], [np.inf]),  # no direction; texts without a component
     ],
 )
