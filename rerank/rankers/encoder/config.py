@@ -70,7 +70,7 @@ class EncoderConfig(ModelConfig, frozen=True):
     ] = None
     patience: Annotated[Count, option("Stop after N measurements without a gain.")] = 6
     average: Annotated[
-        bool, option("At the end, also try weights between the untrained and the last ones.")
+        bool, option("At the end, also try the mean of the untrained and the last weights.")
     ] = True
     seed: Annotated[Natural, option("Random seed.")] = 0
 

@@ -14,8 +14,8 @@ from rerank.errors import TrainingError
 from rerank.progress import Progress
 from rerank.rankers.training.checkpoint import Checkpoint, Measurement, TrainingRun, Weights
 
-ALPHAS = (0.2, 0.35, 0.5, 0.65, 0.8)
-"""Parts of the way from the weights before the training to the last ones that ``average`` tries."""
+ALPHA = 0.5
+"""Part of the way from the weights before the training to the last ones that ``average`` tries."""
 
 
 class Task:
@@ -77,7 +77,7 @@ class TrainerOptions:
     warmup:        the share of the steps in which the learning rate rises, before it falls to 0; None keeps
         the rate constant.
     clip:          the largest norm of the gradient; None sets no limit.
-    average:       whether weights between the initial and the last ones are measured at the end.
+    average:       whether the mean of the initial and the last weights is measured at the end.
     seed:          the seed of dropout.
     """
 
@@ -216,22 +216,19 @@ class Trainer:
         self._report(measured)
 
     def _average(self) -> None:
-        """Measure weights between the initial and the last ones, and keep the best."""
+        """Measure the mean of the initial and the last weights, and keep it if it is better."""
         run = self.run
         last = self._weights()
         start = {name: self._start[name] for name in last if self.task.is_interpolated(name)}
-        best = run.best_measurement
-        for alpha in ALPHAS:
-            weights = interpolate({**last, **start}, last, alpha)
-            self.task.model.load_state_dict(weights)
-            measured = Measurement(run.steps, None, self.task.evaluate(), alpha)
-            run.history.append(measured)
-            self.progress.say(f"{alpha:.2f} of the way to {self._position()}: {measured}")
-            if measured.better(best):
-                best = measured
-                self._best = weights
-                run.best = run.steps
-                run.alpha = alpha
+        weights = interpolate({**last, **start}, last, ALPHA)
+        self.task.model.load_state_dict(weights)
+        measured = Measurement(run.steps, None, self.task.evaluate(), ALPHA)
+        self.progress.say(f"mean of the untrained weights and {self._position()}: {measured}")
+        if measured.better(run.best_measurement):
+            self._best = weights
+            run.best = run.steps
+            run.alpha = ALPHA
+        run.history.append(measured)
 
     def _weights(self) -> Weights:
         tensors = self.task.model.state_dict().items()

@@ -15,7 +15,7 @@ from rerank.rankers.dense.neighbors import by_pagerank
 from rerank.rankers.dense.quintuplets import QuintupletSampler, Vocabulary
 from rerank.rankers.dense.texts import Passages, Texts
 from rerank.rankers.encoder.transformer import TextEncoder
-from rerank.rankers.training.trainer import ALPHAS, interpolate
+from rerank.rankers.training.trainer import ALPHA, interpolate
 from tests.support.dense import collection, trainer
 from tests.support.progress import Watch
 
@@ -72,10 +72,10 @@ def test_training_ends_when_the_main_measure_stops_improving(tiny, recalls, step
     assert best or not different_weights(fit.encoder, load(tiny))  # the untrained encoder is kept
 
 
-def test_averages_with_the_untrained_weights_are_evaluated(tiny):
+def test_the_mean_with_the_untrained_weights_is_evaluated(tiny):
     fit = train(tiny, steps=4, every=2, rate=5e-3)
     tried = {m.alpha: m for m in fit.history if m.alpha < 1}
-    assert tuple(tried) == ALPHAS
+    assert tuple(tried) == (ALPHA,)
     assert {m.step for m in tried.values()} == {4}
     best = max(fit.history, key=lambda m: m.measures["NDCG"])
     assert best.measures in [m.measures for m in fit.history if (m.step, m.alpha) == (fit.best, fit.alpha)]
@@ -84,12 +84,16 @@ def test_averages_with_the_untrained_weights_are_evaluated(tiny):
 
 
 def test_an_interruption_during_averaging_keeps_the_best_weights(tiny):
-    found = FixedMeasures(
-        [0.1, 0.5, 0.3, 0.9]
-    )  # untrained, two steps, a better average, then KeyboardInterrupt
+    found = FixedMeasures([0.1, 0.5, 0.3])  # untrained, two measurements, then KeyboardInterrupt
     fit = train(tiny, evaluator=found, steps=4, every=2)
     assert fit.interrupted
-    assert (fit.best, fit.alpha) == (4, ALPHAS[0])  # the best weights so far
+    assert (fit.best, fit.alpha) == (2, 1.0)  # the best weights so far
+    assert fit.best_measurement.measures["found"] == 0.5
+
+
+def test_a_better_mean_with_the_untrained_weights_is_kept(tiny):
+    fit = train(tiny, evaluator=FixedMeasures([0.1, 0.5, 0.3, 0.9]), steps=4, every=2)
+    assert (fit.best, fit.alpha) == (4, ALPHA)
     assert fit.best_measurement.measures["found"] == 0.9
 
 
