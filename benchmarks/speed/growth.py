@@ -1,38 +1,57 @@
-"""Measure the embedded engine with growing collections: ingest, size, first query and next queries.
+"""Measure the embedded engine with growing collections: ingest, size, first query and next queries, union.
 
-    python benchmarks/speed/growth.py CORPUS QUERIES --documents 63436 500000 2000000
+    python benchmarks/speed/growth.py CORPUS QUERIES --documents 10000 63436 250000 2000000
+    python benchmarks/speed/growth.py CORPUS QUERIES --documents 63436 2000000 --vectors WORKSPACE s2net
 
-A collection larger than CORPUS has copies of its documents with 30 % of the words replaced by words of other
-documents. Each line is measured in a new process, without the start of Python. The first query includes
-opening the workspace. 2 million short documents take about 5 minutes and 4 GB in the folder for temporary
-files.
+A collection larger than CORPUS has copies of its documents with 30 % of the words replaced by words of
+other documents. Each line is measured in a new process, without the start of Python. The first query
+includes opening the workspace. Next queries are milliseconds of processor time, their median. 2 million
+short documents take about 5 minutes and 4 GB in the folder for temporary files.
+
+``--vectors`` also measures the union of BM25 and the nearest 100 documents of a ranker with one vector per
+document, which was trained on CORPUS in WORKSPACE. Copies of documents get copies of its vectors with
+noise. The plain query has the same stack, whose candidates are from BM25 only.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from functools import partial
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
-from benchmarks.common.timing import seconds_of
-from rerank import Document, Workspace, ingest
+import numpy as np
+
+from benchmarks.common.vectors import grow_vectors, stored_vectors
+from rerank import Document, Query, Workspace, ingest
+from rerank.engines.approximate import ApproximateIndex, needs_index
+from rerank.engines.base import SearchRequest, VectorQuery
+from rerank.engines.file_features import FeatureFiles
+from rerank.engines.nearest import Rows, nearest
 from rerank.formats import read_corpus, read_queries
+from rerank.scoring.pipeline import Pipeline
+from rerank.stack.stack import Stack
 
 REPLACED_SHARE = 0.3  # of the words of a copy
 VOCABULARY_DOCUMENTS = 20_000
 QUERIES = 100
+DEPTHS = (100, 1000)
+NEAREST = 100  # documents that the ranker adds to the union
+BATCH = 65_536  # vectors that are written together
 
 
 def grow(corpus: Path, count: int) -> Iterator[Document]:
@@ -64,26 +83,118 @@ def measure_ingest(folder: Path, corpus: Path, count: int) -> None:
 
 
 def measure_queries(folder: Path, queries: Path, first_stage: str) -> None:
-    """Print the time of the first query, the median of the next ones, and the memory."""
-    texts = [query.text for query in islice(read_queries(queries), QUERIES)]
-    begin = time.perf_counter()
+    """Print the time of the first query, the median of the next ones for each depth, and the memory."""
+    texts = query_texts(queries)
+    begin = time.process_time()
+    begin_wall = time.perf_counter()
     workspace = Workspace.open(folder)
     stack = workspace.stack(first_stage)
     pipeline = workspace.pipeline([first_stage])
     pipeline.answer(texts[0], stack)
-    first = time.perf_counter() - begin
-    next_seconds = [seconds_of(partial(pipeline.answer, text, stack)) for text in texts[1:]]
-    figures = {
-        "first_ms": round(1000 * first, 1),
-        "p50_ms": round(1000 * median(next_seconds), 2),
-        "memory_mib": peak_memory(),
+    figures: dict[str, float] = {
+        "first_wall_ms": round(1000 * (time.perf_counter() - begin_wall), 1),
+        "first_ms": round(1000 * (time.process_time() - begin), 1),
     }
-    print(f"  {first_stage}, depth {stack.depth}: {json.dumps(figures)}", flush=True)
+    for depth in DEPTHS:
+        deep_stack = replace(stack, depth=depth)
+        seconds = [processor_seconds(pipeline, text, deep_stack) for text in texts[1:]]
+        figures[f"p50_ms_at_{depth}"] = round(1000 * median(seconds), 2)
+    figures["memory_mib"] = peak_memory()
+    print(f"  {first_stage}: {json.dumps(figures)}", flush=True)
+
+
+def processor_seconds(pipeline: Pipeline, text: str, stack: Stack) -> float:
+    """Return the processor time of a query."""
+    begin = time.process_time()
+    pipeline.answer(text, stack)
+    return time.process_time() - begin
+
+
+def query_texts(queries: Path) -> list[str]:
+    """Return the texts of the first queries."""
+    return [query.text for query in islice(read_queries(queries), QUERIES)]
 
 
 def peak_memory() -> int:
     """Return the largest memory of this process so far, in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+
+# -- union -----------------------------------------------------------------------------------------------
+
+
+def add_vectors(folder: Path, trained: Path, ranker: str) -> None:
+    """Install the ranker of another workspace, and write a vector for each document of this one."""
+    shutil.copytree(trained / "rankers", folder / "rankers", dirs_exist_ok=True)
+    workspace = Workspace.open(folder)
+    encoder = workspace.ranker(ranker)
+    stored = stored_vectors(Workspace.open(trained), ranker)
+    vectors = grow_vectors(stored, len(workspace.engine), np.random.default_rng(0))
+    files = feature_files(folder)
+    for begin in range(0, len(vectors), BATCH):
+        batch = vectors[begin : begin + BATCH]
+        files.write(ranker, encoder.version, np.arange(begin, begin + len(batch)), batch)
+    index_folder = files.folder(ranker, encoder.version)
+    begin_seconds = time.process_time()
+    if needs_index(index_folder, len(vectors)):
+        ApproximateIndex.build(vectors, 0).write(index_folder)
+    seconds = time.process_time() - begin_seconds
+    size = sum(path.stat().st_size for path in index_folder.iterdir())
+    print(f"  {ranker}: index in {seconds:.1f} s, {size / len(vectors):.0f} bytes each", flush=True)
+
+
+def feature_files(folder: Path) -> FeatureFiles:
+    """Return the features of an embedded engine."""
+    (features,) = folder.glob("engine/data-*/features")
+    return FeatureFiles(features)
+
+
+def measure_union(folder: Path, corpus: Path, queries: Path, ranker: str) -> None:
+    """Print the times of plain queries and of the union, their ratio, and the share of the nearest found."""
+    texts = query_texts(queries)
+    workspace = Workspace.open(folder)
+    plain = workspace.stack(f"bm25*0.5 + {ranker}*0.5")
+    pipeline = workspace.pipeline(plain.signals)
+    for depth in DEPTHS:
+        plain = replace(plain, depth=depth)
+        union = replace(plain, retrieve=("bm25", f"{ranker}:{NEAREST}"))
+        pipeline.answer(texts[0], union)
+        plain_seconds: list[float] = []
+        union_seconds: list[float] = []
+        for text in texts[1:]:
+            plain_seconds.append(processor_seconds(pipeline, text, plain))
+            union_seconds.append(processor_seconds(pipeline, text, union))
+        figures = {
+            "plain_p50_ms": round(1000 * median(plain_seconds), 2),
+            "union_p50_ms": round(1000 * median(union_seconds), 2),
+            "ratio": round(median(union_seconds) / median(plain_seconds), 2),
+        }
+        print(f"  bm25,{ranker}:{NEAREST}, depth {depth}: {json.dumps(figures)}", flush=True)
+    memory = peak_memory()  # before the exact search, which reads all vectors
+    recall = measure_recall(workspace, corpus, texts[1:], ranker)
+    print(f"  {ranker}:{NEAREST}: recall {recall:.4f}, {memory} MiB", flush=True)
+
+
+def measure_recall(workspace: Workspace, corpus: Path, texts: list[str], name: str) -> float:
+    """Return the mean share of the nearest documents of a query that the engine returns."""
+    ids = [document.id for document in read_corpus(corpus)]
+
+    def ids_of(rows: Rows) -> list[str]:
+        return [f"{ids[row % len(ids)]}-{row // len(ids)}" for row in rows.tolist()]
+
+    ranker = workspace.ranker(name)
+    pipeline = workspace.pipeline([name])
+    matrix = feature_files(workspace.folder).matrix(name, ranker.version, len(workspace.engine))
+    recalls: list[float] = []
+    for text in texts:
+        (retriever,) = pipeline.retrievers(Query("query", text), [f"{name}:{NEAREST}"])
+        assert isinstance(retriever, VectorQuery)
+        none_excluded = np.empty(0, np.int64)
+        (rows,) = nearest(matrix, retriever.vector[None], NEAREST, ranker.passages, none_excluded, ids_of)
+        candidates = workspace.engine.find(SearchRequest(text, "bm25", NEAREST, retrievers=[retriever]))
+        if len(rows):
+            recalls.append(len(set(ids_of(rows)).intersection(candidates.ids)) / len(rows))
+    return float(np.mean(recalls))
 
 
 def main() -> None:
@@ -92,22 +203,36 @@ def main() -> None:
     options.add_argument("corpus", type=Path)
     options.add_argument("queries", type=Path)
     options.add_argument("--documents", type=int, nargs="+", default=[100_000, 500_000])
+    options.add_argument("--vectors", nargs=2, metavar=("WORKSPACE", "RANKER"), help="measure the union")
+    options.add_argument("--keep", type=Path, help="keep the workspaces here, and use existing ones")
     options.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    options.add_argument("--first-stage", help=argparse.SUPPRESS)
+    options.add_argument("--part", help=argparse.SUPPRESS)
     args = options.parse_args()
-    if args.first_stage:
-        measure_queries(args.folder, args.queries, args.first_stage)
-        return
-    if args.folder:
-        measure_ingest(args.folder, args.corpus, args.documents[0])
+    if args.part:
+        measure_part(args)
         return
     for count in args.documents:
         with tempfile.TemporaryDirectory() as temporary:
+            folder = (args.keep or Path(temporary)) / f"documents-{count}"
+            parts = ["bm25", "tfidf", *(["vectors", "union"] if args.vectors else [])]
+            if not folder.exists():
+                parts.insert(0, "ingest")
             command = [sys.executable, __file__, args.corpus, args.queries, "--documents", str(count)]
-            command += ["--folder", Path(temporary) / "workspace"]
-            subprocess.run(command, check=True)
-            for first_stage in ("bm25", "tfidf"):
-                subprocess.run([*command, "--first-stage", first_stage], check=True)
+            command += ["--vectors", *args.vectors] if args.vectors else []
+            for part in parts:
+                subprocess.run([*command, "--folder", folder, "--part", part], check=True)
+
+
+def measure_part(args: argparse.Namespace) -> None:
+    """Measure one part in this process."""
+    if args.part == "ingest":
+        measure_ingest(args.folder, args.corpus, args.documents[0])
+    elif args.part == "vectors":
+        add_vectors(args.folder, Path(args.vectors[0]), args.vectors[1])
+    elif args.part == "union":
+        measure_union(args.folder, args.corpus, args.queries, args.vectors[1])
+    else:
+        measure_queries(args.folder, args.queries, args.part)
 
 
 if __name__ == "__main__":

@@ -11,56 +11,30 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Callable
 from importlib import util
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.common.vectors import Vectors, add_noise, grow_vectors, stored_vectors
 from rerank import Workspace
 from rerank.engines.approximate import ApproximateIndex, find_index, open_index
-from rerank.engines.file_features import FeatureFiles
 from rerank.engines.nearest import nearest
 
 QUERIES = 50
-NOISE = 0.5  # length of the noise of copies and queries, compared with a vector
 DEPTHS = (100, 1000)
 MAX_USEARCH_DOCUMENTS = 100_000  # its build takes minutes with more documents
 
-Vectors = NDArray[np.float16]
 Rows = NDArray[np.int64]
 Search = Callable[[NDArray[np.float32], int], Rows]
-
-
-def stored_vectors(workspace: Workspace, ranker: str) -> Vectors:
-    """Return the (n, E) features of a ranker in an embedded engine."""
-    version = workspace.ranker(ranker).version
-    (folder,) = workspace.folder.glob("engine/data-*/features")
-    matrix = FeatureFiles(folder).matrix(ranker, version, len(workspace.engine))
-    return np.asarray(matrix, np.float16)
-
-
-def add_noise(vectors: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:
-    """Return the (n, E) vectors with noise, at length 1."""
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    noise = rng.normal(size=vectors.shape) * NOISE / np.sqrt(vectors.shape[1])
-    noisy_vectors = vectors / np.maximum(lengths, 1e-9) + noise
-    return (noisy_vectors / np.linalg.norm(noisy_vectors, axis=1, keepdims=True)).astype(np.float32)
-
-
-def grow(vectors: Vectors, count: int, rng: np.random.Generator) -> Vectors:
-    """Return ``count`` vectors: the stored ones, then copies with noise."""
-    grown = np.empty((count, vectors.shape[1]), np.float16)
-    grown[: len(vectors)] = vectors[:count]
-    for begin in range(len(vectors), count, len(vectors)):
-        originals = vectors[: count - begin]
-        grown[begin : begin + len(originals)] = add_noise(originals.astype(np.float32), rng)
-    return grown
 
 
 def ids_of(rows: Rows) -> list[str]:
@@ -134,7 +108,7 @@ def main() -> None:
     queries = add_noise(vectors[rng.choice(len(vectors), QUERIES, replace=False)].astype(np.float32), rng)
     for count in args.documents:
         print(f"{count:,} documents, {vectors.shape[1]} numbers each")
-        measure(grow(vectors, count, rng), queries)
+        measure(grow_vectors(vectors, count, rng), queries)
 
 
 if __name__ == "__main__":

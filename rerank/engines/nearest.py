@@ -19,6 +19,7 @@ Ids = Callable[[Rows], list[str]]
 _BLOCK = 1024  # vectors multiplied together, in cache
 _CELLS = 16_000_000  # scores that are held at a time
 _FEW = 8  # fewer queries are rounded to the type of the rows, which then need no conversion
+_GROUPS_PER_RESULT = 16  # with fewer groups, more rows have to be compared
 _ROUNDING = 1e-5  # maximum error of a float32 product of unit vectors
 
 for _lossy in ("sapphire", "sve_f16"):  # they add up in half precision
@@ -124,6 +125,26 @@ def best(rows: Rows, scores: NDArray[Any], depth: int, ids: Ids) -> tuple[Rows, 
         selected = np.concatenate([above, ties])
         return rows[selected], scores[selected]
     return rows, scores
+
+
+def positive_rows(scores: NDArray[Any], depth: int) -> Rows:
+    """Return ascending rows with a score above 0: all of the ``depth`` best ones and their ties, and others.
+
+    The rows are divided into groups. Each of the ``depth`` groups with the largest maxima has a row with
+    at least the smallest of these maxima, so smaller scores are not among the best. This reads the scores
+    without sorting them, in a fifth of the time.
+
+    scores: (n,), not negative.
+    """
+    groups = _GROUPS_PER_RESULT * max(depth, 1)
+    group_size = len(scores) // groups
+    least = 0.0
+    if group_size > 1:
+        # Group i has the rows i, i + groups, i + 2 * groups, ...: their maxima are vector operations.
+        maxima = scores[: groups * group_size].reshape(group_size, groups).max(axis=0)
+        least = float(np.partition(maxima, -max(depth, 1))[-max(depth, 1)])
+    # A comparison and its True values are found faster than the nonzero numbers of an array.
+    return np.flatnonzero(scores >= least if least > 0 else scores > 0)
 
 
 class _Approximate(NamedTuple):

@@ -17,7 +17,7 @@ from rerank.engines.file_features import FeatureFiles
 from rerank.engines.local.documents import Documents, Version
 from rerank.engines.local.text_index import TextIndex
 from rerank.engines.local.tfidf import TfIdf
-from rerank.engines.nearest import best, nearest
+from rerank.engines.nearest import best, nearest, positive_rows
 from rerank.errors import WorkspaceError
 from rerank.filters import Filter
 from rerank.order import rank
@@ -174,10 +174,7 @@ class Lexical:
         self._text = text
         self._filtered = filtered
         self._bm25: tuple[Rows, Scores] = (np.empty(0, np.int64), np.empty(0))
-
-    @cached_property
-    def _tfidf(self) -> Scores:
-        return self._snapshot.tfidf.scores(self._snapshot.index.analyze(self._text))
+        self._tfidf: Scores | None = None
 
     def top(self, signal: str, depth: int) -> tuple[Rows, Scores]:
         """Return the rows and the scores of the ``depth`` best documents, in no order.
@@ -189,21 +186,26 @@ class Lexical:
             condition = None if self._filtered is None else self._filtered.query
             rows, scores = self._bm25 = snapshot.index.top(snapshot.searcher, self._text, depth, condition)
         else:
-            rows = np.flatnonzero(self._tfidf)
+            all_scores = self._tfidf = snapshot.tfidf.scores(snapshot.index.analyze(self._text))
             if self._filtered is not None:
-                rows = rows[self._filtered.rows[rows]]
-            scores = self._tfidf[rows]
+                all_scores = all_scores * self._filtered.rows
+            rows = positive_rows(all_scores, depth)
+            scores = all_scores[rows]
         return best(rows, scores, depth, snapshot.ids)
 
     def scores(self, signal: str, rows: Rows) -> Scores:
         """Return the (n,) scores of rows, as :meth:`top` computes them; 0: no shared term."""
-        if signal != "bm25":
-            return self._tfidf[rows]
         snapshot = self._snapshot
-        retrieved_rows, retrieved_scores = self._bm25
-        by_row = np.full(snapshot.version.rows, np.nan)
-        by_row[retrieved_rows] = retrieved_scores
-        scores = by_row[rows]
-        new = np.isnan(scores)
-        scores[new] = snapshot.index.scores(snapshot.searcher, self._text, rows[new])
+        if signal != "bm25":
+            if self._tfidf is None:
+                return snapshot.tfidf.scores_of(snapshot.index.analyze(self._text), rows)
+            return self._tfidf[rows]
+        order = np.argsort(self._bm25[0])
+        retrieved_rows = self._bm25[0][order]
+        scores = np.zeros(len(rows), np.float64)
+        positions = np.searchsorted(retrieved_rows, rows)
+        is_retrieved = positions < len(retrieved_rows)
+        is_retrieved[is_retrieved] = retrieved_rows[positions[is_retrieved]] == rows[is_retrieved]
+        scores[is_retrieved] = self._bm25[1][order[positions[is_retrieved]]]
+        scores[~is_retrieved] = snapshot.index.scores(snapshot.searcher, self._text, rows[~is_retrieved])
         return scores

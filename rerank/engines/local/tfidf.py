@@ -5,7 +5,7 @@ SMART's ltc with the idf of scikit-learn: (1 + ln tf) * idf, idf = ln((1 + N) / 
 The folder of a version has one array per file. Terms are sorted:
 
     terms, ends             UTF-8 of all terms, and the end of each term
-    starts, rows, weights   the postings of term t are starts[t] to starts[t + 1]; weight: 1 + ln tf
+    starts, rows, weights   the postings of term t are starts[t] to starts[t + 1], by row; weight: 1 + ln tf
     lengths                 length of each row's vector
 """
 
@@ -71,13 +71,40 @@ class TfIdf:
 
     def scores(self, terms: Iterable[str]) -> NDArray[np.float64]:
         """Return the (rows,) scores of all rows for the terms of a query; 0: no shared term."""
+        query = self._query(terms)
+        if not query:
+            return np.zeros(len(self._lengths), np.float64)
+        rows = np.concatenate([self.rows[span] for span, _ in query], dtype=np.int64)
+        parts = [np.multiply(self.weights[span], weight, dtype=np.float64) for span, weight in query]
+        # Added term by term: equal vectors get equal scores.
+        products = np.bincount(rows, np.concatenate(parts), len(self._lengths))
+        scores: NDArray[np.float64] = products / self._lengths
+        return scores
+
+    def scores_of(self, terms: Iterable[str], rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the (n,) scores of n rows: the same numbers as :meth:`scores`, in less time for few rows."""
+        query = self._query(terms)
+        products = np.zeros(len(rows), np.float64)
+        sought = rows.astype(self.rows.dtype)  # otherwise, NumPy converts all rows of a term
+        for span, weight in query:
+            rows_of_term = self.rows[span]  # ascending
+            positions = np.searchsorted(rows_of_term, sought).clip(max=len(rows_of_term) - 1)
+            has_term = rows_of_term[positions] == sought
+            products[has_term] += np.multiply(
+                self.weights[span][positions[has_term]], weight, dtype=np.float64
+            )
+        scores: NDArray[np.float64] = products / self._lengths[rows]
+        return scores
+
+    def _query(self, terms: Iterable[str]) -> list[tuple[slice, np.float64]]:
+        """Return, for each known term in order, its postings and the factor of their weights."""
         count_by_number: dict[int, int] = {}
         for term, occurrences in Counter(terms).items():
             number = self._find(term)
             if number is not None and self.starts[number] < self.starts[number + 1]:
                 count_by_number[number] = occurrences
         if not count_by_number:
-            return np.zeros(len(self._lengths), np.float64)
+            return []
         numbers = np.array(sorted(count_by_number))
         begins = self.starts[numbers].astype(np.int64)
         ends = self.starts[numbers + 1].astype(np.int64)
@@ -85,15 +112,7 @@ class TfIdf:
         counts = [count_by_number[number] for number in numbers.tolist()]
         weights = (1 + np.log(counts)) * idf
         weights *= idf / np.sqrt(weights @ weights)
-        spans = list(map(slice, begins.tolist(), ends.tolist()))
-        rows = np.concatenate([self.rows[span] for span in spans], dtype=np.int64)
-        parts = [
-            np.multiply(self.weights[span], weight, dtype=np.float64) for span, weight in zip(spans, weights)
-        ]
-        # Added term by term: equal vectors get equal scores.
-        products = np.bincount(rows, np.concatenate(parts), len(self._lengths))
-        scores: NDArray[np.float64] = products / self._lengths
-        return scores
+        return list(zip(map(slice, begins.tolist(), ends.tolist()), weights))
 
 
 def _idf(frequency: NDArray[np.int64], documents: int) -> NDArray[np.float64]:

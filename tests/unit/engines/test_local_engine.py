@@ -87,6 +87,16 @@ class TestTfIdf:
         for query in ("w1 w2", "brandnew", "newest w7", "other w0"):
             assert scores(engine, query, "tfidf") == pytest.approx(cosines(texts, query), abs=1e-6)
 
+    def test_scores_of_candidates_equal_the_scores_of_a_search(self, engine: LocalEngine) -> None:
+        engine.write(documents(random_texts(500, seed=6)))
+        engine.write(documents({"d7": "w1 w1 w1 brandnew", "new": "w1 w2 w150"}), delete=["d9"])
+        for query in ("w1 w2 w3 w150", "w0 w0 brandnew", "unknown"):
+            candidates = engine.find(SearchRequest("w0 w1 w5 w17", first_stage="bm25", depth=600))
+            assert "d7" in candidates.ids
+            by_id = scores(engine, query, "tfidf")
+            expected = [by_id.get(id, 0.0) for id in candidates.ids]
+            assert engine.score(query, "tfidf", candidates).tolist() == expected
+
 
 class TestBm25:
     def test_bm25_scores_match_the_formula(self, engine: LocalEngine) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rerank.engines.nearest import SingleSearch, nearest
+from rerank.engines.nearest import SingleSearch, nearest, positive_rows
 
 NONE = np.empty(0, np.int64)
 
@@ -106,3 +106,28 @@ def test_the_rows_nearest_to_one_query_are_the_same(rows):
     for depth in (1, 5, 100, 5000):
         for query, together in zip(queries, nearest(matrix, queries, depth, 0, dead, names)):
             assert search.nearest(query, depth, dead, names).tolist() == together.tolist()
+
+
+@pytest.mark.parametrize("distinct_scores", [2, 50, 1_000_000])
+@pytest.mark.parametrize("depth", [1, 7, 100, 3000])
+def test_positive_rows_have_the_best_scores_and_their_ties(depth, distinct_scores):
+    rng = np.random.default_rng(depth)
+    scores = rng.integers(0, distinct_scores, 20_011) / distinct_scores
+    scores[rng.random(len(scores)) < 0.6] = 0
+    rows = positive_rows(scores, depth)
+    positive = np.sort(scores[scores > 0])
+    cut = positive[-depth] if len(positive) >= depth else 0
+    assert set(np.flatnonzero((scores >= cut) & (scores > 0))) <= set(rows.tolist())
+    assert (scores[rows] > 0).all()
+    assert (np.diff(rows) > 0).all()
+
+
+@pytest.mark.parametrize("depth", [0, 1, 100])
+@pytest.mark.parametrize("count", [0, 1, 40, 20_011])
+def test_positive_rows_of_zeros_are_none(count, depth):
+    assert len(positive_rows(np.zeros(count), depth)) == 0
+
+
+def test_positive_rows_of_a_large_collection_are_few():
+    scores = np.random.default_rng(3).random(200_000)
+    assert len(positive_rows(scores, 100)) < 300
