@@ -53,6 +53,7 @@ from hook_cases import (
     connect,
     filled,
     percentiles,
+    processor,
     serving,
     texts,
     together,
@@ -173,15 +174,6 @@ def seen(node: Node, queries: Sequence[str], depth: int) -> str:
         f"seen at depth {depth}: {len(known)} documents; of the last {len(queries) - last} of {len(queries)}"
         f" queries {hits / found:.1%} of the candidates, and all candidates of {full} queries"
     )
-
-
-def processor(*pids: int) -> float:
-    """CPU seconds of the processes until now, over all threads."""
-    ticks = 0
-    for pid in pids:
-        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        ticks += int(words[11]) + int(words[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def side_index(node: Node) -> Callable[[bytes], tuple[float, bytes]]:

@@ -85,16 +85,34 @@ def texts(path: str, words: int, seed: int = 0) -> list[str]:
 @contextmanager
 def serving(workspace: Path, log: Path, *options: object) -> Iterator[str]:
     """Run the service while the block runs, and yield its URL."""
+    with service_process(workspace, log, *options) as (url, _):
+        yield url
+
+
+@contextmanager
+def service_process(
+    workspace: Path, log: Path, *options: object
+) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """Run the service while the block runs. Yield its URL and its process."""
     command = [sys.executable, "-m", "rerank.cli", "serve", "-w", str(workspace), "--port", "0", "--json"]
     command += map(str, options)
     with log.open("w") as errors:
         server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
     try:
         assert server.stdout is not None
-        yield json.loads(server.stdout.readline())["url"]
+        yield json.loads(server.stdout.readline())["url"], server
     finally:
         server.terminate()
         server.wait()
+
+
+def processor(*pids: int) -> float:
+    """Return the CPU seconds of processes until now, over all threads."""
+    ticks = 0
+    for pid in pids:
+        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(words[11]) + int(words[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def filled(node: Node, folder: Path, rankers: Path, corpus: str, *options: object) -> Path:
@@ -103,7 +121,10 @@ def filled(node: Node, folder: Path, rankers: Path, corpus: str, *options: objec
     with gzip.open(corpus, "rt", encoding="utf-8") as lines:
         few.write_text("".join(line for line, _ in zip(lines, range(5))), "utf-8")
     options = ("--url", node.url, "--index", INDEX, "--replicas", 0, *options)
-    cli("ingest", few, "-w", workspace, *options, "--categories", rankers / "categories.tsv")
+    categories = rankers / "categories.tsv"
+    if categories.exists():
+        options += ("--categories", categories)
+    cli("ingest", few, "-w", workspace, *options)
     shutil.copytree(rankers / "rankers", workspace / "rankers")
     print(cli("ingest", corpus, "--replace", "-w", workspace).strip())
     node.request("POST", f"/{INDEX}/_forcemerge?max_num_segments=1")
@@ -127,16 +148,18 @@ class Case:
         more: dict[str, object],
         words: bool = False,
         index: str = INDEX,
+        field: str = "content.tfidf",
     ) -> None:
         self.name, self.size, self.more, self.words = name, size, more, words
         self.attached = index != INDEX
+        self.field = field
         self.path = f"/{index}/_search?search_pipeline={pipeline}"
         self.url = node.url
         self.ask = asking(node.url, self.path)
         self.times: list[float] = []
 
     def body(self, text: str) -> bytes:
-        query: dict[str, object] = {"match": {"content.tfidf": {"query": text}}}
+        query: dict[str, object] = {"match": {self.field: {"query": text}}}
         if self.attached:
             words = {"query": text, "fields": ["title^2", "text"], "type": "most_fields"}
             query = {"bool": {"must": {"multi_match": words}, "must_not": {"term": {"categories": "none"}}}}

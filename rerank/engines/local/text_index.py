@@ -25,6 +25,7 @@ from rerank.text import Terms, analyzer
 
 _HEAP = 64_000_000  # bytes that tantivy collects before it writes a segment
 _THREADS = 1  # more threads make more, slower segments
+_MAX_ROW_CLAUSES = 1000  # a query for more rows is faster with a set of terms
 _SCORE, _ADDRESS = itemgetter(0), itemgetter(1)
 
 
@@ -226,12 +227,21 @@ class TextIndex:
     def scores(self, searcher: tantivy.Searcher, text: str, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the (n,) scores of rows, as :meth:`top` computes them; 0: no shared term."""
         distinct_rows = np.unique(rows)
-        selected = tantivy.Query.term_set_query(self._schema, "row", distinct_rows.tolist())
-        among = tantivy.Query.const_score_query(selected, 0.0)
+        among = tantivy.Query.const_score_query(self._any_of(distinct_rows.tolist()), 0.0)
         matches, scores = self.top(searcher, text, len(distinct_rows), among)
         by_row = np.zeros(len(distinct_rows), np.float64)
         by_row[np.searchsorted(distinct_rows, matches)] = scores
         return by_row[np.searchsorted(distinct_rows, rows)]
+
+    def _any_of(self, rows: Sequence[int]) -> tantivy.Query:
+        """Return the query for some rows. A set of terms has high fixed costs: 0.7 ms with 60,000 documents."""
+        if len(rows) > _MAX_ROW_CLAUSES:
+            return tantivy.Query.term_set_query(self._schema, "row", rows)
+        clauses = []
+        for row in rows:
+            query = tantivy.Query.term_query(self._schema, "row", row, index_option="basic")
+            clauses.append((Occur.Should, query))
+        return tantivy.Query.boolean_query(clauses)
 
 
 def _rows(searcher: tantivy.Searcher, hits: Sequence[tuple[float, tantivy.DocAddress]]) -> NDArray[np.int64]:

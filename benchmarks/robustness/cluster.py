@@ -1,0 +1,351 @@
+"""Measure the hook on a cluster under load, and count errors while a node and a service are killed.
+
+    python benchmarks/robustness/cluster.py --workspace DIR [--nodes 3] [--shards 5] [--replicas 1]
+
+DIR has the rankers of ``rerank demo``. The articles of the demo are in a cluster on this machine. The script
+prints these parts:
+
+- *clients*: plain and hooked searches take turns, in blocks of requests. The ratio of the latency is the
+  median over the pairs of blocks, and so is the share of the throughput that the hook keeps.
+- *killed node*: clients search with the hook while a node that serves requests is killed with kill -9, and
+  starts again. A client knows all nodes, and sends a search again to another one if a node refuses or closes
+  the connection, as the clients of OpenSearch do. An error is a response with another status than 200 or
+  with a failed shard, or a search that no node answers.
+- *two services*: behind one address, a TCP load balancer that sends each new connection to the next service
+  that accepts it. One service is killed with kill -9. *not reranked* are searches with other hits than
+  before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import itertools
+import json
+import random
+import re
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "speed"))
+
+import numpy as np
+from hook_cases import INDEX, NONE, filled, percentiles, service_process, texts
+
+import rerank.demo
+from tools.opensearch_node import Cluster, Node
+from tools.opensearch_plugin import SETTINGS, build, put_pipeline
+
+WEIGHTS = "bm25*0.40 + text*0.35 + meta*0.25"
+DEPTH = 100
+TIMEOUT_MS = 20_000  # of a call of the service: a busy machine must not change the results
+BLOCK = 40  # searches of a client between two turns
+HITS = 10
+
+
+@dataclass
+class Load:
+    """Clients that search with random queries, each over its own connections.
+
+    urls:     the nodes. Each search goes to a random one.
+    pipeline: the search pipeline.
+    expected: query -> ids of the hits; None: they are not compared.
+    """
+
+    urls: Sequence[str]
+    pipeline: str
+    queries: Sequence[str]
+    expected: dict[str, list[str]] | None = None
+    milliseconds: list[float] = field(default_factory=list)
+    errors: Counter[str] = field(default_factory=Counter)
+    not_reranked: int = 0
+    completed: list[float] = field(default_factory=list)  # times of correct responses
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def client(self, seed: int, count: int | None, stop: threading.Event) -> None:
+        """Send ``count`` searches, or until the event is set."""
+        rng = random.Random(seed)
+        connections: dict[str, http.client.HTTPConnection] = {}
+        for _ in itertools.count() if count is None else range(count):
+            if stop.is_set():
+                break
+            text = rng.choice(self.queries)
+            begin = time.perf_counter()
+            problem = self.search(text, rng.sample(self.urls, len(self.urls)), connections)
+            took = 1000 * (time.perf_counter() - begin)
+            with self.lock:
+                if problem is None:
+                    self.milliseconds.append(took)
+                    self.completed.append(time.monotonic())
+                elif problem == "not reranked":
+                    self.not_reranked += 1
+                else:
+                    self.errors[problem] += 1
+
+    def search(
+        self, text: str, urls: Sequence[str], connections: dict[str, http.client.HTTPConnection]
+    ) -> str | None:
+        """Search on the first node that answers. Return the problem, or None for a correct response."""
+        body = json.dumps({"query": {"match": {"content": text}}, "size": HITS})
+        path = f"/{INDEX}/_search?search_pipeline={self.pipeline}"
+        problem = "no node answers"
+        for url in urls:
+            connection = connections.get(url) or http.client.HTTPConnection(
+                url.removeprefix("http://"), timeout=60
+            )
+            connections[url] = connection
+            try:
+                connection.request("POST", path, body, {"Content-Type": "application/json"})
+                response = connection.getresponse()
+                data = response.read()
+            except (OSError, http.client.HTTPException):
+                connection.close()
+                del connections[url]
+                continue
+            problem = self.problem_of(text, response.status, data) or ""
+            return problem or None
+        return problem
+
+    def problem_of(self, text: str, status: int, data: bytes) -> str | None:
+        """Return why a response is an error, or None."""
+        if status != 200:
+            return f"status {status}: {data[:200]!r}"
+        response = json.loads(data)
+        if response["_shards"]["failed"] or response["timed_out"]:
+            return "incomplete: " + json.dumps(response["_shards"])[:200]
+        ids = [hit["_id"] for hit in response["hits"]["hits"]]
+        if self.expected is not None and ids != self.expected[text]:
+            return "not reranked"
+        return None
+
+    def run(self, clients: int, count: int) -> float:
+        """Let each client send ``count`` searches. Return the searches per second."""
+        begin = time.perf_counter()
+        with ThreadPoolExecutor(clients) as pool:
+            for client in [
+                pool.submit(self.client, seed, count, threading.Event()) for seed in range(clients)
+            ]:
+                client.result()
+        return clients * count / (time.perf_counter() - begin)
+
+    @contextmanager
+    def running(self, clients: int) -> Iterator[None]:
+        """Let clients search during the block."""
+        stop = threading.Event()
+        with ThreadPoolExecutor(clients) as pool:
+            running = [pool.submit(self.client, seed, None, stop) for seed in range(clients)]
+            try:
+                yield
+            finally:
+                stop.set()
+        for client in running:
+            client.result()
+
+    def wait_for(self, count: int) -> None:
+        """Wait until ``count`` more searches have ended."""
+        until = len(self.milliseconds) + count
+        end = time.monotonic() + 300
+        while len(self.milliseconds) < until and time.monotonic() < end:
+            time.sleep(0.05)
+
+    def report(self, name: str) -> None:
+        """Print the counts, the times, and the longest time without a correct response."""
+        gap = max((after - before for before, after in pairwise(sorted(self.completed))), default=0.0)
+        print(
+            f"{name}: {len(self.milliseconds)} searches, errors {sum(self.errors.values())},"
+            f" not reranked {self.not_reranked};"
+            f" {percentiles(self.milliseconds)} ms; longest gap {gap:.1f} s",
+            flush=True,
+        )
+        for error, count in self.errors.most_common(3):
+            print(f"    {count} times {error}")
+
+
+class Balancer:
+    """A TCP load balancer: each new connection goes to the next service that accepts it."""
+
+    def __init__(self, urls: Sequence[str]) -> None:
+        self._ports = itertools.cycle([int(url.rpartition(":")[2]) for url in urls])
+        self._count = len(urls)
+        self._socket = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):  # closed
+            while True:
+                client, _ = self._socket.accept()
+                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        for _ in range(self._count):
+            with suppress(OSError):
+                service = socket.create_connection(("127.0.0.1", next(self._ports)))
+                for end in (client, service):
+                    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                threading.Thread(target=_copy, args=(service, client), daemon=True).start()
+                _copy(client, service)
+                return
+        client.close()
+
+    def close(self) -> None:
+        """Accept no more connections."""
+        self._socket.close()
+
+
+def _copy(source: socket.socket, target: socket.socket) -> None:
+    """Copy bytes until a side closes its connection; then close both."""
+    with suppress(OSError):
+        while data := source.recv(1 << 16):
+            target.sendall(data)
+    for end in (source, target):
+        with suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)
+        end.close()
+
+
+def rss(pid: int) -> int:
+    """Return the resident memory of a process, in MiB."""
+    match = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    return 0 if match is None else int(match[1]) // 1024
+
+
+def counts(nodes: Sequence[Node]) -> Counter[str]:
+    """Return how many searches these nodes reranked, passed and failed to rerank, by reason."""
+    total: Counter[str] = Counter()
+    for node in nodes:
+        stats: dict[str, Any] = node.request("GET", "/_plugins/_rerank_stack/stats")
+        total["reranked"] += stats["reranked"]
+        for kind in ("passed", "failed"):
+            for reason, count in stats[kind].items():
+                total[f"{kind} {reason}"] += count
+    return total
+
+
+def measure_clients(urls: Sequence[str], queries: Sequence[str], clients: int, blocks: int) -> None:
+    """Print the latency and the throughput of hooked searches, divided by those of plain searches."""
+    pipelines = {"plain": NONE, "hooked": "hooked"}
+    latencies: dict[str, list[float]] = {name: [] for name in pipelines}
+    rates: dict[str, list[float]] = {name: [] for name in pipelines}
+    loads = {name: Load(urls, pipeline, queries) for name, pipeline in pipelines.items()}
+    count = max(BLOCK // clients, 5)
+    for _ in range(blocks):
+        for name, load in loads.items():
+            begin = len(load.milliseconds)
+            rates[name].append(load.run(clients, count))
+            latencies[name].append(float(np.median(load.milliseconds[begin:])))
+    for name, load in loads.items():
+        load.report(f"{clients} clients, {name}")
+    ratio = np.median(np.divide(latencies["hooked"], latencies["plain"]))
+    share = np.median(np.divide(rates["hooked"], rates["plain"]))
+    print(
+        f"{clients} clients: latency {ratio:.2f} times, throughput {share:.2f} of plain searches", flush=True
+    )
+
+
+def rankings(urls: Sequence[str], queries: Sequence[str], pipeline: str) -> dict[str, list[str]]:
+    """Return the ids of the hits of each query."""
+    expected = {}
+    for text in queries:
+        body = json.dumps({"query": {"match": {"content": text}}, "size": HITS})
+        connection = http.client.HTTPConnection(urls[0].removeprefix("http://"), timeout=60)
+        path = f"/{INDEX}/_search?search_pipeline={pipeline}"
+        connection.request("POST", path, body, {"Content-Type": "application/json"})
+        expected[text] = [hit["_id"] for hit in json.load(connection.getresponse())["hits"]["hits"]]
+        connection.close()
+    return expected
+
+
+def kill_node(cluster: Cluster, queries: Sequence[str], clients: int) -> None:
+    """Kill a node under load, start it again, and print the errors of the clients."""
+    load = Load(cluster.urls, "hooked", queries)
+    victim = cluster.nodes[-1]
+    survivors = cluster.nodes[:-1]
+    before = counts(survivors)
+    with load.running(clients):
+        load.wait_for(20 * clients)
+        victim.kill()
+        load.wait_for(60 * clients)
+        victim.start().wait(len(cluster.nodes))
+        load.wait_for(20 * clients)
+    load.report(f"killed node, {clients} clients")
+    print("    on the other nodes:", dict(counts(survivors) - before), flush=True)
+    for node in cluster.nodes:
+        node.wait(len(cluster.nodes))
+    cluster.nodes[0].request("GET", "/_cluster/health?wait_for_status=green&timeout=50s")
+
+
+def kill_service(
+    cluster: Cluster, workspace: Path, folder: Path, queries: Sequence[str], clients: int
+) -> None:
+    """Kill one of two services behind a load balancer, and print the errors of the clients."""
+    with ExitStack() as stack:
+        first = stack.enter_context(service_process(workspace, folder / "first.log"))
+        second = stack.enter_context(service_process(workspace, folder / "second.log"))
+        balancer = Balancer([first[0], second[0]])
+        stack.callback(balancer.close)
+        config = {"stack": WEIGHTS, "depth": DEPTH, "timeout": TIMEOUT_MS}
+        put_pipeline(cluster.nodes[0], "two", url=balancer.url, **config)
+        expected = rankings(cluster.urls, queries, "two")
+        load = Load(cluster.urls, "two", queries, expected)
+        before = counts(cluster.nodes)
+        with load.running(clients):
+            load.wait_for(20 * clients)
+            first[1].send_signal(signal.SIGKILL)
+            load.wait_for(60 * clients)
+        load.report(f"two services, one killed, {clients} clients")
+        print("    searches:", dict(counts(cluster.nodes) - before))
+        print(f"    service: {rss(second[1].pid)} MiB", flush=True)
+
+
+def main() -> None:
+    """Run all parts."""
+    collection = rerank.demo.COLLECTION
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    options.add_argument("--workspace", type=Path, required=True)
+    options.add_argument("--nodes", type=int, default=3)
+    options.add_argument("--shards", type=int, default=5)
+    options.add_argument("--replicas", type=int, default=1)
+    options.add_argument("--heap", default="512m", help="of each node")
+    options.add_argument("--clients", type=int, nargs="+", default=[1, 8, 32])
+    options.add_argument("--blocks", type=int, default=15, help="pairs of blocks")
+    args = options.parse_args()
+    queries = texts(str(collection / "queries.jsonl.gz"), 5)[:50]
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cluster-")))
+        settings = {name: value for name, value in SETTINGS.items() if name != "discovery.type"}
+        cluster = Cluster(args.nodes, heap=args.heap, java=(), plugins=[build()], **settings)
+        stack.callback(cluster.stop)
+        node = cluster.start().nodes[0]
+        corpus = str(collection / "corpus.jsonl.gz")
+        layout = ("--shards", args.shards, "--replicas", args.replicas)
+        workspace = filled(node, folder, args.workspace, corpus, *layout)
+        node.request("GET", "/_cluster/health?wait_for_status=green&timeout=50s")
+        with service_process(workspace, folder / "service.log") as (url, process):
+            put_pipeline(node, "hooked", url=url, stack=WEIGHTS, depth=DEPTH, timeout=TIMEOUT_MS)
+            for pipeline in (NONE, "hooked"):  # compile the code of the nodes
+                Load(cluster.urls, pipeline, queries).run(4, 100)
+            for clients in args.clients:
+                measure_clients(cluster.urls, queries, clients, args.blocks)
+            print("searches:", dict(counts(cluster.nodes)))
+            print(f"service: {rss(process.pid)} MiB", flush=True)
+            kill_node(cluster, queries, 8)
+        kill_service(cluster, workspace, folder, queries, 8)
+        print("nodes:", [rss(node.process.pid) for node in cluster.nodes if node.process], "MiB")
+
+
+if __name__ == "__main__":
+    main()
