@@ -55,6 +55,10 @@ class FeatureFiles:
             versions[name] = [version for _, version in sorted(dated_versions[name])]
         return versions
 
+    def has(self, name: str, version: str) -> bool:
+        """Return whether features of this version are stored."""
+        return (self._path(name, version) / _STORED).exists()
+
     def read(
         self, name: str, version: str, rows: NDArray[np.int64]
     ) -> tuple[NDArray[Any], NDArray[np.bool_]]:

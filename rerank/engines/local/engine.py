@@ -289,8 +289,8 @@ class LocalEngine(Engine):
         approximate: list[str] = []
         for queries in zip(*(request.vector_queries for request in requests)):
             depth = queries[0].depth or options.depth
-            nearest_rows[queries[0].name] = snapshot.nearest(queries, depth, filtered)
-            if snapshot.is_approximate(queries[0]):
+            nearest_rows[queries[0].name], is_approximate = snapshot.nearest(queries, depth, filtered)
+            if is_approximate:
                 approximate.append(queries[0].name)
 
         for request in requests:
@@ -306,7 +306,10 @@ class LocalEngine(Engine):
             for name, rows_of_queries in nearest_rows.items():
                 rows_by_retriever[name] = next(rows_of_queries)
             union = np.unique(np.concatenate(list(rows_by_retriever.values())))
-            retrieved_by = {name: np.isin(union, rows) for name, rows in rows_by_retriever.items()}
+            retrieved_by: dict[str, NDArray[np.bool_]] = {}
+            for name, rows in rows_by_retriever.items():
+                retrieved_by[name] = np.zeros(len(union), np.bool_)
+                retrieved_by[name][np.searchsorted(union, rows)] = True
             scores = lexical.scores(options.first_stage, union)
             yield snapshot.candidates(union, scores, options.features, retrieved_by, approximate)
 

@@ -96,13 +96,15 @@ class Snapshot:
 
     def nearest(
         self, queries: Sequence[VectorQuery], depth: int, filtered: Filtered | None
-    ) -> Iterator[Rows]:
-        """Yield the nearest rows of each query. All queries are vectors of one ranker.
+    ) -> tuple[Iterator[Rows], bool]:
+        """Return the nearest rows of each query. All queries are vectors of one ranker.
+
+        Also returns whether an index was used, which may miss some of the nearest documents.
 
         Raises UsageError without features, WorkspaceError for features of another width.
         """
         name, version, vector, _, passages = queries[0]
-        if version not in self.features.versions().get(name, ()):
+        if not self.features.has(name, version):
             raise cannot_retrieve(name)
         index = self._index(name, version, passages)  # before the matrix, which then has all indexed rows
         matrix = self.features.matrix(name, version, self.version.rows)[: self.version.rows]
@@ -114,13 +116,10 @@ class Snapshot:
         excluded = self.dead if filtered is None else np.flatnonzero(~filtered.rows)
         excluded = excluded[excluded < len(matrix)]
         if index is not None:
-            return (index.search(matrix, query.vector, depth, excluded, self.ids) for query in queries)
+            approximate = (index.search(matrix, query.vector, depth, excluded, self.ids) for query in queries)
+            return approximate, True
         vectors = np.array([query.vector for query in queries])
-        return nearest(matrix, vectors, depth, passages, excluded, self.ids)
-
-    def is_approximate(self, query: VectorQuery) -> bool:
-        """Return whether :meth:`nearest` uses an index, which may miss some of the nearest documents."""
-        return self._index(query.name, query.version, query.passages) is not None
+        return nearest(matrix, vectors, depth, passages, excluded, self.ids), False
 
     def _index(self, name: str, version: str, passages: int) -> ApproximateIndex | None:
         """Return the index of this snapshot's rows, or None. An index of another process is opened."""

@@ -234,7 +234,7 @@ class TextIndex:
         return by_row[np.searchsorted(distinct_rows, rows)]
 
     def _any_of(self, rows: Sequence[int]) -> tantivy.Query:
-        """Return the query for some rows. A set of terms has high fixed costs: 0.7 ms with 60,000 documents."""
+        """Return the query for some rows. A set of terms has fixed costs: 0.7 ms with 60,000 documents."""
         if len(rows) > _MAX_ROW_CLAUSES:
             return tantivy.Query.term_set_query(self._schema, "row", rows)
         clauses = []
