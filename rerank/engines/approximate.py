@@ -4,7 +4,7 @@ An exact search compares a query with every vector, so its time grows with the c
 clusters the vectors, and a query is compared with the vectors of the nearest clusters only. The
 documents found in this way are scored again with the stored features; so only their choice is approximate.
 
-The index is a file next to the features, with a copy of each vector in 2 bits per number (product
+The index is a file next to the features, with a copy of each vector in 2 to 4 bits per number (product
 quantization). It is derived from the features: if it is missing or cannot be read, searches are exact, and
 the next encoding writes it. FAISS is the extra ``scale``.
 """
@@ -40,8 +40,10 @@ _PATTERN = r"nearest\.(\d{1,12})\.faiss"
 _ALL_FILES = "*nearest.*"  # also the temporary file of an interrupted writer
 _SAMPLE_PER_CLUSTER = 40  # vectors that train the center of a cluster; FAISS warns below 39
 _BATCH = 65_536  # rows that are added together
-_BITS = 4  # of a code of two numbers. FAISS compares 32 vectors of such codes at once, in registers
+_BITS = 4  # of a code. FAISS compares 32 vectors of such codes at once, in registers
+_MIN_WIDTH_OF_PAIRS = 128  # from this width, a code is of two numbers; in short vectors, of one number
 _OVERSAMPLING = 3  # candidates per requested document: the codes give only a rough order
+_MIN_CANDIDATES = 300  # also for few requested documents
 _TEST_QUERIES = 50  # documents that are used as queries to measure how many clusters a query has to read
 _TEST_DEPTH = 1000
 _TARGET_RECALL = 0.99  # share of the nearest documents that the test has to find
@@ -82,7 +84,7 @@ class ApproximateIndex:
         sample, _ = _vectors(matrix[sample_rows], passages)
         clusters = max(1, min(clusters, len(sample) // _SAMPLE_PER_CLUSTER))
         width = sample.shape[1]
-        parts = width // 2 if width % 2 == 0 else width
+        parts = width // 2 if width % 2 == 0 and width >= _MIN_WIDTH_OF_PAIRS else width
         metric = faiss.METRIC_INNER_PRODUCT
         ivf = faiss.IndexIVFPQFastScan(faiss.IndexFlatIP(width), width, clusters, parts, _BITS, metric)
         with _one_thread():
@@ -136,7 +138,7 @@ class ApproximateIndex:
         is_allowed = np.ones(len(matrix), np.bool_)
         is_allowed[excluded] = False
         allowed_count = len(matrix) - len(excluded)
-        candidate_count = _OVERSAMPLING * depth
+        candidate_count = max(_OVERSAMPLING * depth, _MIN_CANDIDATES)
         if allowed_count <= max(_MAX_EXACT, candidate_count):
             compared = np.flatnonzero(is_allowed)
         else:
