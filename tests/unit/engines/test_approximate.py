@@ -79,6 +79,14 @@ def test_most_of_the_nearest_are_returned(single, depth):
     assert recall(index, matrix, queries_near(matrix), depth) > 0.95
 
 
+def test_large_collections_have_longer_codes(single, monkeypatch):
+    matrix, short = single
+    monkeypatch.setattr(approximate, "_MAX_SHORT_CODES", 1000)
+    index = approximate.ApproximateIndex.build(matrix, 0)
+    assert type(index.ivf) is not type(short.ivf)
+    assert recall(index, matrix, queries_near(matrix), 100) > 0.95
+
+
 @pytest.mark.parametrize("share", [0.9, 0.3, 0.01])
 def test_filters_keep_the_number_of_documents(single, share):
     matrix, index = single
