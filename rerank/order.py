@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import le
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,7 +27,11 @@ def rank(ids: Sequence[str] | NDArray[np.str_], scores: ArrayLike) -> NDArray[np
     tied = ordered[1:] == ordered[:-1]  # (n - 1,) True where a document ties with the one before it
     if not tied.any():
         return order
-    # Runs of equal scores: [start, end) in `order`; only these are sorted by id.
+    before = [str(ids[position]) for position in order[:-1][tied].tolist()]
+    after = [str(ids[position]) for position in order[1:][tied].tolist()]
+    if all(map(le, before, after)):  # as engines return candidates
+        return order
+    # Runs of equal scores: [start, last] in `order`; only these are sorted by id.
     edges = np.flatnonzero(np.diff(np.concatenate(([False], tied, [False])).astype(np.int8)))
     for start, last in edges.reshape(-1, 2).tolist():
         run = order[start : last + 1]

@@ -17,6 +17,9 @@ TEAMS = ("A", "B")
 MOST_DRAFTED = 100
 """Documents that are drafted at most, because a draft of 1,000 documents takes 1 ms."""
 
+_TURNS = ((0, 1), (1, 0))
+"""The teams of a turn, by its coin."""
+
 _Z_TWO_SIDED = 1.959963984540054
 """Quantile of the normal distribution for an interval of 95 %."""
 
@@ -97,25 +100,33 @@ def draft_best(a: Sequence[Hashable], b: Sequence[Hashable], coins: bytes) -> tu
 
     Only the first MOST_DRAFTED documents of a ranking can be among them.
     """
+    teams: list[int] = []
+    for coin in coins[: MOST_DRAFTED // 2]:
+        teams += _TURNS[coin & 1]
     rankings: list[int] = []
     positions: list[int] = []
-    drafted: set[Hashable] = set()
-    head_a = head_b = 0
-    size_a = len(a)
-    size_b = len(b)
-    while len(rankings) < MOST_DRAFTED:
-        while head_a < size_a and a[head_a] in drafted:
-            head_a += 1
-        while head_b < size_b and b[head_b] in drafted:
-            head_b += 1
-        if head_a == size_a or head_b == size_b:
+    page: dict[Hashable, None] = {}
+    remaining = (enumerate(a), enumerate(b))
+    for team in teams:
+        for pick in remaining[team]:
+            if pick[1] not in page:
+                break
+        else:
             break
-        count = len(rankings)
-        team = 1 - rankings[-1] if count % 2 else coins[count // 2] & 1
+        position, document = pick
+        page[document] = None
         rankings.append(team)
-        positions.append(head_b if team else head_a)
-        drafted.add(b[head_b] if team else a[head_a])
-    return rankings, positions
+        positions.append(position)
+    end = min(_count_until_all(a, page), _count_until_all(b, page))
+    return rankings[:end], positions[:end]
+
+
+def _count_until_all(documents: Sequence[Hashable], page: dict[Hashable, None]) -> int:
+    """Return the length of the shortest beginning of the page that has all documents, else of the page."""
+    if len(documents) >= len(page) or not page.keys() >= set(documents):
+        return len(page)
+    places = {document: place for place, document in enumerate(page)}
+    return max((places[document] + 1 for document in documents), default=0)
 
 
 def team_letters(rankings: Sequence[int]) -> str:

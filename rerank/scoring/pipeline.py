@@ -15,8 +15,8 @@ from rerank.formats.templates import check_values
 from rerank.rankers.base import Ranker
 from rerank.records import Candidates, Query, SearchTemplate
 from rerank.results import Report
+from rerank.scoring.candidate_pool import CandidatePool, RankPool, rank_pool
 from rerank.scoring.scorer import Scorer, ScoringInput, ScoringResult, StageTimer
-from rerank.scoring.second_phase import rank_scored
 from rerank.scoring.unscored import select_scorable
 from rerank.scoring.vector_cache import VectorCache
 from rerank.stack.parse import retriever_depths
@@ -145,6 +145,7 @@ class Pipeline:
     rankers:          name -> ranker.
     infer_categories: whether missing categories of a query are inferred from its first candidates.
     vectors:          cache of query vectors.
+    rank:             ranks the scored candidates of a query.
 
     >>> pipeline = workspace.pipeline(["tfidf", "bm25"])
     >>> answer = pipeline.answer(Query("query", "night"), workspace.stack("tfidf*0.5 + bm25*0.5"))
@@ -156,6 +157,7 @@ class Pipeline:
     rankers: Mapping[str, Ranker]
     infer_categories: bool = True
     vectors: VectorCache = field(default_factory=lambda: VectorCache(0), repr=False)
+    rank: RankPool = rank_pool
 
     def __repr__(self) -> str:
         signals = ", ".join((*self.engine.first_stages, *self.rankers))
@@ -219,17 +221,16 @@ class Pipeline:
                 inputs = scorer.load_missing_scores_and_features(query, inputs)
         selected = select_scorable(scorer, inputs, timer)
         scored = scorer.score(query, selected.inputs, timer=timer)
-        stack = stack.for_case(scored.case)
-        ranking = rank_scored(stack, scored, timer, selected.inputs.documents or self.engine.get)
         retrieved_by = candidates.retrieved_by or {stack.first_stage: np.ones(len(candidates), np.bool_)}
-        ranking = ranking.with_unscored(candidates.ids, selected.scorable, retrieved_by)
+        pool = CandidatePool(candidates.ids, selected.scorable, retrieved_by, scored)
+        ranking = self.rank(stack, pool, timer, selected.inputs.documents or self.engine.get)
         return SearchResult(
             ids=scored.ids,
             raw=scored.raw,
             query=scored.query,
             inferred=scored.inferred,
             recomputed=scored.recomputed,
-            stack=stack,
+            stack=stack.for_case(scored.case),
             ranking=ranking if min_score is None else ranking.above(min_score),
             found={name: int(np.count_nonzero(rows)) for name, rows in retrieved_by.items()},
             seconds={name: timer.seconds[name] for name in STAGES if name in timer.seconds},

@@ -50,7 +50,7 @@ def rescore(
     Raises UsageError if the model cannot be used or is not the tuned one.
     """
     end = time.monotonic() + seconds
-    ids = ranking.ids[: second_phase.top]
+    ids = ranking.best_ids(second_phase.top)
     count = len(ids)
     encoder = second_phase.encoder()
     scores: list[float] = []
@@ -66,7 +66,6 @@ def rescore(
     following = following - max(following[:1].max(initial=-math.inf) - rescored.scores[-1], 0.0)
     return replace(
         ranking,
-        ids=[*rescored.ids, *ranking.ids[count:]],
         scores=np.concatenate((rescored.scores, following)),
         order=np.concatenate((ranking.order[:count][rescored.order], ranking.order[count:])),
         then=rescored,

@@ -186,11 +186,13 @@ def search(snapshot: Snapshot, body: SearchBody, context: RequestContext) -> dic
         stack = experiment.joint
     stack = replace(stack, depth=min(body.depth or stack.depth, context.max_candidates))
     pipeline = snapshot.pipeline_of(stack)
+    if experiment is not None:
+        pipeline = replace(pipeline, rank=experiment.rank_with(coins))
     answer = pipeline.answer(
         query, stack, filters=filters_of(body.filter), min_score=body.min_score, timer=context
     )
     if experiment is not None:
-        answer = experiment.rank_answer(coins, answer, context, pipeline.engine.get)
+        answer = replace(answer, stack=experiment.arms[0])
     context.candidates = len(answer.ranking)
     context.missing = dict(answer.recomputed)
     context.without_features = dict(answer.without_features)
@@ -206,7 +208,7 @@ def search(snapshot: Snapshot, body: SearchBody, context: RequestContext) -> dic
         shown = result["experiment"] = experiment.to_json(answer.ranking)
         for hit, team in zip(hits, answer.ranking.teams):
             hit["team"] = team
-    hit_ids = answer.ranking.ids[:MOST_HITS]
+    hit_ids = answer.ranking.best_ids(MOST_HITS)
     context.record = SearchRecord(body.query, query_id, body.client_id, hit_ids, shown)
     return result
 

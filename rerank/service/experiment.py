@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -19,9 +19,8 @@ from rerank.evaluation.interleaving import (
     draw_share,
     team_letters,
 )
-from rerank.scoring.pipeline import SearchResult
+from rerank.scoring.candidate_pool import CandidatePool, RankPool, rank_pool
 from rerank.scoring.scorer import ReadDocuments, ScoringResult, StageTimer
-from rerank.scoring.second_phase import rank_scored
 from rerank.service.schemas import HookBody, RetrieveBody
 from rerank.stack.linear import Linear
 from rerank.stack.ranking import Hit, Ranking
@@ -53,49 +52,18 @@ class Interleaving(Ranking):
 
     teams: str = ""
     rankings: tuple[Ranking, ...] = ()
-    sources: list[int] = field(default_factory=list)
-    positions: list[int] = field(default_factory=list)
+    sources: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, np.intp))
+    positions: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, np.intp))
 
-    def __getitem__(self, position: int) -> Hit:
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether both rankings have probabilities of relevance."""
+        return all(ranking.is_calibrated for ranking in self.rankings)
+
+    def explain(self, index: int, score: float, rank: int) -> Hit:
         """Return a hit with the explanation of the stack that chose it."""
-        index = range(len(self))[position]
-        hit = self.rankings[self.sources[index]][self.positions[index]]
-        return replace(hit, score=float(self.scores[index]), rank=index + 1)
-
-
-@dataclass(frozen=True)
-class CandidatePool:
-    """n candidates of two stacks, in first-stage order.
-
-    ids:      n ids.
-    scorable: (n,) bool, m of them True.
-    found_by: retriever -> (n,) whether it found a candidate.
-    scored:   the scores of the m candidates.
-    rows:     (n,) their rows in the pool that :meth:`of_retrievers` selected from.
-    """
-
-    ids: list[str]
-    scorable: NDArray[np.bool_]
-    found_by: Mapping[str, NDArray[np.bool_]]
-    scored: ScoringResult
-    rows: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, np.intp))
-
-    def of_retrievers(self, names: Collection[str]) -> CandidatePool:
-        """Return the candidates that one of these retrievers found, with their rows in this pool."""
-        found_by = {name: is_found for name, is_found in self.found_by.items() if name in names}
-        is_selected = np.zeros(len(self.ids), np.bool_)
-        for is_found in found_by.values():
-            is_selected |= is_found
-        rows = np.flatnonzero(is_selected)
-        if len(rows) == len(self.ids):
-            return replace(self, rows=rows, found_by=found_by)
-
-        ids = [self.ids[row] for row in rows.tolist()]
-        scorable = self.scorable[rows]
-        scored_ids = [ids[position] for position in np.flatnonzero(scorable).tolist()]
-        scored = replace(self.scored, ids=scored_ids, raw=self.scored.raw[is_selected[self.scorable]])
-        found_by = {name: is_found[rows] for name, is_found in found_by.items()}
-        return CandidatePool(ids, scorable, found_by, scored, rows)
+        ranking = self.rankings[int(self.sources[index])]
+        return ranking.explain(int(self.positions[index]), score, rank)
 
 
 @dataclass(frozen=True)
@@ -156,6 +124,14 @@ class Experiment:
             return None
         return draw_coins(self.name, subject, text)
 
+    def rank_with(self, coins: bytes) -> RankPool:
+        """Return :meth:`rank` with these coins, for the query path with the stack ``joint``."""
+
+        def rank(_: Stack, pool: CandidatePool, timer: StageTimer, read_documents: ReadDocuments) -> Ranking:
+            return self.rank(coins, pool, timer, read_documents)
+
+        return rank
+
     def rank(
         self, coins: bytes, pool: CandidatePool, timer: StageTimer, read_documents: ReadDocuments
     ) -> Interleaving:
@@ -164,30 +140,22 @@ class Experiment:
         A stack ranks only candidates that its retrievers found.
         """
         rankings: list[Ranking] = []
-        rows: list[NDArray[np.intp]] = []
-        for stack, columns in zip(self.arms, self._columns):
-            own = pool.of_retrievers(self._names(stack))
-            scored = replace(own.scored, raw=own.scored.raw[:, columns])
-            ranking = rank_scored(stack.for_case(scored.case), scored, timer, read_documents)
-            rankings.append(ranking.with_unscored(own.ids, own.scorable, own.found_by))
-            rows.append(own.rows)
-        return interleave((rankings[0], rankings[1]), (rows[0], rows[1]), coins)
+        rows_by_rank: list[NDArray[np.intp]] = []
+        for stack, columns, retrievers in zip(self.arms, self._columns, self._retrievers):
+            rows = pool.rows_of(retrievers)
+            own = pool if rows is None else pool.select(rows, retrievers)
+            scored = own.scored
+            raw = scored.raw[:, columns]
+            own = replace(own, scored=ScoringResult(scored.ids, raw, scored.query, scored.inferred))
+            ranking = rank_pool(stack, own, timer, read_documents)
+            rankings.append(ranking)
+            rows_by_rank.append(ranking.order if rows is None else rows[ranking.order])
+        return interleave(pool.ids, (rankings[0], rankings[1]), (rows_by_rank[0], rows_by_rank[1]), coins)
 
-    def rank_answer(
-        self, coins: bytes, answer: SearchResult, timer: StageTimer, read_documents: ReadDocuments
-    ) -> SearchResult:
-        """Return the answer of ``joint`` with the interleaved ranking."""
-        ranking = answer.ranking
-        ids = np.empty(len(ranking), object)
-        ids[ranking.order] = ranking.ids
-        scorable = np.ones(len(ids), np.bool_) if ranking.scored is None else ranking.scored
-        scored = ScoringResult(answer.ids, answer.raw, answer.query, answer.inferred)
-        pool = CandidatePool(ids.tolist(), scorable, ranking.retrieved_by, scored)
-        return replace(answer, stack=self.arms[0], ranking=self.rank(coins, pool, timer, read_documents))
-
-    @staticmethod
-    def _names(stack: Stack) -> set[str]:
-        return {retriever.partition(":")[0] for retriever in stack.retrievers}
+    @cached_property
+    def _retrievers(self) -> list[set[str]]:
+        """The names of the retrievers of each stack."""
+        return [{retriever.partition(":")[0] for retriever in stack.retrievers} for stack in self.arms]
 
     @cached_property
     def _columns(self) -> list[list[int]]:
@@ -217,44 +185,45 @@ def _joint(a: Stack, b: Stack) -> Stack:
 
 
 def interleave(
-    rankings: tuple[Ranking, Ranking], rows: tuple[NDArray[np.intp], NDArray[np.intp]], coins: bytes
+    ids: Sequence[str],
+    rankings: tuple[Ranking, Ranking],
+    rows_by_rank: tuple[NDArray[np.intp], NDArray[np.intp]],
+    coins: bytes,
 ) -> Interleaving:
     """Return the interleaved ranking of two rankings.
 
-    rows: the row in a common pool of each candidate of a ranking.
+    ids:          n ids of a common pool.
+    rows_by_rank: of each ranking, the rows of its documents in the pool, best first.
     """
     a, b = rankings
-    sources, positions = draft_best(a.ids[:MOST_DRAFTED], b.ids[:MOST_DRAFTED], coins)
-    teams = team_letters(sources)
-    rows_by_rank = (rows[0][a.order], rows[1][b.order])
-    order = [int(rows_by_rank[source][position]) for source, position in zip(sources, positions)]
-    ids = [rankings[source].ids[position] for source, position in zip(sources, positions)]
-    pool_size = 1 + max(int(rows_of_ranking.max(initial=-1)) for rows_of_ranking in rows)
-    is_placed = np.zeros(pool_size, np.bool_)
-    is_placed[order] = True
-    for source, ranking in enumerate(rankings):
-        remaining = np.flatnonzero(~is_placed[rows_by_rank[source]])
-        remaining_rows = rows_by_rank[source][remaining]
-        is_placed[remaining_rows] = True
-        remaining_positions = remaining.tolist()
-        ids += [ranking.ids[position] for position in remaining_positions]
-        order += remaining_rows.tolist()
-        sources += [source] * len(remaining_positions)
-        positions += remaining_positions
+    best = [rows[:MOST_DRAFTED].tolist() for rows in rows_by_rank]
+    drafted_sources, drafted_positions = draft_best(best[0], best[1], coins)
+    drafted_rows = [best[source][position] for source, position in zip(drafted_sources, drafted_positions)]
+    is_placed = np.zeros(len(ids), np.bool_)
+    is_placed[drafted_rows] = True
+    order = [np.array(drafted_rows, np.intp)]
+    sources = [np.array(drafted_sources, np.intp)]
+    positions = [np.array(drafted_positions, np.intp)]
+    for source, rows in enumerate(rows_by_rank):
+        remaining = np.flatnonzero(~is_placed[rows])
+        is_placed[rows] = True
+        order.append(rows[remaining])
+        sources.append(np.full(len(remaining), source))
+        positions.append(remaining)
+    count = sum(map(len, order))
     return Interleaving(
-        ids=ids,
-        scores=descending(a.scores, len(order)),
-        order=np.array(order, np.intp),
+        candidates=ids,
+        scores=descending(a.scores, count),
+        order=np.concatenate(order),
         signals=a.signals,
         raw=a.raw,
         normalized=a.normalized,
         weighted=a.weighted,
-        relevance=a.relevance if b.relevance is not None else None,
         late=a.late or b.late,
-        teams=teams.ljust(len(order), NO_TEAM),
+        teams=team_letters(drafted_sources).ljust(count, NO_TEAM),
         rankings=rankings,
-        sources=sources,
-        positions=positions,
+        sources=np.concatenate(sources),
+        positions=np.concatenate(positions),
     )
 
 

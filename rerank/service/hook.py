@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from rerank.engines.opensearch.columns import DOCUMENT, Column, feature_key
 from rerank.errors import InputError, NotTrainedError, RerankError, TrainingError, UsageError
 from rerank.records import Document, Query
+from rerank.scoring.candidate_pool import CandidatePool, rank_pool
 from rerank.scoring.scorer import Scorer, ScoringInput, ScoringResult
-from rerank.scoring.second_phase import rank_scored
 from rerank.scoring.unscored import ScorableInput, select_rows, select_scorable
 from rerank.service import logs
 from rerank.service.context import DeadlineError, RequestContext
 from rerank.service.endpoints import make_query
-from rerank.service.experiment import CandidatePool, Experiment, can_take_part
+from rerank.service.experiment import Experiment, can_take_part
 from rerank.service.hook_hits import HookHits
 from rerank.service.query_text import query_text
 from rerank.service.retrieve import Added, Features, check_first, cut_to_depth, is_free, vector_queries
@@ -263,8 +263,8 @@ def _answer(search: _Search, added: Added, selected: ScorableInput, scored: Scor
     ids = [search.hits.ids[position] for position in added.kept.tolist()]
     answer: dict[str, Any] = {"requested_fields": _requested_fields(search)}
     if search.experiment is None:
-        ranking = rank_scored(stack, scored, context, read)
-        ranking = ranking.with_unscored(ids, selected.scorable, added.found_by)
+        pool = CandidatePool(ids, selected.scorable, added.found_by, scored)
+        ranking = rank_pool(stack, pool, context, read)
     else:
         found_by = {stack.first_stage: added.kept < search.first, **added.found_by}
         pool = CandidatePool(ids, selected.scorable, found_by, scored)
@@ -325,7 +325,7 @@ def _explanation(search: _Search, ranking: Ranking, *, has_added: bool) -> dict[
     explanation: dict[str, Any] = {"signals": [_signals(hit, shows_values) for hit in hits]}
     if has_added:
         explanation["found_by"] = [list(hit.found_by) for hit in hits]
-    if ranking.relevance is not None:
+    if ranking.is_calibrated:
         explanation["relevance"] = [hit.relevance for hit in hits]
     return explanation
 

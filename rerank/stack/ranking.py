@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.errors import UsageError
-from rerank.records import Document
+from rerank.records import Document, Query
 from rerank.results import MOST_ROWS, frame_of, html_table
+from rerank.stack.relevance import RelevanceModel
 from rerank.text import count_of
 
 Array = NDArray[np.float64]
@@ -84,14 +85,14 @@ class Hit:
 class Ranking:
     """Ordered candidates of one query. It is a sequence of :class:`Hit`.
 
-    ids:          n document ids, best first.
+    candidates:   n document ids, in first-stage order.
     scores:       (n,) final scores, best first.
     order:        (n,) first-stage positions from 0, best first.
     signals:      S names.
     raw, normalized, weighted: (n, S) scores, in first-stage order.
     retrieved_by: retriever -> (n,) whether it found a document, in first-stage order.
-    relevance:    (n,) probabilities, in first-stage order; None: the stack has no calibration.
-    removed:      number of documents below a minimum probability. They are not among ``ids``.
+    query, relevance_model: give the probabilities :attr:`relevance`; None: there are none.
+    removed:      number of documents below a minimum probability. ``scores`` and ``order`` do not have them.
     then:         the ranking of the second phase, of the first documents only.
     late:         whether the second phase took too long, so that the order is the one of the stack.
     scored:       (n,) whether a document was scored, in first-stage order; None: all. See
@@ -106,7 +107,7 @@ class Ranking:
     9.0
     """
 
-    ids: list[str]
+    candidates: Sequence[str]
     scores: Array
     order: NDArray[np.intp]
     signals: tuple[str, ...]
@@ -114,14 +115,15 @@ class Ranking:
     normalized: Array
     weighted: Array
     retrieved_by: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
-    relevance: Array | None = None
+    query: Query | None = None
+    relevance_model: RelevanceModel | None = None
     removed: int = 0
     then: Ranking | None = None
     late: bool = False
     scored: NDArray[np.bool_] | None = None
 
     def __repr__(self) -> str:
-        best = ", ".join(self.ids[:3]) + (", …" if len(self) > 3 else "")
+        best = ", ".join(self.best_ids(3)) + (", …" if len(self) > 3 else "")
         return f"Ranking({count_of(len(self), 'document')} by {' + '.join(self.signals)}: {best})"
 
     def rows(self) -> list[dict[str, Any]]:
@@ -147,21 +149,56 @@ class Ranking:
         rows = self.rows()
         return html_table(rows) if rows else "no document"
 
+    # Only some callers read all ids or the probabilities, so they are computed when they are read.
+
+    @cached_property
+    def ids(self) -> list[str]:
+        """The document ids, best first."""
+        return self.best_ids(len(self))
+
+    def best_ids(self, count: int) -> list[str]:
+        """Return at most ``count`` ids, best first."""
+        return [self.candidates[row] for row in self.order[:count].tolist()]
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether the ranking has probabilities of relevance."""
+        model = self.relevance_model
+        return self.query is not None and model is not None and model.calibration is not None
+
+    @cached_property
+    def relevance(self) -> Array | None:
+        """(n,) probabilities, in first-stage order, NaN if not scored; None: the stack has no calibration."""
+        if self.query is None or self.relevance_model is None:
+            return None
+        if self.scored is None:
+            return self.relevance_model.relevance(self.raw, self.query)
+        probabilities = self.relevance_model.relevance(self.raw[self.scored], self.query)
+        if probabilities is None:
+            return None
+        spread = np.full(len(self.scored), np.nan)
+        spread[self.scored] = probabilities
+        return spread
+
     def __len__(self) -> int:
-        return len(self.ids)
+        return len(self.order)
 
     def __getitem__(self, position: int) -> Hit:
         index = range(len(self))[position]  # raises IndexError; negative positions count from the end
+        return self.explain(index, float(self.scores[index]), index + 1)
+
+    def explain(self, index: int, score: float, rank: int) -> Hit:
+        """Return the hit at an index of this ranking, with its score and rank on a page."""
         row = int(self.order[index])
-        id = self.ids[index]
+        id = self.candidates[row]
         is_scored = self.scored is None or bool(self.scored[row])
         signals = self._signal_scores(row) if is_scored else {}
         if self.then is not None and id in self._second_phase_index:
             signals |= self.then[self._second_phase_index[id]].signals
         return Hit(
             id=id,
-            score=float(self.scores[index]),
-            rank=index + 1,
+            score=score,
+            rank=rank,
             first_stage_rank=row + 1,
             signals=signals,
             found_by=tuple(name for name, rows in self.retrieved_by.items() if rows[row]),
@@ -187,7 +224,6 @@ class Ranking:
         positions = np.flatnonzero(~(self.relevance[self.order] < min_score))
         return replace(
             self,
-            ids=[self.ids[position] for position in positions.tolist()],
             scores=self.scores[positions],
             order=self.order[positions],
             removed=len(self) - len(positions),
@@ -224,13 +260,12 @@ class Ranking:
 
         return replace(
             self,
-            ids=[ids[row] for row in order.tolist()],
+            candidates=ids,
             scores=scores,
             order=order,
             raw=spread(self.raw),
             normalized=spread(self.normalized),
             weighted=spread(self.weighted),
-            relevance=None if self.relevance is None else spread(self.relevance[:, None])[:, 0],
             retrieved_by=retrieved_by,
             scored=scored,
         )

@@ -139,7 +139,9 @@ class Stack:
         return ranker_names(dict.fromkeys((*self.signals, *retriever_depths(self.retrieve))))
 
     def for_case(self, case: str) -> Stack:
-        """Return the stack with the weights for a case of a query's categories."""
+        """Return the stack with the weights for a case, or this stack if it has none."""
+        if case not in self.combiner.cases and (self.relevance is None or not self.relevance.cases):
+            return self
         relevance = self.relevance and self.relevance.for_case(case)
         return replace(self, combiner=self.combiner.for_case(case), relevance=relevance)
 
@@ -189,11 +191,8 @@ class Stack:
         scores = np.asarray(raw, dtype=np.float64)
         final, normalized, weighted = self.combiner.combine(scores)
         order = rank(ids, final)
-        relevance = None
-        if query is not None and self.relevance is not None:
-            relevance = self.relevance.relevance(scores, query)
         return Ranking(
-            ids=[ids[position] for position in order.tolist()],
+            candidates=ids,
             scores=final[order],
             order=order,
             signals=self.signals,
@@ -201,7 +200,8 @@ class Stack:
             normalized=normalized,
             weighted=weighted,
             retrieved_by=retrieved_by or {},
-            relevance=relevance,
+            query=query,
+            relevance_model=self.relevance,
         )
 
     def to_json(self) -> dict[str, Any]:

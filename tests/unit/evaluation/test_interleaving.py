@@ -22,8 +22,9 @@ from rerank.evaluation.interleaving import (
     wilson_interval,
 )
 from rerank.records import Query
+from rerank.scoring.candidate_pool import CandidatePool
 from rerank.scoring.scorer import ScoringResult, StageTimer
-from rerank.service.experiment import CandidatePool, Experiment, descending, interleave
+from rerank.service.experiment import Experiment, descending, interleave
 from rerank.stack.stack import Stack
 
 A, B = bytes([0]), bytes([1])
@@ -257,10 +258,11 @@ def test_the_service_drafts_as_the_plain_algorithm(a, b, size_b, coins):
         scores = np.zeros((len(own), 1))
         scores[np.searchsorted(own, documents), 0] = -np.arange(len(own))
         rankings.append(Stack.parse("bm25").rank([f"{one:03}" for one in own], scores))
-        rows.append(own)
-    ranking = interleave((rankings[0], rankings[1]), (rows[0], rows[1]), coins)
+        rows.append(own[rankings[-1].order])
+    ids = [f"{one:03}" for one in range(130)]
+    ranking = interleave(ids, (rankings[0], rankings[1]), (rows[0], rows[1]), coins)
     draft = team_draft(rankings[0].ids, rankings[1].ids, coins)
     assert ranking.teams == draft.teams
-    assert (ranking.sources, ranking.positions) == (draft.rankings, draft.positions)
+    assert (ranking.sources.tolist(), ranking.positions.tolist()) == (draft.rankings, draft.positions)
     assert ranking.ids == [rankings[source].ids[i] for source, i in zip(draft.rankings, draft.positions)]
     assert [f"{row:03}" for row in ranking.order] == ranking.ids
