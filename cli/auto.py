@@ -80,7 +80,8 @@ def command(
 
     FOLDER contains corpus.jsonl, queries.jsonl, and qrels.tsv or qrels/train.tsv, dev.tsv and test.tsv. With
     a click log (ubi_*.ndjson, clicks.csv or --ubi), clicks train, and judged queries tune and test; without
-    judged queries, no stack is activated. If interrupted, the same command continues.
+    judged queries, no stack is activated. Without judgments and clicks, a pool of queries is written, to be
+    judged by hand. If interrupted, the same command continues.
     """
     opensearch = connection_settings(url, index, profile)
     documents = opensearch
@@ -118,8 +119,14 @@ def _is_first_stage(report: AutoReport) -> bool:
 
 
 def _show_untested(report: AutoReport) -> None:
-    """Print the stack that was trained and tuned on clicks."""
+    """Print the stack that was trained and tuned on clicks, or that nothing is judged."""
     first_stage = report.stack.first_stage
+    if report.clicks is None:
+        click.echo(f"\nNo query is judged, so no ranker is trained. {first_stage} is active.")
+        click.echo(
+            "Judge the queries of the pool on a page, 0 to 3 for each hit. Then run the second command again."
+        )
+        return
     click.echo(
         f"\n{report.stack}\nis trained and tuned on clicks. It is not active, and its gain is unknown."
     )

@@ -427,6 +427,10 @@ class Workspace:
             return active
         return None
 
+    def is_tuned(self, signals: Sequence[str]) -> bool:
+        """Return whether these signals have tuned weights."""
+        return self._tuned_stack(signals, self.releases, latest=True) is not None
+
     @property
     def releases(self) -> Releases:
         """The stacks that were active, with their version numbers, and the one that is active now."""

@@ -32,8 +32,8 @@ _REASONS = {
     multiple=True,
     required=True,
     group="Input",
-    help="Stacks whose best hits are judged: signals, weights or a file. Repeatable. One stack is pooled with"
-    " its first stage.",
+    help="Stacks whose best hits are judged: signals, weights or a file. Repeatable. Signals without tuned"
+    " weights get equal ones. One stack is pooled with its first stage.",
 )
 @option(
     "--queries",
@@ -102,5 +102,5 @@ def show(report: PoolReport) -> None:
         click.echo(f"  the best {pool.top} hits of {stack}")
     if report.without_hits:
         output.note(f"left out {count_of(report.without_hits, 'query')} without hits")
-    if not report.difference:
+    if not report.difference and len(pool.stacks) > 1:
         output.note("the stacks return the same hits for all ranked queries")

@@ -24,6 +24,7 @@ from rerank.formats.opening import reading_error
 from rerank.progress import Progress
 from rerank.records import Query
 from rerank.results import Report
+from rerank.stack.parse import parse_stack
 from rerank.stack.stack import Stack
 from rerank.workspace import Workspace, WorkspaceOrPath
 
@@ -186,7 +187,8 @@ def make_pool(
     For the other half, the lists of the stacks differ most. Queries without hits are left out. The order of
     the queries and of the hits is random, but the same for the same seed, so it does not show the stack.
 
-    stacks: texts as for :meth:`Workspace.stack`, or stacks. One stack is pooled with its first stage.
+    stacks: texts as for :meth:`Workspace.stack`, or stacks. Signals without tuned weights get equal ones. One
+    stack is pooled with its first stage.
 
     Raises UsageError for an unknown stack, InputError if no query has a hit.
 
@@ -195,8 +197,8 @@ def make_pool(
     [('night', ['owl', 'wolf'])]
     """
     workspace = Workspace.open(workspace)
-    loaded = [stack if isinstance(stack, Stack) else workspace.stack(stack, latest=True) for stack in stacks]
-    if len(loaded) == 1:
+    loaded = [stack if isinstance(stack, Stack) else _find_stack(workspace, stack) for stack in stacks]
+    if len(loaded) == 1 and loaded[0].signals != (loaded[0].first_stage,):
         loaded.insert(0, workspace.stack(loaded[0].first_stage, latest=True))
     if not loaded:
         raise UsageError("no stack is named; name the stacks whose hits are judged")
@@ -222,6 +224,15 @@ def make_pool(
         without_hits=chooser.without_hits,
         difference=fmean(difference(rankings) for rankings in chooser.rankings.values()),
     )
+
+
+def _find_stack(workspace: Workspace, text: str) -> Stack:
+    """Return the stack that a text names. Without judgments, nothing is tuned: then all weights are equal."""
+    is_name = not text.endswith(".json") and not text.isdecimal()
+    names, weights = parse_stack(text) if is_name else ((), None)
+    if len(names) < 2 or weights is not None or workspace.is_tuned(names):
+        return workspace.stack(text, latest=True)
+    return workspace.stack("+".join(f"{name}*1" for name in names))
 
 
 class _Chooser:

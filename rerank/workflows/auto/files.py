@@ -22,7 +22,8 @@ _COMPRESSIONS = ("", ".gz", ".bz2", ".xz", ".zst", ".zip")
 _CLICK_LOGS = ("ubi_*.ndjson", "clicks.csv")
 _ADVICE = (
     "give a folder with corpus.jsonl, queries.jsonl, and qrels.tsv or one or more of qrels/train.tsv,"
-    " qrels/dev.tsv, qrels/test.tsv; or with corpus.jsonl and a click log, ubi_*.ndjson or clicks.csv"
+    " qrels/dev.tsv, qrels/test.tsv; or with corpus.jsonl and a click log, ubi_*.ndjson or clicks.csv; or"
+    " with corpus.jsonl and queries.jsonl, to judge the best hits by hand"
 )
 
 
@@ -30,8 +31,8 @@ _ADVICE = (
 class Folder:
     """Files of documents, queries and judgments.
 
-    qrels: ``train``, ``dev``, ``test`` or ``all`` -> file. clicks: the click log. queries: None only if a
-    click log has the queries.
+    qrels: ``train``, ``dev``, ``test`` or ``all`` -> file; may be empty. clicks: the click log. queries: None
+    only if a click log has the queries.
     """
 
     path: Path
@@ -54,9 +55,10 @@ def read_folder(path: Path, *, has_clicks: bool = False) -> Folder:
     """Find the files of a folder, plain or compressed. ``qrels.tsv`` is read if ``qrels/`` is empty.
 
     The dev split can also be named validation, valid or val. Queries and judgments may be missing if there is
-    a click log: in the folder, or elsewhere (``has_clicks``).
+    a click log: in the folder, or elsewhere (``has_clicks``). Without a log, only judgments may be missing.
 
-    Raises InputError for a missing file, and for two files with the same meaning.
+    Raises InputError for a missing file, and for two files with the same meaning. A table with an unknown name
+    could be the judgments, so it counts as a missing file.
     """
     if not path.is_dir():
         problem = "not a folder" if path.exists() else "no such folder"
@@ -69,10 +71,10 @@ def read_folder(path: Path, *, has_clicks: bool = False) -> Folder:
     missing: list[str] = []
     if corpus is None:
         missing.append("corpus.jsonl")
-    if qrels or not (clicks or has_clicks):  # judgments need queries, and without clicks both are needed
+    if qrels or not (clicks or has_clicks):  # judgments need queries
         if queries is None:
             missing.append("queries.jsonl")
-        if not qrels:
+        if not qrels and (queries is None or _has_unknown_table(path, categories)):
             missing.append("qrels")
     if corpus is None or missing:
         raise _missing_files(path, missing)
@@ -97,6 +99,19 @@ def _find_judgments(folder: Path) -> dict[str, Path]:
     if not qrels and all_judgments is not None:
         qrels[WHOLE] = all_judgments
     return qrels
+
+
+def _has_unknown_table(folder: Path, categories: Path | None) -> bool:
+    """Whether a folder without judgments has a table that could be judgments with another name."""
+    tables = {
+        file
+        for ending in _JUDGMENT_ENDINGS
+        for compression in _COMPRESSIONS
+        for pattern in (f"*{ending}{compression}", f"qrels/*{ending}{compression}")
+        for file in folder.glob(pattern)
+    }
+    records = ("corpus.", "queries.")
+    return any(file != categories and not file.name.startswith(records) for file in tables)
 
 
 def _click_logs(folder: Path) -> tuple[Path, ...]:

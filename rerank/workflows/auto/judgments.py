@@ -29,8 +29,9 @@ TUNING_SHARE = 0.6
 class Judgments:
     """Queries and their judgments.
 
-    splits: the test queries are empty if only clicks are known. stopping: dev queries of the trainings.
-    from_clicks: whether clicks train. tested: whether people judged queries, so that a stack can be tested.
+    splits: the test queries are empty if only clicks are known; all are empty without any judgment.
+    stopping: dev queries of the trainings. from_clicks: whether clicks train. tested: whether people judged
+    queries, so that a stack can be tested.
     """
 
     queries: list[Query]
@@ -60,11 +61,20 @@ class JudgedPool:
         return cls(queries, summary.qrels)
 
 
-def read_by_hand(files: Folder, documents: Set[str], seed: int) -> Judgments:
-    """Read the judgments of a folder without clicks, and draw missing splits. Raises InputError."""
+def read_by_hand(files: Folder, pool: JudgedPool, documents: Set[str], seed: int) -> Judgments:
+    """Read the judgments of a folder without clicks, and draw missing splits.
+
+    pool: of an earlier run, whose grades are used if the folder has no judgments.
+
+    Raises InputError if too few queries are judged.
+    """
     assert files.queries is not None
     judged = {name: read_qrels(path) for name, path in files.qrels.items()}
     queries = read_queries(files.queries)
+    if not judged and not pool.qrels:
+        none = Qrels()
+        return Judgments(queries, Splits(none, none, none, ("no query is judged",)), none, tested=False)
+    judged = judged or {WHOLE: pool.qrels}
     splits = split(judged, queries, documents, seed=seed)
     return Judgments(queries, splits, splits.dev)
 

@@ -23,7 +23,7 @@ from rerank.judging.clicks import REPORT, ClickReport, judge_clicks
 from rerank.judging.log import ClickOptions
 from rerank.judging.pool import PoolOptions, make_pool
 from rerank.progress import Progress
-from rerank.records import Qrels
+from rerank.records import Qrels, Query
 from rerank.reports.evaluation import EvaluationReport
 from rerank.reports.page import evaluation_page
 from rerank.results import Report
@@ -77,18 +77,19 @@ RETRIEVAL_FACTOR = 2.5
 class AutoReport(Report):
     """Choices and measurements.
 
-    choices: trained and skipped rankers. stack: active, unless only clicks are known. splits: name -> file.
-    queries: file. messages: remarks of the steps. evaluated, page: the measurement on test queries and its
-    report; None if only clicks are known. without_categories: the test queries without their categories, if
-    they have any. halves: tuning on random halves, if few queries are judged. clicks: the judgments from
-    clicks, if there are any. pool: file of queries to judge by hand.
+    choices: trained and skipped rankers. stack: active, unless only clicks are known; without any judgment,
+    the first stage. tuned: None without any judgment. splits: name -> file. queries: file. messages: remarks
+    of the steps. evaluated, page: the measurement on test queries and its report; None if people judged none.
+    without_categories: the test queries without their categories, if they have any. halves: tuning on random
+    halves, if few queries are judged. clicks: the judgments from clicks, if there are any. pool: file of
+    queries to judge by hand.
     """
 
     workspace: Workspace
     documents: int
     choices: list[RankerChoice]
     stack: Stack
-    tuned: TuneReport
+    tuned: TuneReport | None
     splits: dict[str, Path]
     queries: Path
     messages: list[str]
@@ -137,7 +138,8 @@ def auto(
     folder: ``corpus.jsonl``, ``queries.jsonl``, ``qrels.tsv`` or one or more of ``qrels/train.tsv``,
         ``dev.tsv`` and ``test.tsv``, optionally ``categories.tsv``. Missing splits are drawn. A click log,
         ``ubi_*.ndjson`` or ``clicks.csv``, can replace the judgments: then clicks train, the judged queries
-        tune and test, and without judged queries no stack is activated.
+        tune and test, and without judged queries no stack is activated. Without judgments and clicks,
+        nothing is trained: the result is a pool of queries to judge by hand.
     workspace: result folder. Call again to continue.
     ubi: cluster with a click log.
     opensearch: cluster of a new workspace. Default: store documents in the folder.
@@ -190,6 +192,9 @@ def _run_steps(
     context.judgments, clicks = _read_judgments(context)
     splits = context.splits
     split_files = splits.save(context.workspace.folder / "splits")
+    if not splits.dev:
+        context.say("queries", count_of(len(context.queries), "query"), *splits.notes)
+        return _report_pool(context)
     sizes = f"train {len(splits.train):,}, dev {len(splits.dev):,}, test {len(splits.test):,}"
     context.say("queries", sizes, *splits.notes)
     begin = time.monotonic()
@@ -211,10 +216,29 @@ def _run_steps(
         clicks=clicks,
     )
     if tested:
-        _measure(context, report)
+        _measure(context, report, tuned)
     else:
-        report.pool = _write_pool(context, signals)
+        equal = "+".join(f"{name}*1" for name in signals)
+        queries = [query for query in context.queries if query.id in splits.dev]  # they did not train
+        report.pool = _write_pool(context, [signals[0], equal], queries)
     return report
+
+
+def _report_pool(context: AutoContext) -> AutoReport:
+    """Write queries for people to judge, with the best hits of the first stages: nothing else is known."""
+    workspace = context.workspace
+    names = workspace.engine.first_stages
+    return AutoReport(
+        workspace=workspace,
+        documents=len(workspace.engine),
+        choices=[],
+        stack=workspace.stack(names[0]),
+        tuned=None,
+        splits={},
+        queries=_save_queries(context),
+        messages=context.messages,
+        pool=_write_pool(context, names, context.queries),
+    )
 
 
 def _different_rankers(workspace: Workspace, choices: Sequence[RankerChoice]) -> list[str]:
@@ -232,8 +256,12 @@ def _different_rankers(workspace: Workspace, choices: Sequence[RankerChoice]) ->
 def _read_judgments(context: AutoContext) -> tuple[Judgments, ClickReport | None]:
     """Return the judgments of people and of clicks, and the report of the clicks."""
     documents = {*context.workspace.engine.ids()}
+    pool_path = context.workspace.folder / POOL
     if not context.files.clicks and context.ubi is None:
-        return read_by_hand(context.files, documents, context.seed), None
+        pool = JudgedPool()
+        if not context.files.qrels:
+            pool = JudgedPool.read(pool_path, partial(context.say, "pool"))
+        return read_by_hand(context.files, pool, documents, context.seed), None
     out = context.workspace.folder / CLICKS
     report = judge_clicks(
         context.files.clicks, out, ClickOptions(ubi=context.ubi), context.workspace, context.progress
@@ -241,21 +269,16 @@ def _read_judgments(context: AutoContext) -> tuple[Judgments, ClickReport | None
     queries = count_of(report.train.queries + (report.dev.queries if report.dev else 0), "query")
     views = count_of(report.page_views, "page view")
     context.say("clicks", f"{views}, {report.clicks:,} clicks, {queries}; {out / REPORT}", *report.warnings)
-    pool = JudgedPool.read(context.workspace.folder / POOL, partial(context.say, "pool"))
+    pool = JudgedPool.read(pool_path, partial(context.say, "pool"))
     return read_with_clicks(context.files, report, pool, documents, context.seed), report
 
 
-def _write_pool(context: AutoContext, signals: Sequence[str]) -> Path:
-    """Write queries for people to judge. They did not train.
-
-    Their hits are the best of the first stage, and of equal weights of all signals.
-    """
+def _write_pool(context: AutoContext, stacks: Sequence[str], queries: Sequence[Query]) -> Path:
+    """Write queries for people to judge, with the best hits of the stacks."""
     path = context.workspace.folder / POOL
-    equal = "+".join(f"{name}*1" for name in signals)
-    queries = [query for query in context.queries if query.id in context.splits.dev]
     report = make_pool(
         context.workspace,
-        [signals[0], equal],
+        stacks,
         queries,
         PoolOptions(count=POOL_QUERIES, seed=context.seed),
         context.progress,
@@ -275,7 +298,7 @@ def _save_queries(context: AutoContext) -> Path:
     return path
 
 
-def _measure(context: AutoContext, report: AutoReport) -> None:
+def _measure(context: AutoContext, report: AutoReport, tuned: TuneReport) -> None:
     """Measure the stack on the test queries."""
     evaluate_stack = partial(
         evaluate,
@@ -294,7 +317,7 @@ def _measure(context: AutoContext, report: AutoReport) -> None:
     report.page = context.workspace.folder / PAGE
     write_text(report.page, evaluation_page(context.workspace, report.evaluated, context.queries))
     context.say("report", str(report.page))
-    report.halves = _tune_on_halves(context, report.tuned)
+    report.halves = _tune_on_halves(context, tuned)
 
 
 def _training_end(context: AutoContext, begin: float) -> float:

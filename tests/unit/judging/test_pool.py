@@ -129,6 +129,15 @@ def test_queries_without_hits_are_left_out(workspace):
         make_pool(workspace, ["bm25", "tfidf"], queries[2:])
 
 
+def test_signals_without_tuned_weights_get_equal_ones(workspace):
+    pool = make_pool(workspace, ["bm25,tfidf"], topics(1)).pool
+    assert pool.stacks == ("bm25*1.00", "bm25*1.00 + tfidf*1.00")
+
+
+def test_a_first_stage_is_pooled_once(workspace):
+    assert make_pool(workspace, ["bm25"], topics(1)).pool.stacks == ("bm25*1.00",)
+
+
 def test_one_stack_is_pooled_with_its_first_stage(workspace):
     pool = make_pool(workspace, ["tfidf*0.5 + bm25*0.5"], topics(1)).pool
     assert len(pool.stacks) == 2

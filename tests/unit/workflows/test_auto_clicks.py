@@ -165,3 +165,21 @@ def test_too_few_judgments_are_refused(folder, tmp_path):
     write(folder / "ubi_events.ndjson", page("1", WORDS[0], ["d0", "d1"], ["d1"]))
     with pytest.raises(InputError, match=r"the clicks judge . quer.* to tune"):
         rerank.auto(folder, tmp_path / "other")
+
+
+def test_without_judgments_and_clicks_auto_writes_a_pool_and_uses_its_grades(run, folder, tmp_path):
+    (folder / "ubi_events.ndjson").unlink()
+    queries = [{"_id": f"q{number}", "text": word} for number, word in enumerate(WORDS)]
+    write(folder / "queries.jsonl", queries)
+    workspace = tmp_path / "workspace"
+    done = run("auto", folder, "-w", workspace).ok()
+    assert "No query is judged" in done.out
+    assert f"rerank serve -w {workspace} --judge {workspace / 'pool.json'}" in done.out
+    assert not rerank.Workspace.open(workspace).releases.history
+    assert len(Pool.load(workspace / "pool.json").queries) == len(WORDS)
+    judge_pool(workspace, {word: f"d{number}" for number, word in enumerate(WORDS)})
+    done = run("auto", folder, "-w", workspace).ok()
+    assert "The stack" in done.out or "No stack is better" in done.out
+    report = rerank.auto(folder, workspace)
+    assert report.evaluated is not None
+    assert report.evaluated.queries == 12  # half of 25
