@@ -57,8 +57,8 @@ def read_folder(path: Path, *, has_clicks: bool = False) -> Folder:
     The dev split can also be named validation, valid or val. Queries and judgments may be missing if there is
     a click log: in the folder, or elsewhere (``has_clicks``). Without a log, only judgments may be missing.
 
-    Raises InputError for a missing file, and for two files with the same meaning. A table with an unknown name
-    could be the judgments, so it counts as a missing file.
+    Raises InputError for a missing file, and for two files with the same meaning. A table with an unknown
+    name could be the judgments, so it counts as a missing file.
     """
     if not path.is_dir():
         problem = "not a folder" if path.exists() else "no such folder"
