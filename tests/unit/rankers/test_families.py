@@ -50,7 +50,7 @@ class YearFitter:
     def fit(self, variant, name):
         return TrainingResult(YearRanker(name, self.config.newest), 0, 0, None, None, False)
 
-FAMILY = Family("year", ("year",), YearRanker, ("links",), "rerank_year:YearConfig", "rerank_year:YearFitter")
+FAMILY = Family("year", ("year",), YearRanker, ("links",), "year_family:YearConfig", "year_family:YearFitter")
 """
 
 
@@ -67,9 +67,9 @@ def workspace(tmp_path):
 
 
 def test_a_family_of_another_package_can_be_trained(workspace, tmp_path, monkeypatch):
-    (tmp_path / "rerank_year.py").write_text(PACKAGE)
+    (tmp_path / "year_family.py").write_text(PACKAGE)
     monkeypatch.syspath_prepend(tmp_path)
-    brought = [EntryPoint("year", "rerank_year:FAMILY", registry.GROUP)]
+    brought = [EntryPoint("year", "year_family:FAMILY", registry.GROUP)]
     monkeypatch.setattr(registry, "entry_points", lambda group, name="year": brought * (name == "year"))
     with pytest.raises(NotTrainedError, match=r"train it with `rerank train year`"):
         workspace.ranker("year")
