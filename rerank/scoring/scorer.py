@@ -370,16 +370,18 @@ class Scorer:
 
     def _with_fields(self, inputs: ScoringInput) -> ScoringInput:
         """Add the scores of fields. Raises UsageError for a field without numbers and dates."""
-        unscored: list[FieldSignal] = []
-        for signal in self.signals:
-            if isinstance(signal, FieldSignal) and signal.name not in inputs.scores:
-                self._check_field(signal)
-                unscored.append(signal)
+        unscored = [
+            signal
+            for signal in self.signals
+            if isinstance(signal, FieldSignal) and signal.name not in inputs.scores
+        ]
         if not unscored:
             return inputs
+        # The engine is read first: it knows better what is wrong with a field.
+        values = self.engine.field_values(inputs.ids, [signal.field for signal in unscored])
         scores = dict(inputs.scores)
-        fields = [signal.field for signal in unscored]
-        for signal, numbers in zip(unscored, self.engine.field_values(inputs.ids, fields)):
+        for signal, numbers in zip(unscored, values):
+            self._check_field(signal)
             scores[signal.name] = signal.values(numbers)
         return replace(inputs, scores=scores)
 
