@@ -155,17 +155,17 @@ final class ScoringClient {
             return answer.body();
         }
 
-        /** A service can close an idle connection at any time: then the call is sent again, on a new one. */
+        /**
+         * A service can close an idle connection at any time, and any connection while it restarts: then the call is sent again,
+         * on a new one.
+         */
         private HttpConnection.Answer send() throws IOException {
             HttpConnection idle = connections.take();
-            if (idle != null) {
-                try {
-                    return send(idle, true);
-                } catch (HttpConnection.ClosedException e) {
-                    // it was closed before the call
-                }
+            try {
+                return idle == null ? send(new HttpConnection(), false) : send(idle, true);
+            } catch (HttpConnection.ClosedException e) {
+                return send(new HttpConnection(), false);
             }
-            return send(new HttpConnection(), false);
         }
 
         private HttpConnection.Answer send(HttpConnection used, boolean isOpen) throws IOException {
