@@ -68,17 +68,22 @@ def read_folder(path: Path, *, has_clicks: bool = False) -> Folder:
     categories = _find_file(path, ("categories",), (".tsv",))
     qrels = _find_judgments(path)
     clicks = _click_logs(path)
-    missing: list[str] = []
-    if corpus is None:
-        missing.append("corpus.jsonl")
-    if qrels or not (clicks or has_clicks):  # judgments need queries
-        if queries is None:
-            missing.append("queries.jsonl")
-        if not qrels and (queries is None or _has_unknown_table(path, categories)):
-            missing.append("qrels")
+    missing = [] if corpus is not None else ["corpus.jsonl"]
+    if qrels or not (clicks or has_clicks):
+        missing += _missing_judged_queries(path, queries, qrels, categories)
     if corpus is None or missing:
         raise _missing_files(path, missing)
     return Folder(path, corpus, queries, qrels, categories, clicks)
+
+
+def _missing_judged_queries(
+    folder: Path, queries: Path | None, qrels: Mapping[str, Path], categories: Path | None
+) -> list[str]:
+    """Return which of queries and judgments a folder without a click log must have in addition."""
+    if queries is None:
+        return ["queries.jsonl"] if qrels else ["queries.jsonl", "qrels"]
+    needs_judgments = not qrels and _has_unknown_table(folder, categories)
+    return ["qrels"] if needs_judgments else []
 
 
 def _missing_files(folder: Path, missing: Sequence[str]) -> InputError:
