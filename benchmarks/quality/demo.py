@@ -5,8 +5,8 @@
     python benchmarks/quality/demo.py --check     # exit code 1 if a table is outdated
 
 The costs in README.md are from ``speed/hook.py --keep``.
-The table in README.md is from ``peers/results/demo.json``; p is for nDCG@10 against ``rerank auto``, with
-Holm's correction for all peers.
+The tables of collections in README.md are from ``peers/results``. p is for nDCG@10 against ``rerank auto``,
+with Holm's correction for all peers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +90,30 @@ def readme(results: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def all_collections(results: Sequence[Mapping[str, Any]]) -> str:
+    """Return the table of the README with nDCG@10 on all collections of the comparison."""
+    titles = {
+        "rerank-bm25": "BM25",
+        "bm25+encoder": "BM25 and the encoder, weighted (ranx)",
+        "opensearch-hybrid": "OpenSearch's hybrid query",
+        "rerank-auto": "`rerank auto FOLDER`",
+    }
+    names = [result["collection"] for result in results]
+    queries = [f"{result['queries']['test']:,}" for result in results]
+    lines = [
+        f"| nDCG@10 | {' | '.join(names)} |",
+        "|" + " --- |" * (len(names) + 1),
+        f"| test queries | {' | '.join(queries)} |",
+    ]
+    for peer, title in titles.items():
+        values = []
+        for result in results:
+            row = next(row for row in result["rows"] if row["peer"] == peer)
+            values.append(f"{row['nDCG@10']:.4f}")
+        lines.append(f"| {title} | {' | '.join(values)} |")
+    return "\n".join(lines)
+
+
 def on_new_documents(found: Mapping[str, Cells]) -> str:
     """Return the gains on documents that no train query had."""
     first, trained, full = (found[stack]["new"] for stack in (FIRST, TRAINED, FULL))
@@ -141,10 +165,12 @@ def every(found: Mapping[str, Cells]) -> str:
 def pages() -> dict[Path, str]:
     """Return path -> text of the three pages."""
     found = json.loads(KEPT.read_text())
-    results = json.loads((RESULTS / "demo.json").read_text())
+    results = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
+    on_demo = next(result for result in results if result["collection"] == "demo")
     tables = {
         ROOT / "README.md": {
-            "demo": readme(results),
+            "demo": readme(on_demo),
+            "collections": all_collections(results),
             "new": on_new_documents(found),
             "cost": cost(json.loads(HOOK.read_text())),
         },
