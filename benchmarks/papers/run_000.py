@@ -18,7 +18,7 @@ paper:           ``--preset paper``: trains all layers, does not select a step b
 +name=value:     change another setting: ``gamma``, ``structural_margin``, ``semantic_margin``,
                  ``temperature``, or a setting of ``DenseConfig``.
 
-MiniLM has learned from citations; ``:widthN`` starts from random weights (``encoders.py``).
+MiniLM has learned from citations; ``:widthN`` starts from random weights (``start_encoders.py``).
 
 A fifth of the links is held out before any other computation. A document, by its first passage, is the query
 for its held-out linked documents: success@1, R@5, R@10. p: paired randomization tests against the start, and
@@ -36,8 +36,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from encoders import START, StoredValues, Values, encoder, setting_of
 from running import Say, Step, arguments, carry_out
+from start_encoders import START, StoredValues, Values, encoder, setting_of
 from torch import Tensor
 
 from rerank.formats import read_corpus
@@ -199,7 +199,9 @@ def main() -> None:
     parser.add_argument(
         "--hows", type=lambda text: text.split(","), default=HOWS, help="Default: %(default)s"
     )
-    parser.add_argument("--start", default="minilm:6:top2", help="see encoders.py. Default: %(default)s")
+    parser.add_argument(
+        "--start", default="minilm:6:top2", help="See start_encoders.py. %(default)s by default."
+    )
     sizes = (("tokens", 64), ("passages", 4), ("epochs", 3), ("batch", 64), ("patience", 6))
     for option, default in sizes:
         parser.add_argument(f"--{option}", type=int, default=default, help="Default: %(default)s")

@@ -7,7 +7,7 @@ DATA contains ``elife-jats.tar.xz``. A citing article is in the test set if the 
 Test articles are removed before anything is counted. The text of a reference is its title; with
 ``--abstracts``, articles have theirs. Every strategy has the same number of steps, and the last step is used
 without any selection. The score is the cosine, as in ``dense``. MiniLM has learned from citations;
-``:widthN`` starts from random weights (``encoders.py``).
+``:widthN`` starts from random weights (``start_encoders.py``).
 
 --strategies:
 
@@ -40,9 +40,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from encoders import START, StoredValues, Values, encoder, setting_of
 from numpy.typing import NDArray
 from running import Say, Step, arguments, carry_out
+from start_encoders import START, StoredValues, Values, encoder, setting_of
 
 from rerank.formats.jats import read_jats
 from rerank.rankers.dense.config import DenseConfig
@@ -355,7 +355,7 @@ def main() -> None:
     """Run the missing steps."""
     parser = arguments(__doc__)
     parser.add_argument("--strategies", default=",".join(STRATEGIES), help="Default: %(default)s")
-    parser.add_argument("--start", default="minilm:6", help="see encoders.py. Default: %(default)s")
+    parser.add_argument("--start", default="minilm:6", help="see start_encoders.py. Default: %(default)s")
     sizes = (
         ("tokens", 24), ("steps", 800), ("batch", 128), ("test-articles", 200), ("queries", 1000),
         ("pool", 1000),
