@@ -4,10 +4,11 @@
 
 DATA is a folder of wikispeedia (corpus, queries, judgments). The index has permissions, a year and a
 popularity: the number of articles that link to an article. The template multiplies ``multi_match`` by the
-logarithm of the popularity, under filters. s2net learns from the judgments of train; the weights of
-``search,s2net`` are tuned on dev twice: for the hits of the template, and for these hits and the nearest
-documents of s2net. Test queries are then sent as plain searches through both pipelines, and measured by
-``rerank evaluate``. They have no language, as plain searches. p is the paired randomization test.
+logarithm of the popularity, under filters. The rankers learn from the judgments of train; the weights of the
+stack, ``search,s2net`` by default, are tuned on dev twice: for the hits of the template, and for these hits
+and the nearest documents of the rankers. Test queries are then sent as plain searches through both
+pipelines, and measured by ``rerank evaluate``. They have no language, as plain searches. p is the paired
+randomization test.
 """
 
 from __future__ import annotations
@@ -109,9 +110,10 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--queries", type=int, default=300, help="Queries of dev and of test.")
     parser.add_argument("--train-queries", type=int, default=0, help="Queries of train; 0: all.")
-    parser.add_argument("--epochs", type=int, default=120)
+    parser.add_argument("--epochs", type=int, default=120, help="Epochs of s2net.")
+    parser.add_argument("--rankers", default="s2net", help="For example s2net,text.")
     parser.add_argument("--depth", type=int, default=100)
-    parser.add_argument("--added", type=int, default=100, help="Depth of s2net.")
+    parser.add_argument("--added", type=int, default=100, help="Documents of each ranker.")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     with ExitStack() as stack:
@@ -135,15 +137,19 @@ def measure(node: Node, folder: Path, given: argparse.Namespace, stack: ExitStac
     (folder / "own.json").write_text(TEMPLATE, "utf-8")
     first = f"template:{folder / 'own.json'}"
     queries, qrels = judged(given.data, "train", given.train_queries)
-    train(workspace, ["s2net"], queries=queries, qrels=qrels, config={"epochs": given.epochs})
+    rankers = given.rankers.split(",")
+    for ranker in rankers:
+        config = {"epochs": given.epochs} if ranker == "s2net" else {}
+        train(workspace, [ranker], queries=queries, qrels=qrels, config=config)
     dev, dev_qrels = judged(given.data, "dev", given.queries)
     test, test_qrels = judged(given.data, "test", given.queries)
     runs: dict[str, dict[str, list[str]]] = {}
     offline: dict[str, float] = {}
-    for name, retrieve in (("hits", ()), ("union", ("search", f"s2net:{given.added}"))):
+    union_retrieves = ("search", *(f"{ranker}:{given.added}" for ranker in rankers))
+    for name, retrieve in (("hits", ()), ("union", union_retrieves)):
         path = folder / f"{name}.json"
         options = {"first_stage": first, "retrieve": retrieve, "depth": given.depth, "out": path}
-        tuned = tune(workspace, "search,s2net", queries=dev, qrels=dev_qrels, **options).stack
+        tuned = tune(workspace, ",".join(("search", *rankers)), queries=dev, qrels=dev_qrels, **options).stack
         report = evaluate(
             workspace, [tuned], queries=test, qrels=test_qrels, protocols=[f"retrieved:{given.depth}"]
         )
@@ -156,6 +162,7 @@ def measure(node: Node, folder: Path, given: argparse.Namespace, stack: ExitStac
     hits, union = (evaluation.values[name]["nDCG@10"] for name in ("hits", "union"))
     return {
         "queries": len(hits),
+        "rankers": rankers,
         "depth": given.depth,
         "added": given.added,
         "evaluate": offline,
