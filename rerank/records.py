@@ -9,7 +9,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from rerank.errors import UsageError
-from rerank.text import compose, count_of, normalize, query_language, without_stop_words
+from rerank.stop_words import query_language, without_stop_words
+from rerank.text import compose, count_of, normalize
 
 if TYPE_CHECKING:
     import numpy as np

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rerank.records import Document, Query
-from rerank.text import guess_language, language_or_none
+from rerank.stop_words import guess_language
+from rerank.text import language_or_none
 from rerank.workflows.auto.splits import LEAST_TRAIN, Splits
 
 LEAST_CATEGORIES = 0.1

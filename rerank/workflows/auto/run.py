@@ -28,7 +28,8 @@ from rerank.reports.evaluation import EvaluationReport
 from rerank.reports.page import evaluation_page
 from rerank.results import Report
 from rerank.stack.stack import Stack
-from rerank.text import count_of, guess_language, join_names
+from rerank.stop_words import guess_language
+from rerank.text import count_of, join_names
 from rerank.workflows.auto.context import AutoContext
 from rerank.workflows.auto.files import Folder, read_folder
 from rerank.workflows.auto.halves import Halves, tune_on_halves

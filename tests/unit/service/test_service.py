@@ -42,7 +42,7 @@ from rerank.stack.linear import Linear
 from rerank.stack.normalize import Moments
 from rerank.stack.relevance import Calibration, RelevanceModel
 from rerank.stack.stack import Stack
-from rerank.text import query_language, without_stop_words
+from rerank.stop_words import query_language, without_stop_words
 from rerank.workspace import Workspace
 from tests.support.rankers import cnn
 from tests.support.service import call, read_answer
