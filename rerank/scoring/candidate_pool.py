@@ -18,24 +18,25 @@ from rerank.stack.stack import Stack
 class CandidatePool:
     """n candidates in first-stage order.
 
-    ids:      n ids.
-    scorable: (n,) bool, m of them True.
-    found_by: retriever -> (n,) whether it found a candidate. At least one retriever found each candidate.
-    scored:   the scores of the m candidates.
+    ids:          n ids.
+    scorable:     (n,) bool, m of them True.
+    retrieved_by: retriever -> (n,) whether it found a candidate. If it has all retrievers, at least one of
+        them found each candidate.
+    scored:       the scores of the m candidates.
     """
 
     ids: list[str]
     scorable: NDArray[np.bool_]
-    found_by: Mapping[str, NDArray[np.bool_]]
+    retrieved_by: Mapping[str, NDArray[np.bool_]]
     scored: ScoringResult
 
     def rows_of(self, retrievers: Collection[str]) -> NDArray[np.intp] | None:
         """Return the rows of the candidates that one of these retrievers found; None: of all candidates."""
-        if self.found_by.keys() <= set(retrievers):
+        if self.retrieved_by.keys() <= set(retrievers):
             return None
         is_selected = np.zeros(len(self.ids), np.bool_)
-        for name in self.found_by.keys() & set(retrievers):
-            is_selected |= self.found_by[name]
+        for name in self.retrieved_by.keys() & set(retrievers):
+            is_selected |= self.retrieved_by[name]
         return np.flatnonzero(is_selected)
 
     def select(self, rows: NDArray[np.intp], retrievers: Collection[str]) -> CandidatePool:
@@ -47,8 +48,10 @@ class CandidatePool:
         scored = ScoringResult(
             scored_ids, self.scored.raw[scored_rows], self.scored.query, self.scored.inferred
         )
-        found_by = {name: is_found[rows] for name, is_found in self.found_by.items() if name in retrievers}
-        return CandidatePool(ids, scorable, found_by, scored)
+        retrieved_by = {
+            name: is_found[rows] for name, is_found in self.retrieved_by.items() if name in retrievers
+        }
+        return CandidatePool(ids, scorable, retrieved_by, scored)
 
 
 RankPool = Callable[[Stack, CandidatePool, StageTimer, ReadDocuments], Ranking]
@@ -59,4 +62,4 @@ def rank_pool(stack: Stack, pool: CandidatePool, timer: StageTimer, read_documen
     """Return all candidates in the order of a stack. Candidates without scores keep their position."""
     stack = stack.for_case(pool.scored.case)
     ranking = rank_scored(stack, pool.scored, timer, read_documents)
-    return ranking.with_unscored(pool.ids, pool.scorable, pool.found_by)
+    return ranking.with_unscored(pool.ids, pool.scorable, pool.retrieved_by)
