@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rerank.records import Qrels
 from rerank.text import count_of
 
-HOW = {"trained": "trained on", "stopped": "stopped on", "tuned": "tuned on"}
+PHRASES = {"trained": "trained on", "stopped": "stopped on", "tuned": "tuned on"}
 """Use of queries in a :class:`TrainingRecord` -> its text in messages."""
 
 
@@ -75,12 +75,13 @@ class TrainingRecord(dict[str, frozenset[str]]):
 class Leak:
     """The number of judged queries that a ranker or a stack has learned from.
 
-    of:  name of the ranker or the stack.
-    how: its use of the queries, a key of HOW.
+    name:    of the ranker or the stack.
+    use:     its use of the queries, a key of PHRASES.
+    queries: number of these queries.
     """
 
-    of: str
-    how: str
+    name: str
+    use: str
     queries: int
 
 
@@ -88,14 +89,14 @@ def leakage(
     records: Mapping[str, TrainingRecord],
     label: str,
     queries: Iterable[str],
-    uses: Sequence[str] = tuple(HOW),
+    uses: Sequence[str] = tuple(PHRASES),
 ) -> list[Leak]:
     """Return a leak for each ranker and use with one or more of the queries.
 
     records: ranker -> its record; the record of the weights has the name "".
     label:   name for the weights.
     queries: ids of the judged queries.
-    uses:    keys of HOW.
+    uses:    keys of PHRASES.
     """
     query_ids = list(queries)
     leaks: dict[Leak, None] = {}
@@ -117,7 +118,7 @@ def format_leakage(leaks: Iterable[Leak], queries: int) -> str:
     """
     uses_by_name: dict[str, list[str]] = {}
     for leak in dict.fromkeys(leaks):
-        uses_by_name.setdefault(leak.of, []).append(f"{HOW[leak.how]} {leak.queries}")
+        uses_by_name.setdefault(leak.name, []).append(f"{PHRASES[leak.use]} {leak.queries}")
     clauses = [f"{name} was {' and '.join(uses)}" for name, uses in uses_by_name.items()]
     determiner = "this" if queries == 1 else "these"
     return f"{'; '.join(clauses)} of {determiner} {count_of(queries, 'query')}"

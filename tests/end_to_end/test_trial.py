@@ -36,7 +36,7 @@ def test_queries_of_the_training_set_are_reported(run, small, judged):
     assert ["†" in row.split("  ")[0] for row in rows[:2]] == [False, True]
     report = run("evaluate", "--stack", STACK, "--json", *judged(small.train)).json
     leaks = report["results"][-1]["leaks"]
-    assert {"of": "text", "how": "trained", "queries": n} in leaks
+    assert {"name": "text", "use": "trained", "queries": n} in leaks
     tuned = run(
         "tune", "--stack", "tfidf,text", "--out", Path(small.folder) / "leaky.json", *judged(small.train)
     )

@@ -218,15 +218,17 @@ def test_training_queries_are_recorded_and_reported_as_leaks(workspace):
     assert seen.among("documents", ["owl", "wolf", "fox", "hen"]) == ["owl", "wolf", "fox"]
 
     tuned = tune(workspace, "bm25,lsi", first_stage="tfidf", queries=QUERIES, qrels=judged["q1"])
-    assert [(leak.of, leak.how, leak.queries) for leak in tuned.leaks] == [("lsi", "trained", 1)]
+    assert [(leak.name, leak.use, leak.queries) for leak in tuned.leaks] == [("lsi", "trained", 1)]
     both = Qrels((q, d, g) for one in judged.values() for q in one for d, g in one[q].items())
     report = evaluate(workspace, ["bm25,lsi"], queries=QUERIES, qrels=both, protocols=["retrieved:10"])
-    actual = {row.stack: [(leak.of, leak.how, leak.queries) for leak in row.leaks] for row in report.results}
+    actual = {
+        row.stack: [(leak.name, leak.use, leak.queries) for leak in row.leaks] for row in report.results
+    }
     assert actual == {
         "tfidf": [],
         "bm25,lsi": [("lsi", "trained", 1), ("lsi", "stopped", 1), ("bm25,lsi", "tuned", 1)],
     }
-    assert report.to_json()["results"][1]["leaks"][0] == {"of": "lsi", "how": "trained", "queries": 1}
+    assert report.to_json()["results"][1]["leaks"][0] == {"name": "lsi", "use": "trained", "queries": 1}
     assert (report.pairs, report.seen_pairs, report.new_documents) == (4, 4, None)
 
     # Dev queries are meant to stop trainings, so they may also be used for tuning.
