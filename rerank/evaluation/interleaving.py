@@ -111,7 +111,7 @@ def draft_best(a: Sequence[Hashable], b: Sequence[Hashable], coins: bytes) -> tu
         for pick in remaining[team]:
             if pick[1] not in page:
                 break
-        else:
+        else:  # the ranking has ended
             break
         position, document = pick
         page[document] = None
@@ -125,8 +125,8 @@ def _count_until_all(documents: Sequence[Hashable], page: dict[Hashable, None]) 
     """Return the length of the shortest beginning of the page that has all documents, else of the page."""
     if len(documents) >= len(page) or not page.keys() >= set(documents):
         return len(page)
-    places = {document: place for place, document in enumerate(page)}
-    return max((places[document] + 1 for document in documents), default=0)
+    count_at = {document: count for count, document in enumerate(page, 1)}
+    return max((count_at[document] for document in documents), default=0)
 
 
 def team_letters(rankings: Sequence[int]) -> str:

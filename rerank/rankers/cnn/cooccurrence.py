@@ -40,9 +40,10 @@ def cooccurrence_vectors(
     information = positive_information(_cooccurrences(texts(), words, window))
     axes = min(size, len(words) - 1)
     start = np.random.default_rng(seed).standard_normal(len(words))
-    left, singular, _ = svds(information, k=axes, v0=start)
+    left_vectors, singular_values, _ = svds(information, k=axes, v0=start)
     vectors = np.zeros((len(words), size))
-    vectors[:, :axes] = left[:, ::-1] * np.sqrt(np.maximum(singular[::-1], 0.0))
+    # The largest singular value is the last one.
+    vectors[:, :axes] = left_vectors[:, ::-1] * np.sqrt(np.maximum(singular_values[::-1], 0.0))
     return words, counts, vectors
 
 
@@ -70,9 +71,10 @@ def _cooccurrences(texts: Iterable[Sequence[str]], words: Sequence[str], window:
     flat = np.array(tokens, dtype=np.int64)
     total = csr_matrix((len(words), len(words)))
     for distance in range(1, window + 1):
-        left = flat[:-distance]
-        right = flat[distance:]
-        inside = (left >= 0) & (right >= 0)
+        words_before = flat[:-distance]
+        words_after = flat[distance:]
+        inside = (words_before >= 0) & (words_after >= 0)
         weights = np.full(int(inside.sum()), (window + 1 - distance) / window)
-        total = total + coo_matrix((weights, (left[inside], right[inside])), shape=total.shape).tocsr()
+        cells = (words_before[inside], words_after[inside])
+        total = total + coo_matrix((weights, cells), shape=total.shape).tocsr()
     return total + total.T

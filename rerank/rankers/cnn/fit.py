@@ -32,8 +32,14 @@ CHUNK_TOKENS = 100_000
 """Tokens that are encoded at once to measure."""
 TEMPERATURE = 0.05
 """Of the in-batch softmax of the cosine head."""
+LEAST_EPOCHS = 3
+"""Epochs after which an unchanged loss means that nothing is learned."""
 LEAST_STEPS = 100
 """Steps after which an unchanged loss means that nothing is learned."""
+UNCHANGED_LOSS = 0.995
+"""Losses of the MLP above this value count as unchanged. The first loss is 1."""
+LEAST_SPREAD = 1e-6
+"""Standard deviation of a query's scores below which they count as equal."""
 SIDES = ("query", "document")
 MEASURES = {
     "weighted": "dev NDCG",
@@ -55,13 +61,14 @@ class CnnTask(Task):
         self.name = name
         self.data = data
         self.config = config
-        parts = [getattr(inputs, part) for part in PARTS[variant]]
         torch.manual_seed(config.seed)
-        towers: dict[str, list[TorchTower]] = {}
-        self.tokens: dict[str, list[Ragged]] = {}
+        towers: dict[str, list[TorchTower]] = {side: [] for side in SIDES}
+        self.tokens: dict[str, list[Ragged]] = {side: [] for side in SIDES}
         for side in SIDES:
-            towers[side] = [TorchTower(part[side][0], config) for part in parts]
-            self.tokens[side] = [part[side][1] for part in parts]
+            for part in PARTS[variant]:
+                embedding, tokens = getattr(inputs, part)[side]
+                towers[side].append(TorchTower(embedding, config))
+                self.tokens[side].append(tokens)
         self.model: TorchRanker = TorchRanker(towers, config)
         self.sampler = Sampler(
             data.train,
@@ -143,20 +150,23 @@ class CnnTask(Task):
         loss = measured.loss or 0.0
         epoch = measured.step // self.steps_per_epoch
         # Few queries make few steps an epoch, so both numbers count.
-        is_late = epoch >= 3 and measured.step >= LEAST_STEPS
-        is_stuck = self.config.head == "mlp" and loss > 0.995  # the loss starts at 1
-        if (is_late and is_stuck) or self.spread < 1e-6:
+        is_late = epoch >= LEAST_EPOCHS and measured.step >= LEAST_STEPS
+        if (is_late and self._is_stuck(loss)) or self.spread < LEAST_SPREAD:
             raise TrainingError(
                 f"{self.name} learns nothing: after epoch {epoch} the loss is {loss:.3f} and its scores"
                 f" differ by {self.spread:.1g}; try another --seed, another --head, or check the judgments"
             )
 
+    def _is_stuck(self, loss: float) -> bool:
+        """Return whether the loss of the MLP still has its first value. Other losses may start anywhere."""
+        return self.config.head == "mlp" and loss > UNCHANGED_LOSS
+
     def _encode_rows(self, side: str, rows: NDArray[np.int64]) -> Tensor:
-        return self.model.encode(side, [part.take(rows) for part in self.tokens[side]])
+        return self.model.encode(side, [tokens.take(rows) for tokens in self.tokens[side]])
 
     def _encode_in_chunks(self, side: str, rows: NDArray[np.int64]) -> Tensor:
         """Encode many texts, about CHUNK_TOKENS tokens at once, so that they fit into memory."""
-        lengths = sum(part.lengths[rows] for part in self.tokens[side]) + 1
+        lengths = sum(tokens.lengths[rows] for tokens in self.tokens[side]) + 1
         cuts = np.flatnonzero(np.diff(np.cumsum(lengths) // CHUNK_TOKENS)) + 1
         return torch.cat([self._encode_rows(side, chunk) for chunk in np.split(rows, cuts)])
 
