@@ -32,6 +32,13 @@ PAGES = [
 ]
 FENCE = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^()\s]+)\)")
+GENERATED = {
+    DOCS / "reference" / "python.md",
+    DOCS / "reference" / "commands.md",
+    ROOT / "benchmarks" / "papers" / "RESULTS.md",
+}
+LONGEST_LINE = 150
+"""Characters of a line of prose, so that a change of a sentence is a short difference."""
 
 
 def command(name: str) -> click.Command:
@@ -155,6 +162,13 @@ def test_relative_links_resolve(page):
         assert file.exists(), f"{page.name}: {target}"
         if anchor:
             assert anchor in anchors(file), f"{page.name}: {target}"
+
+
+@pytest.mark.parametrize("page", sorted({*PAGES} - GENERATED), ids=lambda page: page.name)
+def test_lines_of_prose_are_short(page):
+    """Tables, code and generated sentences may have longer lines."""
+    for line in FENCE.sub("", page.read_text("utf-8")).splitlines():
+        assert len(line) <= LONGEST_LINE or line.startswith("|") or "<!-- end -->" in line, line
 
 
 def test_pages_that_code_and_messages_name_exist():
