@@ -8,6 +8,7 @@ from __future__ import annotations
 import binascii
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -169,18 +170,20 @@ class Column:
     def decode(self, texts: Sequence[str | None]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """Return the (n, width) rows of texts in Base64, and (n,) bool: missing. Missing rows are 0.
 
-        Raises EngineError for a text of another length.
+        Raises EngineError for a text that is not a row of this column.
         """
-        size = self.stored_bytes
-        stored = [text for text in texts if text is not None]
-        raw = np.frombuffer(binascii.a2b_base64("".join(stored)), np.uint8)
-        has_other_length = any(len(text) != size // 3 * 4 for text in stored)
-        if has_other_length or raw.size != len(stored) * size:
-            raise EngineError(
-                f"stored features are not {self.width} values of {self.dtype}; encode them again"
-            )
         missing = np.array([text is None for text in texts], np.bool_)
-        return self.fill(raw.reshape(len(stored), size), missing), missing
+        raw = self._bytes_of([text for text in texts if text is not None])
+        return self.fill(raw, missing), missing
+
+    def _bytes_of(self, texts: Sequence[str]) -> NDArray[np.uint8]:
+        """Return the (k, stored_bytes) bytes of k texts in Base64, which other clients may have written."""
+        text_length = self.stored_bytes // 3 * 4
+        if all(len(text) == text_length for text in texts):
+            with suppress(ValueError):  # not Base64, or padding where a row has none
+                raw = np.frombuffer(binascii.a2b_base64("".join(texts)), np.uint8)
+                return raw.reshape(len(texts), self.stored_bytes)
+        raise EngineError(f"stored features are not {self.width} values of {self.dtype}; encode them again")
 
     def fill(self, raw: NDArray[np.uint8], missing: NDArray[np.bool_]) -> NDArray[Any]:
         """Return (n, width) rows of (k, stored_bytes) bytes; 0 for the missing. missing: (n,) bool, n - k."""
