@@ -114,14 +114,20 @@ class _Reader:
             conditions = [inner["filter"]] if "filter" in inner else []
             queries = _listed(inner.get("queries", []))
             return conditions + self._read_alternatives(queries, None, required=required)
+        return [] if self._is_search(kind, inner, required=required) else [dict(query)]
+
+    def _is_search(self, kind: str, inner: Query, *, required: bool) -> bool:
+        """Return whether a query only searches for words or vectors, and note its texts.
+
+        Raises InputError if it has conditions next to them.
+        """
         if kind in _JOINED:
-            is_search = self._is_search_in_other_documents(inner, kind, required=required)
-            return [] if is_search else [dict(query)]
+            return self._is_search_in_other_documents(inner, kind, required=required)
         if kind in _VECTORS:
             _refuse_conditions(inner, kind)
             self.has_search = True
-            return []
-        return [] if self._is_words(kind, inner, required=required) else [dict(query)]
+            return True
+        return self._is_words(kind, inner, required=required)
 
     def _read_bool(self, inner: Query, *, required: bool) -> list[Clause]:
         parts: dict[str, Any] = {}
@@ -284,16 +290,16 @@ def _is_plain(text: str) -> bool:
 
 def _refuse_conditions(inner: object, kind: str) -> None:
     """Raise InputError for conditions inside a query that other retrievers cannot obey."""
-    waiting = [inner]
-    while waiting:
-        value = waiting.pop()
+    values = [inner]
+    while values:
+        value = values.pop()
         if isinstance(value, Mapping):
-            conditions = [name for name in _CONDITIONS if name in value]
-            if conditions:
-                raise _unknown(conditions[0], kind, 'for --retrieve, write it into a "bool" around it')
-            waiting += value.values()
+            for name in _CONDITIONS:
+                if name in value:
+                    raise _unknown(name, kind, 'for --retrieve, write it into a "bool" around it')
+            values += value.values()
         elif isinstance(value, (list, tuple)):
-            waiting += value
+            values += value
 
 
 def _unknown(name: str, kind: str, remedy: str) -> InputError:

@@ -6,7 +6,7 @@ Sort values return the ids, which is faster than stored fields.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any, NamedTuple
@@ -356,22 +356,22 @@ class Searcher:
         """Return hits as candidates in this order, with the features that the request names."""
         ids = [hit.id for hit in hits]
         scores = np.array([hit.score for hit in hits], np.float64)
-        values: Features = {}
-        missing: Missing = {}
-        if self._attached is None:
-            values, missing = self._features_of_hits(hits, request.features, feature_keys)
-        elif request.features:
-            versions = [hit.version for hit in hits if hit.version is not None]
-            values, missing = self._attached.read(request.features, ids, versions)
+        values, missing = self._features_of_hits(hits, request.features, feature_keys)
         return Candidates(ids, scores, np.arange(len(ids), dtype=np.int64), values, missing, took=took)
 
     def _features_of_hits(
-        self, hits: Sequence[Hit], names: Iterable[str], feature_keys: Mapping[str, str]
+        self, hits: Sequence[Hit], features: Mapping[str, str], feature_keys: Mapping[str, str]
     ) -> tuple[Features, Missing]:
-        """Return the features of rankers that the hits contain. All are missing if the index has none."""
+        """Return features of hits: from files of an attached index, or from the hits themselves.
+
+        Without features in the index, all are missing. features: ranker -> version.
+        """
         values: Features = {}
         missing: Missing = {}
-        for name in names:
+        if self._attached is not None and features:
+            versions = [hit.version for hit in hits if hit.version is not None]
+            return self._attached.read(features, [hit.id for hit in hits], versions)
+        for name in features:
             if name in feature_keys:
                 values[name], missing[name] = self._decoded(hits, feature_keys[name])
             else:
