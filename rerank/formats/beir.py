@@ -26,9 +26,11 @@ from rerank.formats.lines import (
     read_numbered_lines,
 )
 from rerank.formats.opening import Source, name_of
-from rerank.formats.srw import is_query_set, query_id_of, read_query_set
+from rerank.formats.query_ids import query_ids
+from rerank.formats.srw import is_query_set, read_query_set
 from rerank.formats.tables import Table, read_header, skip_separator_hint, split_rows
 from rerank.records import Document, Query
+from rerank.text import query_key
 
 Names = str | list[str | int] | None
 
@@ -139,8 +141,9 @@ def read_queries(source: Source) -> list[Query]:
     first, lines = first_line(skip_separator_hint(read_numbered_lines(source)))
     is_srw, lines = is_query_set(first, lines)
     if is_srw:
-        text_by_id = {query_id_of(text): text for text in read_query_set(name, lines)}
-        return [Query(id, text) for id, text in text_by_id.items()]
+        text_by_key = {query_key(text): text for text in read_query_set(name, lines)}
+        ids = query_ids(text_by_key)
+        return [Query(ids[key], text) for key, text in text_by_key.items()]
     queries = list(_parse_records(name, lines, (_Query, QUERY_COLUMNS, build)))
     if not queries:
         raise InputError(f'{name_of(source)}: no queries; write one per line: {{"_id": ..., "text": ...}}')

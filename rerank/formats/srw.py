@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from itertools import chain
 
@@ -11,7 +10,6 @@ from msgspec import Struct
 
 from rerank.errors import InputError
 from rerank.formats.lines import LONGEST, Line
-from rerank.text import query_key
 
 _Number = str | int | float | None
 
@@ -52,15 +50,6 @@ class _File(_Source):
         if self.hits is not None:
             return [hit.source for hit in self.hits.hits]
         return [self if self.source is None else self.source]
-
-
-def query_id_of(text: str) -> str:
-    """Return the id of a query that has only a text, as ``rerank judge clicks`` makes it.
-
-    >>> query_id_of("Grey  wolf")
-    'cfaba5b0455'
-    """
-    return "c" + hashlib.sha256(query_key(text).encode("utf-8", "replace")).hexdigest()[:10]
 
 
 def may_be_srw(first: bytes) -> bool:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from rerank.formats.beir import write_queries
 from rerank.formats.click_log import Event, LogRecord, read_click_log
 from rerank.formats.opening import Source
 from rerank.formats.qrels import write_judgments
+from rerank.formats.query_ids import query_ids, text_digest
 from rerank.judging.drops import Dropped, Drops, count_rows
 from rerank.judging.grades import (
     ClickCounts,
@@ -261,31 +261,9 @@ def _queries(ids: Mapping[str, str], judged: Collection[str], counts: Mapping[st
             yield Query(query_id, text, params={"count": counts[text]})
 
 
-def query_ids(texts: Iterable[str]) -> dict[str, str]:
-    """Return text -> id, which depends only on the text. Equal hashes get more digits.
-
-    >>> query_ids(["grey wolf"])
-    {'grey wolf': 'cfaba5b0455'}
-    """
-    ids: dict[str, str] = {}
-    used_ids: set[str] = set()
-    for text in sorted(texts):
-        digest = _digest(text)
-        length = 10
-        while f"c{digest[:length]}" in used_ids:
-            length += 10
-        ids[text] = f"c{digest[:length]}"
-        used_ids.add(ids[text])
-    return ids
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
-
-
 def is_for_tuning(text: str) -> bool:
     """Return whether a query is for tuning. It depends on other digits than the id."""
-    return int(_digest(text)[-8:], 16) % DEV_EVERY == 0
+    return int(text_digest(text)[-8:], 16) % DEV_EVERY == 0
 
 
 def _part(judgments: Sequence[tuple[str, str, int]]) -> JudgedPart:

@@ -116,12 +116,16 @@ def test_other_content_is_refused_in_one_line(tmp_path, text, problem):
 @pytest.mark.parametrize(
     "entries", [[{"queryText": "Grey wolf"}, {"queryText": "owl"}], ["Grey wolf", "owl"]]
 )
-def test_a_query_set_has_the_ids_of_its_texts(tmp_path, entries):
+def test_a_query_set_has_the_ids_of_its_texts(tmp_path, monkeypatch, entries):
     body = {"name": "Queries", "sampling": "manual", "querySetQueries": entries}
     queries = read_queries(write(tmp_path / "set.json", body, indent=2))
     assert [query.text for query in queries] == ["Grey wolf", "owl"]
     again = read_queries(write(tmp_path / "again.json", {"querySetQueries": ["OWL", "grey  wolf"]}))
     assert {query.id for query in again} == {query.id for query in queries}
+    monkeypatch.setattr("rerank.formats.query_ids.text_digest", lambda text: "0" * 10 + text)
+    alike = read_queries(tmp_path / "again.json")
+    assert [query.text for query in alike] == ["OWL", "grey  wolf"]
+    assert len({query.id for query in alike}) == 2
 
 
 def test_queries_with_a_field_of_such_a_name_are_still_json_lines(tmp_path):
