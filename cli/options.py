@@ -68,18 +68,25 @@ class Command(click.Command):
     """A command whose help has one section per group of options."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the arguments. The error for an unknown option names ``--`` if an argument may be meant."""
+        """Read the arguments. The error for an unknown option names a similar one, or else ``--``.
+
+        After ``--``, a text that begins like an option is an argument, such as a query.
+        """
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            arguments = [parameter for parameter in self.params if isinstance(parameter, click.Argument)]
-            if not arguments:
-                raise
-            name = arguments[0].human_readable_name.upper()
-            problem = error.format_message().rstrip(".?")
-            raise click.UsageError(
-                f"{problem}; if it is not an option, write it after --: {ctx.command_path} -- {name}", ctx
-            ) from None
+            raise click.UsageError(self._describe_unknown(error, ctx.command_path), ctx) from None
+
+    def _describe_unknown(self, error: click.NoSuchOption, command: str) -> str:
+        """Return the message for an unknown option. command: its words, such as ``rerank query``."""
+        problem = f"no such option {error.option_name}"
+        if error.possibilities:
+            return f"{problem}; did you mean {error.possibilities[0]}?"
+        arguments = [parameter for parameter in self.params if isinstance(parameter, click.Argument)]
+        if not arguments:
+            return problem
+        name = arguments[0].human_readable_name.upper()
+        return f"{problem}; if it is not an option, write it after --: {command} -- {name}"
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the sections in the order of their first options, the general one last."""

