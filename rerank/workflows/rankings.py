@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -124,25 +123,36 @@ def check_run_files(
 ) -> None:
     """Raise UsageError or InputError for runs that cannot be written."""
     check_run_ids(queries)
-    for label, protocol in product(labels, protocols):
-        check_output(_run_file(folder, label, protocol), " Q0 ")
+    labels = list(labels)
+    for protocol in protocols:
+        for file in _run_files(folder, labels, protocol).values():
+            check_output(file, " Q0 ")
 
 
 def save_runs(folder: Path, protocol: Protocol, rankings: Mapping[str, Ranked]) -> list[Path]:
     """Write a TREC run per stack. Returns the files."""
     folder.mkdir(parents=True, exist_ok=True)
-    files = []
+    files = _run_files(folder, rankings, protocol)
     for label, ranked in rankings.items():
         tag = _replace_signs(label, except_for=",._-*+")
         run = {query: list(zip(ids, scores.tolist())) for query, (ids, scores) in ranked.items()}
-        files.append(_run_file(folder, label, protocol))
-        write_run(files[-1], run, tag)
+        write_run(files[label], run, tag)
+    return list(files.values())
+
+
+def _run_files(folder: Path, labels: Iterable[str], protocol: Protocol) -> dict[str, Path]:
+    """Return label -> file. Labels that differ only in replaced characters get different numbers."""
+    ending = f"{str(protocol).replace(':', '-')}.run"
+    files: dict[str, Path] = {}
+    for label in labels:
+        name = _replace_signs(label, except_for=",._-")
+        file = folder / f"{name}.{ending}"
+        number = 1
+        while file in files.values():
+            number += 1
+            file = folder / f"{name}-{number}.{ending}"
+        files[label] = file
     return files
-
-
-def _run_file(folder: Path, label: str, protocol: Protocol) -> Path:
-    name = _replace_signs(label, except_for=",._-")
-    return folder / f"{name}.{str(protocol).replace(':', '-')}.run"
 
 
 def _replace_signs(label: str, *, except_for: str) -> str:

@@ -209,6 +209,19 @@ def test_rankings_of_several_retrievers_are_cut_at_the_depth(tmp_path):
     assert max(len(path.read_text().splitlines()) for path in deep.runs) > len(queries)
 
 
+def test_stacks_whose_names_differ_only_in_signs_have_different_run_files(workspace, tmp_path):
+    names = ["bm25+tfidf", "bm25 tfidf"]
+    stacks = [str(tmp_path / f"{name}.json") for name in names]
+    for weight, path in enumerate(stacks):
+        Stack.parse(f"bm25*1 + tfidf*{weight}").save(path)
+    report = evaluate(workspace, stacks, queries=QUERIES, qrels=QRELS, save_run=tmp_path)
+    assert [path.name for path in report.runs] == [
+        f"{name}.retrieved-1000.run" for name in ("bm25", "bm25_tfidf", "bm25_tfidf-2")
+    ]
+    tags = {path.read_text().split()[-1] for path in report.runs}
+    assert tags == {"bm25", "bm25+tfidf", "bm25_tfidf"}
+
+
 def test_training_queries_are_recorded_and_reported_as_leaks(workspace):
     """Queries: q1 trains and tunes, q2 stops training. Relevant documents of q3 are also relevant for q1."""
     judged = {q: Qrels((q, d, 1) for d in QRELS[q]) for q in ("q1", "q2", "q3")}
