@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -85,7 +85,7 @@ def train(
         labeled=_labeled_pairs(workspace, labeled, dev_labeled),
     )
     ranker_names = _ranker_names(workspace, groups, as_name)
-    _check_inputs(groups, inputs, options_by_family, restart)
+    _check_inputs(groups, inputs, options_by_family, config, restart)
     training = _Training(workspace, inputs, ranker_names, restart, progress)
     for family, variants in groups.items():
         training.train_family(family, variants, options_by_family[family])
@@ -219,9 +219,13 @@ def _check_inputs(
     groups: Mapping[Family, Sequence[str]],
     inputs: Inputs,
     options_by_family: Mapping[Family, Options],
+    config: object,
     restart: bool,
 ) -> None:
-    """Raise UsageError if an input or option has no effect, or a family has nothing to learn from."""
+    """Raise UsageError if an input or option has no effect, or a family has nothing to learn from.
+
+    config: settings of the user, as for :func:`train`.
+    """
     has_input: dict[Source, bool] = {
         "judgments": inputs.qrels is not None,
         "pairs": bool(inputs.pairs),
@@ -238,8 +242,9 @@ def _check_inputs(
         if "links" not in sources and not any(has_input[source] for source in sources):
             needed = ", or ".join(_INPUTS[source] for source in sources)
             raise UsageError(f"{', '.join(names)} learns from {' or '.join(sources)}; give {needed}")
-        if has_input["judgments"]:
-            _check_ignored_options(options)
+    if has_input["judgments"]:
+        set_names = {*config} if isinstance(config, Mapping) else set[str]()
+        _check_ignored_options(options_by_family.values(), set_names)
     if restart:
         _check_restart(groups, options_by_family)
 
@@ -256,12 +261,18 @@ def _check_unused_inputs(groups: Mapping[Family, Sequence[str]], is_given: Mappi
             )
 
 
-def _check_ignored_options(options: Options) -> None:
-    """Raise UsageError for a changed option that has no effect on a training on judgments."""
-    defaults = type(options)()
-    for name in options.ignored_with_judgments:
-        if getattr(options, name) != getattr(defaults, name):
-            raise UsageError(f"{option_name(name)} has no effect with --qrels; leave it out")
+def _check_ignored_options(all_options: Collection[Options], set_names: Set[str]) -> None:
+    """Raise UsageError for an option that has no effect on a training on judgments.
+
+    all_options: of all families. set_names: options that the user set, also to their defaults.
+    """
+    for options in all_options:
+        defaults = type(options)()
+        for name in options.ignored_with_judgments:
+            readers = [reader for reader in all_options if hasattr(reader, name)]
+            is_set = name in set_names and readers == [options]
+            if is_set or getattr(options, name) != getattr(defaults, name):
+                raise UsageError(f"{option_name(name)} has no effect with --qrels; leave it out")
 
 
 def _check_restart(

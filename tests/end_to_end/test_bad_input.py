@@ -90,6 +90,7 @@ BAD = [
     (f"train text --hidden 9 {J}", 2, "--hidden has no effect with --head cosine"),
     (f"train text --epoch 9 {J}", 2, "--epochs"),
     (f"train dense {J} --held-out 0.2", 2, "--held-out has no effect with --qrels"),
+    (f"train dense {J} --objective contrastive", 2, "--objective has no effect with --qrels"),
     (f"train text --as tfidf {J}", 2, "tfidf is a first stage"),
     (f"train text --as s2net {J}", 2, "s2net is the name of another ranker (s2net, of the family"),
     (f"train text --as 'a b' {J}", 2, "'a b' is not a name of a ranker"),
