@@ -120,9 +120,9 @@ def _is_first_stage(report: AutoReport) -> bool:
 
 def _show_untested(report: AutoReport) -> None:
     """Print the stack that was trained and tuned on clicks, or that nothing is judged."""
-    first_stage = report.stack.first_stage
+    active = report.workspace.default_stack
     if report.clicks is None:
-        click.echo(f"\nNo query is judged, so no ranker is trained. {first_stage} is active.")
+        click.echo(f"\nNo query is judged, so no ranker is trained. {active} is active.")
         click.echo(
             "Judge the queries of the pool on a page, 0 to 3 for each hit. Then run the second command again."
         )
@@ -132,7 +132,7 @@ def _show_untested(report: AutoReport) -> None:
     )
     click.echo(
         f"Clicks follow the order of the search that was shown, so they cannot test another order."
-        f" {first_stage} stays active until a stack is tested on queries judged by hand."
+        f" {active} stays active until a stack is tested on queries judged by hand."
     )
     _show_cut_choices(report)
 

@@ -26,6 +26,7 @@ from rerank.records import Query
 from rerank.results import Report
 from rerank.stack.parse import parse_stack
 from rerank.stack.stack import Stack
+from rerank.text import count_of
 from rerank.workspace import Workspace, WorkspaceOrPath
 
 POOL_MARK = '"rerank_pool"'
@@ -207,7 +208,7 @@ def make_pool(
     choices = chooser.choose(shuffled)
     if not choices:
         raise InputError(
-            f"no query has a hit ({len(shuffled):,} were read); check that they belong to the collection"
+            f"no hit for {count_of(len(shuffled), 'query')}; check that the queries belong to the collection"
         )
     choices.sort(key=lambda choice: _hash(options.seed, choice[0].id))
     pooled = []

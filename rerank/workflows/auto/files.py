@@ -57,8 +57,8 @@ def read_folder(path: Path, *, has_clicks: bool = False) -> Folder:
     The dev split can also be named validation, valid or val. Queries and judgments may be missing if there is
     a click log: in the folder, or elsewhere (``has_clicks``). Without a log, only judgments may be missing.
 
-    Raises InputError for a missing file, and for two files with the same meaning. A table with an unknown
-    name could be the judgments, so it counts as a missing file.
+    Raises InputError for a missing file, for two files with the same meaning, and for a table with an unknown
+    name that could be the missing judgments.
     """
     if not path.is_dir():
         problem = "not a folder" if path.exists() else "no such folder"
@@ -68,22 +68,15 @@ def read_folder(path: Path, *, has_clicks: bool = False) -> Folder:
     categories = _find_file(path, ("categories",), (".tsv",))
     qrels = _find_judgments(path)
     clicks = _click_logs(path)
+    needs_queries = bool(qrels) or not (clicks or has_clicks)
     missing = [] if corpus is not None else ["corpus.jsonl"]
-    if qrels or not (clicks or has_clicks):
-        missing += _missing_judged_queries(path, queries, qrels, categories)
+    if needs_queries and queries is None:
+        missing += ["queries.jsonl"] if qrels else ["queries.jsonl", "qrels"]
     if corpus is None or missing:
         raise _missing_files(path, missing)
+    if needs_queries and not qrels:
+        _check_unknown_tables(path, categories)
     return Folder(path, corpus, queries, qrels, categories, clicks)
-
-
-def _missing_judged_queries(
-    folder: Path, queries: Path | None, qrels: Mapping[str, Path], categories: Path | None
-) -> list[str]:
-    """Return which of queries and judgments a folder without a click log must have in addition."""
-    if queries is None:
-        return ["queries.jsonl"] if qrels else ["queries.jsonl", "qrels"]
-    needs_judgments = not qrels and _has_unknown_table(folder, categories)
-    return ["qrels"] if needs_judgments else []
 
 
 def _missing_files(folder: Path, missing: Sequence[str]) -> InputError:
@@ -106,8 +99,8 @@ def _find_judgments(folder: Path) -> dict[str, Path]:
     return qrels
 
 
-def _has_unknown_table(folder: Path, categories: Path | None) -> bool:
-    """Whether a folder without judgments has a table that could be judgments with another name."""
+def _check_unknown_tables(folder: Path, categories: Path | None) -> None:
+    """Raise InputError if a folder without judgments has a table that could be judgments."""
     tables = {
         file
         for ending in _JUDGMENT_ENDINGS
@@ -116,7 +109,13 @@ def _has_unknown_table(folder: Path, categories: Path | None) -> bool:
         for file in folder.glob(pattern)
     }
     records = ("corpus.", "queries.")
-    return any(file != categories and not file.name.startswith(records) for file in tables)
+    unknown = [file for file in tables if file != categories and not file.name.startswith(records)]
+    if unknown:
+        names = join_names(sorted(str(file.relative_to(folder)) for file in unknown))
+        raise InputError(
+            f"{folder}: no qrels, but {names} could be judgments; name judgments qrels.tsv, and move other"
+            " tables out of the folder"
+        )
 
 
 def _click_logs(folder: Path) -> tuple[Path, ...]:

@@ -355,7 +355,7 @@ def _guess_language(context: AutoContext) -> str | None:
         return None
     lang = guess_language(document.content for document in sample)
     if lang is not None:
-        context.say("ingest", f"the documents have no `lang`; by their words it is {lang} (else --lang)")
+        context.say("ingest", f"the documents have no `lang`; by their words it is {lang}, else give --lang")
     return lang
 
 

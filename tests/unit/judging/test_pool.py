@@ -125,7 +125,7 @@ def test_queries_without_hits_are_left_out(workspace):
     queries = [*topics(1, 2), Query("none", "nothing like it")]
     report = make_pool(workspace, ["bm25", "tfidf"], queries, PoolOptions(count=3))
     assert ({query.id for query in report.pool.queries}, report.without_hits) == ({"q1", "q2"}, 1)
-    with pytest.raises(InputError, match="no query has a hit"):
+    with pytest.raises(InputError, match="no hit for 1 query; check"):
         make_pool(workspace, ["bm25", "tfidf"], queries[2:])
 
 

@@ -183,3 +183,6 @@ def test_without_judgments_and_clicks_auto_writes_a_pool_and_uses_its_grades(run
     report = rerank.auto(folder, workspace)
     assert report.evaluated is not None
     assert report.evaluated.queries == 12  # half of 25
+    (workspace / "pool.judged.jsonl").unlink()
+    done = run("auto", folder, "-w", workspace).ok()
+    assert f"no ranker is trained. {report.workspace.releases.name} is active." in done.out

@@ -297,7 +297,7 @@ def test_bad_input_of_auto_is_refused(run, write_lines, folder, tmp_path, monkey
     run("auto", folder, "--minutes", "0", *there).fails(2, "--minutes")
     run("auto", folder, "--model", "nobody/knows", *there).fails(2, "no model on this machine")
     (folder / "qrels.tsv").rename(folder / "judged.tsv")
-    run("auto", folder, *there).fails(1, f"{folder}: no qrels", "judged.tsv")
+    run("auto", folder, *there).fails(1, f"{folder}: no qrels, but judged.tsv could be judgments; name")
     (folder / "qrels").mkdir()
     (folder / "judged.tsv").rename(folder / "qrels" / "test.tsv")
     first = (folder / "qrels" / "test.tsv").read_text().splitlines()[1]
