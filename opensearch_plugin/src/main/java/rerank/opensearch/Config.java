@@ -95,9 +95,13 @@ record Config(URI url, String stack, List<String> stacks, boolean rawValues, int
 
     private static URI endpoint(String tag, String url) {
         // No user and password: anyone who can read the pipeline would see them. The token is in the keystore.
-        String endpoint = url.matches("[^@?#]*") ? url.replaceAll("/+$", "") + Protocol.PATH : "";
+        String endpoint = url.matches("[\\p{ASCII}&&[^@?#]]*") ? url.replaceAll("/+$", "") + Protocol.PATH : "";
         try {
-            return HttpRequest.newBuilder(URI.create(endpoint)).build().uri(); // refuses unusable URLs
+            URI uri = HttpRequest.newBuilder(URI.create(endpoint)).build().uri(); // refuses unusable URLs
+            if (uri.getPort() == 0 || uri.getPort() > 65_535) {
+                throw new IllegalArgumentException("not a port");
+            }
+            return uri;
         } catch (IllegalArgumentException e) {
             throw newConfigurationException(Protocol.PROCESSOR, tag, "url", "must look like https://host:port");
         }

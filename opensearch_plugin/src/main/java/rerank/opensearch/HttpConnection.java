@@ -29,6 +29,8 @@ final class HttpConnection implements AutoCloseable {
     private static final int LONGEST_HEAD = 1 << 16;
     private static final int SEND_TOGETHER = 1 << 16;
     private static final int FIRST_BUFFER = 1 << 14;
+    /** Bytes of one read. */
+    static final int BUFFER = 1 << 13;
 
     /** The connection was closed before the first byte of an answer. */
     static final class ClosedException extends IOException {
@@ -52,7 +54,7 @@ final class HttpConnection implements AutoCloseable {
     private final Socket socket = new Socket(Proxy.NO_PROXY);
     private InputStream in;
     private OutputStream out;
-    private final byte[] buffer = new byte[1 << 13];
+    private final byte[] buffer = new byte[BUFFER];
     private int position; // of the next byte in the buffer
     private int limit; // number of bytes in the buffer
     private boolean isReusable;
@@ -66,9 +68,9 @@ final class HttpConnection implements AutoCloseable {
         socket.connect(new InetSocketAddress(url.getHost(), port), timeout);
         socket.setTcpNoDelay(true);
         socket.setSoTimeout(timeout);
-        Socket used = isSecure ? secure(url.getHost(), port) : socket;
-        in = used.getInputStream();
-        out = used.getOutputStream();
+        Socket channel = isSecure ? secure(url.getHost(), port) : socket;
+        in = channel.getInputStream();
+        out = channel.getOutputStream();
     }
 
     private SSLSocket secure(String host, int port) throws IOException {
@@ -86,7 +88,7 @@ final class HttpConnection implements AutoCloseable {
     }
 
     /**
-     * Post a body. headers: lines that end with CR LF. timeout: in milliseconds, of each read. maxAnswer: bytes; a Failure if
+     * Post a body. url: with a path, and without a query. headers: lines that end with CR LF. timeout: in milliseconds, of each read. maxAnswer: bytes; a Failure if
      * the answer has more. Throws ClosedException if no byte of an answer came.
      */
     Answer post(URI url, String headers, byte[] body, int timeout, int maxAnswer) throws IOException {
@@ -117,9 +119,9 @@ final class HttpConnection implements AutoCloseable {
             + "Content-Length: " + body.length + "\r\n\r\n";
         byte[] bytes = head.getBytes(StandardCharsets.ISO_8859_1);
         if (body.length <= SEND_TOGETHER) { // the service wakes once
-            byte[] whole = Arrays.copyOf(bytes, bytes.length + body.length);
-            System.arraycopy(body, 0, whole, bytes.length, body.length);
-            out.write(whole);
+            byte[] request = Arrays.copyOf(bytes, bytes.length + body.length);
+            System.arraycopy(body, 0, request, bytes.length, body.length);
+            out.write(request);
         } else {
             out.write(bytes);
             out.write(body);
@@ -171,7 +173,12 @@ final class HttpConnection implements AutoCloseable {
             String name = line.substring(0, Math.max(colon, 0)).strip().toLowerCase(Locale.ROOT);
             String value = line.substring(colon + 1).strip().toLowerCase(Locale.ROOT);
             switch (name) {
-                case "content-length" -> length = number(value, 10);
+                case "content-length" -> {
+                    if (length >= 0 && length != number(value, 10)) {
+                        throw new IOException("the answer has two lengths");
+                    }
+                    length = number(value, 10);
+                }
                 case "transfer-encoding" -> isChunked = value.endsWith("chunked");
                 case "connection" -> keepsOpen = keepsOpen ? value.contains("close") == false : value.contains("keep-alive");
                 default -> { }
@@ -226,7 +233,9 @@ final class HttpConnection implements AutoCloseable {
                 return body.bytes();
             }
             body.append(length);
-            line(budget);
+            if (line(budget).isEmpty() == false) {
+                throw new IOException("a chunk is longer than its announced size");
+            }
         }
     }
 
@@ -280,10 +289,13 @@ final class HttpConnection implements AutoCloseable {
         return idleSince;
     }
 
-    /** Whether nothing has come since the last answer: what came would be read as the next answer. */
+    /**
+     * Whether nothing has come since the last answer: it would be read as the next answer. Bytes can be decrypted already, or
+     * still wait in the lower socket.
+     */
     boolean isQuiet() {
         try {
-            return socket.getInputStream().available() == 0;
+            return in.available() == 0 && socket.getInputStream().available() == 0;
         } catch (IOException e) {
             return false;
         }

@@ -93,7 +93,7 @@ final class ScoringClient {
         private final long start = System.nanoTime();
         private final AtomicBoolean isEnded = new AtomicBoolean();
         private volatile boolean isLate; // nobody waits for the answer
-        private HttpConnection connection; // in use
+        private HttpConnection current; // the connection in use, or null
         private volatile Scheduler.ScheduledCancellable timer;
 
         Call(Request request, ActionListener<T> done) {
@@ -168,24 +168,23 @@ final class ScoringClient {
             }
         }
 
-        private HttpConnection.Answer send(HttpConnection used, boolean isOpen) throws IOException {
-            use(used);
+        private HttpConnection.Answer send(HttpConnection connection, boolean isOpen) throws IOException {
+            use(connection);
             try {
                 URI url = config.url(request.path());
                 if (isOpen == false) {
-                    used.open(url, request.timeout());
+                    connection.open(url, request.timeout());
                 }
-                HttpConnection.Answer answer = used.post(url, headers(), request.body(), request.timeout(), request.maxAnswer());
+                HttpConnection.Answer answer =
+                    connection.post(url, headers(), request.body(), request.timeout(), request.maxAnswer());
                 release();
-                if (isLate == false) {
-                    connections.give(used);
-                }
+                connections.give(connection); // it is not kept if the end of the search has closed it
                 return answer;
             } catch (IOException e) {
-                used.close();
+                connection.close();
                 throw isLate ? new SocketTimeoutException() : e;
             } catch (RuntimeException | Error e) {
-                used.close();
+                connection.close();
                 throw e;
             }
         }
@@ -200,24 +199,24 @@ final class ScoringClient {
         }
 
         /** From now on, the end of the search closes this connection. */
-        private synchronized void use(HttpConnection used) throws IOException {
+        private synchronized void use(HttpConnection connection) throws IOException {
             if (isLate) {
-                used.close();
+                connection.close();
                 throw new SocketTimeoutException();
             }
-            connection = used;
+            current = connection;
         }
 
         /** From now on, the end of the search does not close the connection: another call may use it. */
         private synchronized void release() {
-            connection = null;
+            current = null;
         }
 
         /** Nobody waits for the answer. */
         private synchronized void disconnect() {
             isLate = true;
-            if (connection != null) {
-                connection.close();
+            if (current != null) {
+                current.close();
             }
         }
     }

@@ -77,7 +77,7 @@ class ConfigTest {
 
     @ParameterizedTest
     @ValueSource(strings = {"", "host:80", "ftp://host", "http://", "http://user:secret@host", "http://host?a=b", "http://host#a",
-        "http://a b"})
+        "http://a b", "http://a:0", "http://a:65536", "http://a/päth"})
     void urlsThatCannotBeCalled(String url) {
         String message = assertThrows(OpenSearchParseException.class, () -> read(Map.of("url", url))).getMessage();
         assertEquals("[url] must look like https://host:port", message);

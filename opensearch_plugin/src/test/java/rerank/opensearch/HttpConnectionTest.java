@@ -28,6 +28,7 @@ import javax.net.ssl.SSLContext;
 import javax.net.ssl.SSLException;
 import javax.net.ssl.TrustManagerFactory;
 import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.Assumptions;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 import rerank.opensearch.ScoringClient.Failure;
@@ -45,6 +46,11 @@ class HttpConnectionTest {
     /** A server of one connection that sends these answers, one after each call, and closes the connection. */
     private URI server(String... answers) throws IOException {
         ServerSocket server = new ServerSocket(0, 50, InetAddress.getLoopbackAddress());
+        serve(server, answers);
+        return URI.create("http://127.0.0.1:" + server.getLocalPort() + "/base/v1/hook");
+    }
+
+    private void serve(ServerSocket server, String... answers) {
         pool.execute(() -> {
             try (server; Socket client = server.accept()) {
                 for (String answer : answers) {
@@ -54,7 +60,6 @@ class HttpConnectionTest {
             } catch (IOException e) { // the client has closed the connection
             }
         });
-        return URI.create("http://127.0.0.1:" + server.getLocalPort() + "/base/v1/hook");
     }
 
     /** The text of a call with a body of one byte. */
@@ -90,6 +95,40 @@ class HttpConnectionTest {
     }
 
     @Test
+    void theHostIsNamedAsInTheUrl() throws IOException {
+        assertTrue(callTo("http://127.0.0.1/v1/hook").contains("\r\nHost: 127.0.0.1\r\n"), "the default port is left out");
+        assertTrue(callTo("http://[::1]:80/v1/hook").contains("\r\nHost: [::1]:80\r\n"));
+    }
+
+    /** The text of a call to a URL, sent to a server on another port. */
+    private String callTo(String url) throws IOException {
+        calls.clear();
+        URI server = server("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+        try (HttpConnection connection = new HttpConnection()) {
+            connection.open(server, TIMEOUT);
+            post(connection, URI.create(url), 0);
+        }
+        return calls.get(0);
+    }
+
+    @Test
+    void aHostMayBeAnAddressOfIpv6() throws IOException {
+        ServerSocket server;
+        try {
+            server = new ServerSocket(0, 50, InetAddress.getByName("::1"));
+        } catch (IOException e) {
+            Assumptions.abort("this machine has no IPv6");
+            return;
+        }
+        serve(server, "HTTP/1.1 204 No Content\r\n\r\n");
+        URI url = URI.create("http://[::1]:" + server.getLocalPort() + "/v1/hook");
+        try (HttpConnection connection = new HttpConnection()) {
+            connection.open(url, TIMEOUT);
+            assertEquals(204, post(connection, url, 0).status());
+        }
+    }
+
+    @Test
     void allFormsOfAnAnswerAreRead() throws IOException {
         assertEquals("abcde", answer("HTTP/1.1 200 OK\r\ntransfer-encoding: Chunked\r\n\r\n3;x=y\r\nabc\r\n2\r\nde\r\n0\r\nX: y\r\n\r\n", 5));
         assertEquals("abc", answer("HTTP/1.1 200\r\n\r\nabc", 5), "until the end of the connection");
@@ -108,6 +147,8 @@ class HttpConnectionTest {
         for (String answer : List.of("nonsense\r\n\r\n", "HTTP/2 200\r\n\r\n", "HTTP/1.1 2000 OK\r\n\r\n",
                 "HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 1e3\r\n\r\n",
                 "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nabc", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nz\r\n",
+                "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Length: 2\r\n\r\nabc",
+                "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nabc\r\n0\r\n\r\n",
                 "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabc", "HTTP/1.1 200 OK\r\nX: " + "x".repeat(100_000))) {
             assertThrows(IOException.class, () -> answer(answer, 100), answer);
         }
@@ -124,6 +165,8 @@ class HttpConnectionTest {
         assertTrue(isReusableAfter("HTTP/1.1 200 OK\r\n" + body));
         assertTrue(isReusableAfter("HTTP/1.1 503 Busy\r\n" + body));
         assertTrue(isReusableAfter("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"));
+        assertTrue(isReusableAfter("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\nX: y\r\nZ: z\r\n\r\n"));
+        assertTrue(isReusableAfter("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n" + body), "the same length twice");
         assertTrue(isReusableAfter("HTTP/1.1 204 No Content\r\n\r\n"));
         assertTrue(isReusableAfter("HTTP/1.0 200 OK\r\nConnection: Keep-Alive\r\n" + body));
         assertFalse(isReusableAfter("HTTP/1.0 200 OK\r\n" + body));
@@ -211,11 +254,18 @@ class HttpConnectionTest {
             URI url = URI.create("http://127.0.0.1:" + server.getLocalPort() + "/");
             HttpConnection connection = new HttpConnection();
             connection.open(url, TIMEOUT);
-            assertThrows(SocketTimeoutException.class, () -> connection.post(url, "", new byte[0], 20, 3));
-            CompletableFuture<Void> call = CompletableFuture.runAsync(
-                () -> assertThrows(IOException.class, () -> post(connection, url, 3)), pool);
-            connection.close();
-            call.get(60, TimeUnit.SECONDS);
+            try (Socket service = server.accept()) {
+                assertThrows(SocketTimeoutException.class, () -> connection.post(url, "", new byte[] {'x'}, 20, 3));
+                call(service.getInputStream());
+                service.getOutputStream().write("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nab".getBytes());
+                assertThrows(SocketTimeoutException.class, () -> connection.post(url, "", new byte[] {'x'}, 20, 3), "in the body");
+                call(service.getInputStream());
+                CompletableFuture<Void> call = CompletableFuture.runAsync(
+                    () -> assertThrows(IOException.class, () -> post(connection, url, 3)), pool);
+                call(service.getInputStream());
+                connection.close();
+                call.get(60, TimeUnit.SECONDS);
+            }
         }
     }
 
@@ -247,6 +297,31 @@ class HttpConnectionTest {
         } finally {
             SSLContext.setDefault(before);
             server.stop(0);
+        }
+    }
+
+    @Test
+    void aConnectionWithDecryptedBytesAfterTheAnswerIsNotQuiet(@TempDir Path folder) throws Exception {
+        SSLContext ours = certificate(folder, "localhost");
+        String head = "HTTP/1.1 200 OK\r\nContent-Length: ";
+        int size = HttpConnection.BUFFER - head.length() - "8000\r\n\r\n".length(); // the answer fills one read
+        String answer = head + size + "\r\n\r\n" + "x".repeat(size);
+        SSLContext before = SSLContext.getDefault();
+        SSLContext.setDefault(ours);
+        try {
+            for (String more : List.of("", "more")) {
+                ServerSocket server = ours.getServerSocketFactory().createServerSocket(0, 50, InetAddress.getLoopbackAddress());
+                serve(server, answer + more, "");
+                URI url = URI.create("https://localhost:" + server.getLocalPort() + "/");
+                try (HttpConnection connection = new HttpConnection()) {
+                    connection.open(url, TIMEOUT);
+                    assertEquals(size, post(connection, url, size).body().length);
+                    assertTrue(connection.isReusable());
+                    assertEquals(more.isEmpty(), connection.isQuiet());
+                }
+            }
+        } finally {
+            SSLContext.setDefault(before);
         }
     }
 

@@ -11,6 +11,7 @@ import java.net.Socket;
 import java.net.URI;
 import java.util.*;
 import java.util.concurrent.*;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.BiFunction;
 import java.util.function.Function;
 import org.junit.jupiter.api.AfterEach;
@@ -26,6 +27,10 @@ class ScoringClientTest {
     private final ExecutorService pool = Executors.newFixedThreadPool(12, task -> new Thread(task, "our-pool"));
     private final List<HttpServer> servers = new ArrayList<>();
     private final Set<InetSocketAddress> clients = ConcurrentHashMap.newKeySet();
+    private final List<ServerSocket> listening = new ArrayList<>();
+    private final AtomicInteger accepted = new AtomicInteger();
+    private final CompletableFuture<Void> called = new CompletableFuture<>();
+    private final CompletableFuture<Integer> closed = new CompletableFuture<>();
     private RerankPlugin plugin;
     private int timeout; // of the last service
 
@@ -40,7 +45,10 @@ class ScoringClientTest {
     }
 
     @AfterEach
-    void stop() {
+    void stop() throws IOException {
+        for (ServerSocket server : listening) {
+            server.close();
+        }
         servers.forEach(server -> server.stop(0));
         pool.shutdownNow();
         timers.shutdownNow();
@@ -149,6 +157,20 @@ class ScoringClientTest {
     }
 
     @Test
+    void aLateTimeoutDoesNotCloseAConnectionThatCanBeUsedAgain() throws Exception {
+        plugin.pool = Runnable::run;
+        List<Runnable> timeouts = new ArrayList<>();
+        ScoringClient service = service(Map.of(), server(200, 0), (millis, task) -> {
+            timeouts.add(task);
+            return CompletableFuture.completedFuture(null);
+        });
+        assertEquals("fine", call(service));
+        timeouts.get(0).run();
+        assertEquals("fine", call(service));
+        assertEquals(1, clients.size());
+    }
+
+    @Test
     void simultaneousCallsReuseTheirConnections() throws Exception {
         CyclicBarrier together = new CyclicBarrier(12); // no call ends before all have begun
         HttpServer server = HttpServer.create(new InetSocketAddress(InetAddress.getLoopbackAddress(), 0), 0);
@@ -191,7 +213,7 @@ class ScoringClientTest {
     }
 
     @Test
-    void aSearchEndsAtTheTimeoutAndItsConnectionWithTheNextByte() throws Exception {
+    void aSearchAndItsConnectionEndAtTheTimeoutAlthoughBytesCome() throws Exception {
         CompletableFuture<Void> begun = new CompletableFuture<>(), ended = new CompletableFuture<>(), closed = new CompletableFuture<>();
         HttpServer server = HttpServer.create(new InetSocketAddress(InetAddress.getLoopbackAddress(), 0), 0);
         server.createContext("/", exchange -> {
@@ -227,25 +249,84 @@ class ScoringClientTest {
         closed.get(60, TimeUnit.SECONDS);
     }
 
+    private static final String ANSWER = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}";
+
+    /** A server of sockets, which is closed after the test. */
+    private ServerSocket listening() throws IOException {
+        ServerSocket server = new ServerSocket(0, 50, InetAddress.getLoopbackAddress());
+        listening.add(server);
+        return server;
+    }
+
+    /** Answer one call of each connection, then close it without notice. Returns the URL; {@code accepted} counts connections. */
+    private URI closing(Function<Integer, String> answers) throws IOException {
+        ServerSocket server = listening();
+        pool.execute(() -> {
+            try {
+                while (true) {
+                    try (Socket client = server.accept()) {
+                        client.getInputStream().read(new byte[1 << 16]);
+                        client.getOutputStream().write(answers.apply(accepted.incrementAndGet()).getBytes());
+                    }
+                }
+            } catch (IOException e) { // the test is over
+            }
+        });
+        return URI.create("http://127.0.0.1:" + server.getLocalPort());
+    }
+
     @Test
     void aConnectionThatTheServiceHasClosedIsReplaced() throws Exception {
-        try (ServerSocket server = new ServerSocket(0, 50, InetAddress.getLoopbackAddress())) {
-            pool.execute(() -> {
-                try {
-                    while (true) {
-                        try (Socket client = server.accept()) { // answers once, then closes without notice
-                            client.getInputStream().read(new byte[1 << 16]);
-                            client.getOutputStream().write("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}".getBytes());
-                        }
-                    }
-                } catch (IOException e) { // the test is over
-                }
-            });
-            ScoringClient service = service(Map.of(), URI.create("http://127.0.0.1:" + server.getLocalPort()));
-            for (int i = 0; i < 5; i++) {
-                assertEquals("fine", call(service));
-            }
+        ScoringClient service = service(Map.of(), closing(connection -> ANSWER));
+        for (int i = 0; i < 5; i++) {
+            assertEquals("fine", call(service));
         }
+        assertEquals(5, accepted.get());
+    }
+
+    @Test
+    void aCallWithoutAnAnswerIsSentTwiceAtMost() throws Exception {
+        assertEquals("fine", call(service(Map.of(), closing(connection -> connection == 1 ? "" : ANSWER))));
+        assertEquals(2, accepted.getAndSet(0));
+        assertEquals("connection", call(service(Map.of(), closing(connection -> ""))));
+        assertEquals(2, accepted.getAndSet(0));
+        String part = ANSWER.substring(0, ANSWER.length() - 1);
+        assertEquals("connection", call(service(Map.of(), closing(connection -> part))));
+        assertEquals(1, accepted.get(), "a part of an answer has come");
+    }
+
+    /** A server that begins an answer and does not end it; {@code closed} is complete when the client has closed the connection. */
+    private URI hanging(String begin) throws IOException {
+        ServerSocket server = listening();
+        pool.execute(() -> {
+            try (Socket client = server.accept()) {
+                client.getInputStream().read(new byte[1 << 16]);
+                client.getOutputStream().write(begin.getBytes());
+                called.complete(null);
+                closed.complete(client.getInputStream().read());
+            } catch (IOException e) {
+                closed.complete(-1);
+            }
+        });
+        return URI.create("http://127.0.0.1:" + server.getLocalPort());
+    }
+
+    @Test
+    void anAnswerThatStopsEndsAtTheTimeout() throws Exception {
+        assertEquals("timeout", call(service(Map.of("timeout", 100), hanging(ANSWER.substring(0, ANSWER.length() - 1)))));
+        assertEquals(-1, closed.get(60, TimeUnit.SECONDS));
+    }
+
+    @Test
+    void theEndOfASearchEndsItsCallAndItsConnection() throws Exception {
+        ScoringClient service = service(Map.of(), hanging(""));
+        CompletableFuture<String> result = new CompletableFuture<>();
+        Runnable end = service.call(request(1_000, false), bytes -> "fine",
+            ActionListener.wrap(result::complete, e -> result.complete(((Failure) e).reason)));
+        called.get(60, TimeUnit.SECONDS);
+        end.run();
+        assertEquals("cancelled", result.get(30, TimeUnit.SECONDS));
+        assertEquals(-1, closed.get(30, TimeUnit.SECONDS));
     }
 
     @Test
