@@ -9,38 +9,31 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import closing, suppress
-from dataclasses import fields, replace
+from contextlib import suppress
+from dataclasses import fields
 from typing import Any, ClassVar
 
-import msgspec
-from opensearchpy import exceptions as client_errors
-
 from rerank.engines.opensearch import OpenSearchEngine
-from rerank.engines.opensearch.connection import connect
 from rerank.engines.opensearch.errors import translate_client_errors
 from rerank.engines.opensearch.index import NO_PIPELINE
 from rerank.engines.opensearch.legs import WITH_SCORES, is_hybrid
 from rerank.engines.opensearch.writing import DEFAULT_PIPELINE
 from rerank.errors import EngineError, InputError, RerankError, UsageError
+from rerank.hook.cluster import Cluster, Node
 from rerank.hook.options import HookOptions
 from rerank.hook.readiness import (
-    PATIENCE,
     ServiceState,
     check_service,
     field_problems,
     index_problems,
-    retrieval_problems,
-    retrieving_rankers,
+    min_score_problems,
 )
 from rerank.hook.reports import InstallReport, Request, Status
+from rerank.hook.retrieval import decide_retrieval, retrieval_problems
 from rerank.stack.relevance import check_min_score
 from rerank.stack.stack import Stack
-from rerank.text import count_of, join_names
+from rerank.text import count_of
 from rerank.workspace import Workspace
-
-STATISTICS = "/_plugins/_rerank_stack/stats"
-"""The counters of the plugin on one node."""
 
 _NO_TOKEN = "shows its stack only with its token; give it in RERANK_SERVICE_TOKEN"
 
@@ -72,8 +65,8 @@ class Hook(ABC):
         self.workspace = workspace
         self.engine = engine
         self.settings = engine.settings
+        self.cluster = Cluster(engine)
         self._token = token
-        self._servers: dict[str, str] = {}  # node -> version of OpenSearch
         self.name = name or f"rerank-{engine.settings.index}{self.suffix}"
         if not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,199}", self.name, re.ASCII):
             raise UsageError(f"--name {self.name!r}: not a name of a pipeline; use letters, digits, - and _")
@@ -134,38 +127,20 @@ class Hook(ABC):
         answer: the answer of the cluster to :meth:`search` with this text.
         """
 
-    def nodes(self) -> dict[str, str | None]:
-        """Ask the cluster for its plugins; return node -> version of the plugin.
-
-        The version is None for a node that lacks one of ``plugins``.
-        """
-        answer = self._ask("GET", "/_nodes/plugins") or {}
-        plugin_versions: dict[str, str | None] = {}
-        for node in answer.get("nodes", {}).values():
-            versions = {plugin["name"]: plugin["version"] for plugin in node["plugins"]}
-            has_plugins = versions.keys() >= set(self.plugins)
-            plugin_versions[node["name"]] = versions[self.plugins[0]] if has_plugins else None
-            self._servers[node["name"]] = node["version"]
-        return plugin_versions
-
-    def _missing_plugins(self, nodes: Mapping[str, str | None]) -> list[str]:
+    def _missing_plugins(self, nodes: Sequence[Node]) -> list[str]:
         """Return the problem that nodes lack plugins, or no problem."""
-        without_plugins = [name for name, version in nodes.items() if version is None]
+        without_plugins = [node for node in nodes if node.plugin_version(self.plugins) is None]
         if not without_plugins:
             return []
+        names = ", ".join(node.name for node in without_plugins)
         share = f"{len(without_plugins)} of {count_of(len(nodes), 'node')}"
         plugins = " and ".join(self.plugins)
-        servers = sorted({self._servers[name] for name in without_plugins})
-        remedy = self._remedy(servers)
-        return [f"plugin missing on {', '.join(without_plugins)} ({share}): {plugins}; {remedy}"]
+        servers = sorted({node.version for node in without_plugins})
+        return [f"plugin missing on {names} ({share}): {plugins}; {self._remedy(servers)}"]
 
-    def pipeline(self, name: str | None = None) -> dict[str, Any] | None:
-        """Return the definition of a pipeline in the cluster, or None if it does not exist.
-
-        name: the name of another pipeline; None: of this one.
-        """
-        name = name or self.name
-        return (self._ask("GET", f"/_search/pipeline/{name}") or {}).get(name)
+    def _pipeline(self) -> dict[str, Any] | None:
+        """Return the definition of the pipeline in the cluster, or None if it does not exist."""
+        return self.cluster.pipeline(self.name)
 
     def config(self) -> dict[str, Any]:
         """Return the settings that the pipeline got at its installation.
@@ -178,32 +153,23 @@ class Hook(ABC):
             raise EngineError(f"there is no pipeline {self.name!r}; {command} makes it")
         return config
 
-    def default_pipelines(self) -> dict[str, str]:
-        """Return index -> name of its default pipeline, for all indices of the cluster that have one."""
-        path = f"/_all/_settings/{DEFAULT_PIPELINE}?flat_settings=true&expand_wildcards=all"
-        answer = self._ask("GET", path) or {}
-        pipelines: dict[str, str] = {}
-        for index in sorted(answer):
-            pipeline = answer[index]["settings"].get(DEFAULT_PIPELINE)
-            if pipeline:
-                pipelines[index] = pipeline
-        return pipelines
-
     def _default_of(self) -> list[str]:
         """Return the indices whose default pipeline is this one."""
-        return [index for index, pipeline in self.default_pipelines().items() if pipeline == self.name]
+        return [
+            index for index, pipeline in self.cluster.default_pipelines().items() if pipeline == self.name
+        ]
 
     def status(self) -> Status:
         """Check the nodes, the pipeline, the service and the index; return the state and all problems.
 
         Raises EngineError if the cluster does not answer.
         """
-        pipeline = self.pipeline()
-        nodes = self.nodes()
+        pipeline = self._pipeline()
+        nodes = self.cluster.nodes()
         default_of = tuple(self._default_of())
         indices = tuple(sorted(self.engine.index.indices()))
         config = None if pipeline is None else self._config(pipeline)
-        counters = {url: self._counters(url) for url in self.settings.url}
+        counters = {url: self.cluster.counters(url) for url in self.settings.url}
 
         problems = self._missing_plugins(nodes)
         for url, counts in counters.items():
@@ -225,7 +191,7 @@ class Hook(ABC):
             problems += field_problems(self.engine, config.get("stack") or (service or {}).get("stack"))
 
         problems += index_problems(self.workspace, self.engine, indices, default_of)
-        problems += self._template_problems()
+        problems += self.cluster.template_problems()
         if pipeline is None and default_of:
             problems.append(
                 f"{', '.join(default_of)} cannot be searched: the default pipeline does not exist"
@@ -239,7 +205,7 @@ class Hook(ABC):
             problems=tuple(problems),
             default_of=default_of,
             indices=indices,
-            nodes=nodes,
+            nodes={node.name: node.plugin_version(self.plugins) for node in nodes},
             service=service,
             statistics={url: counts for url, counts in counters.items() if counts},
             weights={} if stack is None else stack.combiner.summary(),
@@ -255,37 +221,6 @@ class Hook(ABC):
         if self.adds_documents:
             problems += retrieval_problems(self.engine, stack, config)
         return problems
-
-    def _template_problems(self) -> list[str]:
-        """Return the problems of stored search templates that name a pipeline, without an effect."""
-        path = "/_cluster/state/metadata?filter_path=metadata.stored_scripts"
-        problems: list[str] = []
-        with suppress(EngineError):  # the user may lack this right
-            state = self._ask("GET", path) or {}
-            scripts = state.get("metadata", {}).get("stored_scripts", {})
-            for name in sorted(scripts):
-                if "search_pipeline" in scripts[name].get("source", ""):
-                    problems.append(
-                        f"OpenSearch ignores the search_pipeline in the stored template {name!r}; name the"
-                        " pipeline in the URL of its searches, or as the default of the index"
-                    )
-        return problems
-
-    def _counters(self, url: str) -> dict[str, Any] | None:
-        """Return the counters of the plugin on one node; empty without the plugin.
-
-        None means that the node does not answer.
-        """
-        timeout = min(self.settings.timeout, PATIENCE)
-        settings = msgspec.structs.replace(self.settings, url=(url,), timeout=timeout)
-        with translate_client_errors(settings, "looking for the node"), closing(connect(settings)) as client:
-            try:
-                answer: dict[str, Any] = client.transport.perform_request("GET", STATISTICS)
-            except client_errors.ConnectionError:
-                return None
-            except client_errors.TransportError:
-                return {}
-        return answer
 
     def _check_service(
         self, url: str, stack: str | None, depth: int
@@ -303,7 +238,7 @@ class Hook(ABC):
         unusable_fields = field_problems(self.engine, options.stack)
         if unusable_fields:
             raise UsageError("; ".join(unusable_fields))
-        missing_plugins = self._missing_plugins(self.nodes())
+        missing_plugins = self._missing_plugins(self.cluster.nodes())
         if missing_plugins:
             raise EngineError("; ".join(missing_plugins))
 
@@ -319,40 +254,6 @@ class Hook(ABC):
             check_min_score(options.min_score, stack.relevance)
         return problems, stack
 
-    def _with_retrieval(self, options: HookOptions, stack: Stack | None) -> tuple[HookOptions, list[str]]:
-        """Return the options with a decision about retrieval, and notes for the user.
-
-        By default, searches get the documents that the rankers of the stack retrieve. With
-        ``retrieve=False`` the user has decided against it and gets no note.
-
-        stack: None if it cannot be read here. Then the decision of the user is not checked.
-
-        Raises UsageError if the stack or one of its rankers cannot retrieve.
-        """
-        if options.retrieve is False:
-            return options, []
-        with_words = replace(options, words=tuple(self.engine.condition_words))
-        if stack is None:
-            return with_words if options.retrieve else options, []
-        names = retrieving_rankers(stack)
-        if not names:
-            if options.retrieve:
-                raise UsageError(
-                    f"--retrieve: the stack {stack.name} has no ranker that retrieves; tune it with"
-                    f" `--retrieve {stack.first_stage},NAME:100`"
-                )
-            return options, []
-        rankers = join_names(names)
-        if not self.adds_documents:
-            return options, [f"the stack retrieves with {rankers}; use the route plugin to add its documents"]
-
-        config = {"words": with_words.words, "retrieve": True}
-        problems = retrieval_problems(self.engine, stack, config)
-        if problems:
-            raise UsageError("; ".join(problems))
-        note = f"searches get documents that {rankers} retrieves; --no-retrieve leaves them out"
-        return replace(with_words, retrieve=True), [note]
-
     def install(self, options: HookOptions, *, default: bool = False, dry_run: bool = False) -> InstallReport:
         """Make the pipeline, and delete what an earlier one leaves. default: use it for every search.
 
@@ -361,7 +262,7 @@ class Hook(ABC):
         """
         options = self._complete(options, default)
         warnings, stack = self._preflight(options, default)
-        options, notes = self._with_retrieval(options, stack)
+        options, notes = decide_retrieval(options, self.engine, stack, self.adds_documents)
         warnings += notes
         requests = self._requests(options, self._own_pipeline())
         requests += self._defaults(options) if default else []
@@ -372,7 +273,7 @@ class Hook(ABC):
 
     def _own_pipeline(self) -> dict[str, Any] | None:
         """The pipeline, or None. Raises EngineError if rerank did not make it."""
-        pipeline = self.pipeline()
+        pipeline = self._pipeline()
         if pipeline is not None and self._config(pipeline) is None:
             raise EngineError(
                 f"rerank did not make pipeline {self.name!r} by the route {self.route}; use another --name"
@@ -385,7 +286,7 @@ class Hook(ABC):
         Raises EngineError if the index does not exist, or if it has another default pipeline.
         """
         requests = []
-        default_pipelines = self.default_pipelines()
+        default_pipelines = self.cluster.default_pipelines()
         indices = sorted(self.engine.index.indices())
         if not indices:
             raise EngineError(f"{self.settings.where} has no index {self.settings.index!r}")
@@ -490,30 +391,7 @@ class Hook(ABC):
 
     def _send(self, requests: Sequence[Request]) -> None:
         for request in requests:
-            self._ask(request.method, request.path, request.body)
-
-    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
-        """Return the answer of the cluster; None for status 404, except for PUT."""
-        with translate_client_errors(self.settings, f"{method} {path}"):
-            try:
-                answer: dict[str, Any] = self._client.transport.perform_request(method, path, body=body)
-            except client_errors.NotFoundError:
-                if method == "PUT":
-                    raise
-                return None
-        return answer
-
-
-def min_score_problems(min_score: float, stack: Stack) -> list[str]:
-    """Return why a pipeline cannot remove hits with a small probability of relevance.
-
-    min_score: smallest probability, from 0 to 1. stack: its calibration gives the probabilities.
-    """
-    try:
-        check_min_score(min_score, stack.relevance)
-    except UsageError as error:
-        return [str(error)]
-    return []
+            self.cluster.ask(request.method, request.path, request.body)
 
 
 def differs(pipeline: Mapping[str, Any] | None, body: Mapping[str, Any]) -> bool:

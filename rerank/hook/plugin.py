@@ -103,7 +103,7 @@ class PluginHook(Hook):
             raise EngineError("; ".join(url_problems))
         existing = pipeline
         if options.add_to is not None:
-            existing = self.pipeline(options.add_to)
+            existing = self.cluster.pipeline(options.add_to)
             if existing is None:
                 raise UsageError(
                     f"--add-to {options.add_to}: this search pipeline does not exist; correct the name"
@@ -113,7 +113,7 @@ class PluginHook(Hook):
 
     def _url_problems(self, url: str) -> list[str]:
         """Return why nodes would not call the service."""
-        answer = self._ask("GET", "/_nodes/settings?flat_settings=true") or {}
+        answer = self.cluster.ask("GET", "/_nodes/settings?flat_settings=true") or {}
         problems = []
         for node in answer.get("nodes", {}).values():
             allowed = node.get("settings", {}).get(ALLOWED, [])
@@ -156,7 +156,7 @@ class PluginHook(Hook):
         return {"ext": {PROCESSOR: {"query": text, "explain": True}}}
 
     def _plain_options(self) -> dict[str, Any]:
-        if not any(other_processors(self.pipeline() or {}).values()):
+        if not any(other_processors(self._pipeline() or {}).values()):
             return {}
         return {"search_pipeline": self.name, "ext": {PROCESSOR: {"off": True}}}
 

@@ -7,14 +7,15 @@ from typing import Any
 
 import urllib3
 
-from rerank.engines.base import Engine, cannot_retrieve
+from rerank.engines.base import Engine
 from rerank.engines.opensearch import OpenSearchEngine
 from rerank.errors import EngineError, InputError, UsageError, WorkspaceError
 from rerank.files import parse_json
-from rerank.stack.parse import parse_stack, retriever_depths
+from rerank.stack.parse import parse_stack
+from rerank.stack.relevance import check_min_score
 from rerank.stack.signals import FieldSignal, is_field, ranker_names
 from rerank.stack.stack import Stack
-from rerank.text import count_of, join_names
+from rerank.text import count_of
 from rerank.workspace import Workspace
 
 _JSON_BYTES = 2**20
@@ -150,47 +151,6 @@ def field_problems(engine: Engine, stack: str | None) -> list[str]:
     return []
 
 
-def retrieving_rankers(stack: Stack) -> list[str]:
-    """Return the rankers of a stack that retrieve candidates; the first stage is not one of them."""
-    return list(ranker_names(retriever_depths(stack.retrieve)))
-
-
-def retrieval_problems(engine: OpenSearchEngine, stack: Stack, config: Mapping[str, Any]) -> list[str]:
-    """Return why a pipeline does not add the documents that a stack was tuned with.
-
-    config: the settings of the pipeline. If ``retrieve`` is false, the user has decided against these
-        documents, and no problem is reported. If it is missing, the user has not decided.
-    """
-    names = retrieving_rankers(stack)
-    retrieves = config.get("retrieve")
-    if retrieves is None and names:
-        return [f"the stack retrieves with {join_names(names)}; install with --retrieve to add its documents"]
-    if not retrieves:
-        return []
-    if not names:
-        return [f"the pipeline adds documents, but the stack {stack.name} has no ranker that retrieves"]
-
-    problems = []
-    for name in names:
-        version = stack.versions.get(name, "")
-        if engine.count_missing_vectors(name, version) is None:
-            problems.append(str(cannot_retrieve(name)))
-    words = config.get("words", ())
-    if set(words) != set(engine.condition_words):
-        problems.append(
-            f"the pipeline has the words {join_names(words) or 'of no field'}, the workspace of"
-            f" {join_names(engine.condition_words)}; install it again"
-        )
-    supported = {*names, stack.first_stage}
-    unsupported = [name for name in retriever_depths(stack.retrieve) if name not in supported]
-    if unsupported:
-        problems.append(
-            f"searches do not get the documents that {join_names(unsupported)} retrieves; tune the stack"
-            f" without {join_names(unsupported)}"
-        )
-    return problems
-
-
 def index_problems(
     workspace: Workspace, engine: OpenSearchEngine, indices: Sequence[str], default_of: Sequence[str]
 ) -> list[str]:
@@ -226,3 +186,15 @@ def _missing_features(engine: OpenSearchEngine, name: str, version: str) -> list
         count = engine.attached_features.changed(name, version)
         reason = f"new, moved, or written since {name} was encoded"
     return [f"{count_of(count, 'document')} {reason}; encode them"] if count else []
+
+
+def min_score_problems(min_score: float, stack: Stack) -> list[str]:
+    """Return why a pipeline cannot remove hits with a small probability of relevance.
+
+    min_score: smallest probability, from 0 to 1. stack: its calibration gives the probabilities.
+    """
+    try:
+        check_min_score(min_score, stack.relevance)
+    except UsageError as error:
+        return [str(error)]
+    return []

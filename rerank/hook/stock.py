@@ -141,7 +141,7 @@ class StockHook(Hook):
         ]
 
     def _call_problems(self) -> list[str]:
-        reason = self._predict(_model(self.pipeline() or {}))
+        reason = self._predict(_model(self._pipeline() or {}))
         return [f"the cluster cannot use the service: {reason}"] if reason else []
 
     def _removal(self) -> list[Request]:
@@ -174,7 +174,7 @@ class StockHook(Hook):
                 self._delete(request.path)
                 continue
             try:
-                answer = self._ask(request.method, request.path, _filled(request.body, values)) or {}
+                answer = self.cluster.ask(request.method, request.path, _filled(request.body, values)) or {}
             except EngineError as error:
                 raise EngineError(f"{error}; {_SETTINGS}") from error
             if "connector_id" in answer:
@@ -189,8 +189,8 @@ class StockHook(Hook):
         while True:
             try:
                 if path.startswith(f"{_ML}/models/"):
-                    self._ask("POST", f"{path}/_undeploy")
-                self._ask("DELETE", path)
+                    self.cluster.ask("POST", f"{path}/_undeploy")
+                self.cluster.ask("DELETE", path)
                 return
             except EngineError:
                 if time.monotonic() > give_up:
@@ -202,13 +202,13 @@ class StockHook(Hook):
         state = ""
         while state not in ("DEPLOYED", "DEPLOY_FAILED") and time.monotonic() < give_up:
             time.sleep(_PAUSE)
-            state = str((self._ask("GET", f"{_ML}/models/{model}") or {}).get("model_state"))
+            state = str((self.cluster.ask("GET", f"{_ML}/models/{model}") or {}).get("model_state"))
         if state != "DEPLOYED":
             raise EngineError(f"{self.settings.where}: the model is {state}; see the logs of the nodes")
 
     def _deletions(self, *kinds: str) -> list[Request]:
         """Return the requests that delete all resources of this hook, also of interrupted installations."""
-        if self._missing_plugins(self.nodes()):
+        if self._missing_plugins(self.cluster.nodes()):
             return []
         connectors = self._ids_of_own("connectors")
         requests: list[Request] = []
@@ -223,7 +223,7 @@ class StockHook(Hook):
         connectors: ids of its connectors. A model that uses one of them is also a resource of this hook.
         """
         body = {"query": {"match_all": {}}, "size": 1000}
-        answer = self._ask("POST", f"{_ML}/{kind}/_search", body) or {}
+        answer = self.cluster.ask("POST", f"{_ML}/{kind}/_search", body) or {}
         ids: list[str] = []
         for hit in answer.get("hits", {}).get("hits", ()):
             resource = hit["_source"]
@@ -238,7 +238,7 @@ class StockHook(Hook):
             return None
         try:
             config: dict[str, Any] = parse_json(settings_json)
-            model = self._ask("GET", f"{_ML}/models/{_model(pipeline)}") or {}
+            model = self.cluster.ask("GET", f"{_ML}/models/{_model(pipeline)}") or {}
             return {"url": config.pop("url"), **config, "state": str(model.get("model_state", "missing"))}
         except (KeyError, IndexError, TypeError, ValueError, AttributeError):  # changed by another user
             return None
@@ -250,7 +250,7 @@ class StockHook(Hook):
         if config["state"] != "DEPLOYED":
             return [f"the model of pipeline {self.name!r} is {config['state'].lower()}; install it again"]
         problems = super()._pipeline_problems(pipeline, config) + self._call_problems()
-        if self.name in self.default_pipelines().values():
+        if self.name in self.cluster.default_pipelines().values():
             problems.append(
                 f"pipeline {self.name!r} is a default pipeline: searches without words for reranking keep"
                 " their order, and are slower"
@@ -289,7 +289,7 @@ class StockHook(Hook):
         ids = [hit["_id"] for hit in answer["hits"]["hits"]]
         if not ids:
             return "passed", "there are no hits"
-        reason = self._predict(_model(self.pipeline() or {}), text, ids)
+        reason = self._predict(_model(self._pipeline() or {}), text, ids)
         return ("reranked", None) if reason is None else ("failed", reason)
 
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rerank.errors import UsageError
-from rerank.hook import ROUTES, HookOptions, PluginHook, Request, StockHook, plugin, stock
+from rerank.hook import ROUTES, HookOptions, Request, StockHook, plugin, stock
+from rerank.hook.cluster import Node
 from rerank.hook.readiness import service_problems
+from rerank.hook.retrieval import decide_retrieval
 from rerank.stack.linear import Linear
 from rerank.stack.stack import Stack
 
@@ -142,7 +143,10 @@ def test_a_service_that_does_not_match_has_a_problem(stack, depth, here, part):
 
 @dataclass
 class Retrieval:
-    """The decision of a hook about the documents that rankers retrieve, without a cluster."""
+    """An engine without a cluster, for the decision about the documents that rankers retrieve.
+
+    adds_documents: whether the route can add documents.
+    """
 
     adds_documents: bool = True
     missing_vectors: int | None = 0
@@ -152,8 +156,8 @@ class Retrieval:
         return self.missing_vectors
 
     def decide(self, retrieve: bool | None, stack: Stack | None) -> tuple[bool | None, tuple, list[str]]:
-        hook = SimpleNamespace(engine=self, adds_documents=self.adds_documents)
-        options, notes = PluginHook._with_retrieval(hook, HookOptions(URL, retrieve=retrieve), stack)
+        options = HookOptions(URL, retrieve=retrieve)
+        options, notes = decide_retrieval(options, self, stack, self.adds_documents)
         return options.retrieve, tuple(options.words), notes
 
 
@@ -194,7 +198,7 @@ def test_retrieval_that_is_not_possible_is_refused():
     assert Retrieval().decide(True, None) == (True, ("content",), [])
 
 
-def test_the_stock_route_deletes_only_its_own_resources(monkeypatch):
+def test_the_stock_route_deletes_only_its_own_resources():
     """A model belongs to the hook if it has its name, or if it uses one of its connectors."""
     own = {"description": stock.MADE, "name": "rerank-articles-stock"}
     resources = {
@@ -203,14 +207,18 @@ def test_the_stock_route_deletes_only_its_own_resources(monkeypatch):
         "model_groups": {"g1": {"name": "group"}},
     }
 
-    def ask(hook, method, path, body=None):
-        hits = [{"_id": id, "_source": source} for id, source in resources[path.split("/")[3]].items()]
-        return {"hits": {"hits": hits}}
+    class Resources:
+        def ask(self, method, path, body=None):
+            kind = path.split("/")[3]
+            hits = [{"_id": id, "_source": source} for id, source in resources[kind].items()]
+            return {"hits": {"hits": hits}}
+
+        def nodes(self):
+            return [Node("a", "3.6.0", dict.fromkeys(StockHook.plugins, "3.6.0.0"))]
 
     hook = StockHook.__new__(StockHook)
     hook.name = own["name"]
-    monkeypatch.setattr(StockHook, "nodes", lambda hook: {})
-    monkeypatch.setattr(StockHook, "_ask", ask)
+    hook.cluster = Resources()
     requests = hook._deletions("models", "connectors", "model_groups")
     assert [str(request).rpartition("_ml/")[2] for request in requests] == [
         "models/m1",
