@@ -149,7 +149,8 @@ def _downloaded(name: str, encoder: Published) -> Path:
     """Download an encoder to Hugging Face's cache, and check the hash of its weights.
 
     Raises UsageError if the hub cannot be reached, and for other weights than the published ones. Such
-    weights are removed from the cache.
+    weights are removed from the cache. Raises WorkspaceError for a problem of the system, such as a full
+    disk.
     """
     with suppress(ModuleNotFoundError):
         from huggingface_hub import snapshot_download
@@ -163,8 +164,10 @@ def _downloaded(name: str, encoder: Published) -> Path:
                     etag_timeout=SECONDS,
                 )
             )
-        except Exception:  # of the network, or the setting HF_HUB_OFFLINE
-            pass
+        except Exception as error:  # of the network, the disk, or the setting HF_HUB_OFFLINE
+            system_error = as_system_error(error, name)
+            if system_error is not None:
+                raise system_error from error
         else:
             _check_download(name, folder / WEIGHTS, encoder)
             return folder
@@ -175,6 +178,7 @@ def _downloaded(name: str, encoder: Published) -> Path:
 
 
 def _check_download(name: str, weights: Path, encoder: Published) -> None:
+    """Remove downloaded weights, and raise UsageError, if their SHA-256 is not the one of the encoder."""
     content = hashlib.sha256()
     with weights.open("rb") as file:
         for block in iter(partial(file.read, HASHED_BYTES), b""):

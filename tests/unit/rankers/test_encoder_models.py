@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import shutil
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 from rerank import Workspace, auto, train
-from rerank.errors import UsageError
+from rerank.errors import UsageError, WorkspaceError
 from rerank.rankers.dense.ranker import DenseRanker
 from rerank.rankers.encoder.bert import Bert, readable
 from rerank.rankers.encoder.folder import check_encoder, installed_encoder
@@ -170,8 +171,12 @@ def test_an_encoder_is_found_by_its_name(tiny, tmp_path, monkeypatch):
         check_encoder("bge-smal-en-v1.5")
 
 
+NEWEST = "0" * 40
+"""The commit of a hub that is on its main branch. It has no files."""
+
+
 class Hub(ThreadingHTTPServer):
-    """Answers as the hub does, with the files of a folder at one commit."""
+    """Answers as the hub does, with the files of a folder at an older commit."""
 
     def __init__(self, folder, commit):
         self.folder, self.commit = folder, commit
@@ -193,7 +198,8 @@ class HubHandler(BaseHTTPRequestHandler):
         files = [file.relative_to(self.server.folder).as_posix() for file in self.server.folder.rglob("*.*")]
         if path.startswith("/api/models/"):
             siblings = [{"rfilename": name} for name in files]
-            content = json.dumps({"id": "a/b", "sha": self.server.commit, "siblings": siblings}).encode()
+            sha = self.server.commit if path.endswith(f"/revision/{self.server.commit}") else NEWEST
+            content = json.dumps({"id": "a/b", "sha": sha, "siblings": siblings}).encode()
             if "/tree/" in path:
                 entries = [{"type": "file", "path": name, "oid": name, "size": 1} for name in files]
                 content = json.dumps(entries).encode()
@@ -232,6 +238,16 @@ def test_downloaded_weights_are_the_published_ones(tiny, tmp_path, monkeypatch):
         hub.shutdown()
     assert check_encoder(name) == downloaded
     assert TextEncoder.load(name).modules.query_prompt.startswith("Represent this")
+
+
+def test_a_full_disk_is_not_reported_as_a_problem_of_the_hub(tmp_path, monkeypatch):
+    def write(*args, **options):
+        raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "hub"))
+
+    offline(monkeypatch, tmp_path)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", write)
+    with pytest.raises(WorkspaceError, match="hub: the disk is full"):
+        check_encoder("bge-small-en-v1.5")
 
 
 def test_the_best_installed_encoder_depends_on_the_language(tiny, tmp_path, monkeypatch):
