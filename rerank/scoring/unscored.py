@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.records import Document
-from rerank.scoring.scorer import ReadDocuments, Scorer, ScoringInput, StageTimer
+from rerank.scoring.scorer import ReadDocuments, Scorer, ScoringInput
+from rerank.scoring.timer import StageTimer
 
 
 @dataclass(frozen=True)
@@ -54,9 +55,11 @@ def select_scorable(
     """
     scorable = np.ones(len(inputs.ids), np.bool_) if owned is None else owned.copy()
     rankers = _rankers_with_gaps(inputs, scorable)
-    limit = timer.encoding_limit(rankers) if rankers else None
-    if not rankers or (limit is None and owned is None):
+    if not rankers:
         return ScorableInput(select_rows(inputs, np.flatnonzero(scorable)), scorable)
+    limit = timer.encoding_limit(rankers)
+    if limit is None and owned is None:  # all documents exist, and the scorer reads the ones to encode
+        return ScorableInput(inputs, scorable)
     without_features = np.logical_or.reduce([inputs.missing[name] for name in rankers]) & scorable
     positions = np.flatnonzero(without_features).tolist()
     read_documents = inputs.documents or scorer.engine.get
