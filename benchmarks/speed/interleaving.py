@@ -22,7 +22,8 @@ from rerank import Document, Query, Workspace
 from rerank.config_file import ExperimentSettings
 from rerank.formats import read_queries
 from rerank.scoring.candidate_pool import CandidatePool, rank_pool
-from rerank.scoring.scorer import ReadDocuments, StageTimer
+from rerank.scoring.scorer import ReadDocuments
+from rerank.scoring.timer import StageTimer
 from rerank.service.experiment import Experiment
 from rerank.stack.ranking import Ranking
 from rerank.stack.stack import Stack

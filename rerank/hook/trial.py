@@ -16,8 +16,9 @@ from rerank.hook.base import Hook
 from rerank.records import Query
 from rerank.results import Report
 from rerank.scoring.pipeline import template_of
-from rerank.scoring.scorer import ScoringInput, StageTimer
+from rerank.scoring.scorer import ScoringInput
 from rerank.scoring.second_phase import rank_scored
+from rerank.scoring.timer import StageTimer
 from rerank.stack.parse import retriever_depths
 from rerank.stack.ranking import Ranking
 from rerank.stack.signals import SEARCH, leg_names, ranker_names

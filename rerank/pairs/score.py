@@ -14,7 +14,8 @@ from rerank.errors import InputError
 from rerank.progress import Progress
 from rerank.rankers.base import Ranker
 from rerank.records import Document, Query
-from rerank.scoring.scorer import Scorer, ScoringInput, fill_missing_features
+from rerank.scoring.encoding import fill_missing_features
+from rerank.scoring.scorer import Scorer, ScoringInput
 from rerank.scoring.vector_cache import encode_query
 from rerank.stack.signals import Signal
 
@@ -105,5 +106,8 @@ def _read(scorer: Scorer, ids: list[str]) -> tuple[dict[str, Document], NDArray[
         if isinstance(signal, Ranker):
             unscored = ScoringInput(block, {scorer.first_stage: np.zeros(len(block))})
             inputs = scorer.load_missing_scores_and_features(Query("query", ""), unscored)
-            blocks.append(fill_missing_features(signal, inputs, dict(enumerate(block_documents))))
+            features = inputs.features[signal.name]
+            is_missing = inputs.missing[signal.name]
+            by_position = dict(enumerate(block_documents))
+            blocks.append(fill_missing_features(signal, features, is_missing, by_position))
     return documents, np.concatenate(blocks) if blocks else None

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.scoring.scorer import ReadDocuments, ScoringResult, StageTimer
+from rerank.scoring.scorer import ReadDocuments, ScoringResult
 from rerank.scoring.second_phase import rank_scored
+from rerank.scoring.timer import StageTimer
 from rerank.stack.ranking import Ranking
 from rerank.stack.stack import Stack
 

@@ -16,7 +16,8 @@ from rerank.rankers.base import Ranker
 from rerank.records import Candidates, Query, SearchTemplate
 from rerank.results import Report
 from rerank.scoring.candidate_pool import CandidatePool, RankPool, rank_pool
-from rerank.scoring.scorer import Scorer, ScoringInput, ScoringResult, StageTimer
+from rerank.scoring.scorer import Scorer, ScoringInput, ScoringResult
+from rerank.scoring.timer import StageTimer
 from rerank.scoring.unscored import select_scorable
 from rerank.scoring.vector_cache import VectorCache
 from rerank.stack.parse import retriever_depths

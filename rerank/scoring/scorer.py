@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
@@ -19,6 +16,8 @@ from rerank.errors import UsageError
 from rerank.order import rank
 from rerank.rankers.base import Ranker
 from rerank.records import Candidates, Document, Query
+from rerank.scoring.encoding import fill_missing_features
+from rerank.scoring.timer import StageTimer
 from rerank.scoring.vector_cache import VectorCache
 from rerank.stack.signals import SEARCH, FieldSignal, LexicalSignal, Signal, is_leg
 
@@ -29,65 +28,6 @@ ReadDocuments = Callable[[Sequence[str]], Sequence[Document | None]]
 
 FEEDBACK_DEPTH = 10
 """Number of first candidates whose categories are counted for a query without categories."""
-
-_CHUNK_DOCUMENTS = 16
-"""Documents are encoded in chunks of at most this number; the time limit is checked between them."""
-
-_CHUNK_CHARACTERS = 200_000
-"""Most characters of such a chunk."""
-
-LONGEST_COUNTED = 10_000
-"""Characters of a document that count for its encoding time: encoders read only the beginning."""
-
-_FIXED_COST = 200
-"""Encoding a document without text takes as long as this number of characters."""
-
-
-def encoding_size(documents: Iterable[Document]) -> int:
-    """Return the number of characters to which the encoding time of documents is proportional.
-
-    >>> encoding_size([Document("a", text="wolf")])
-    204
-    """
-    return sum(min(len(document.content), LONGEST_COUNTED) + _FIXED_COST for document in documents)
-
-
-class StageTimer:
-    """Measures the seconds of each stage of the work.
-
-    A subclass can limit the work: its methods raise an exception to stop it.
-
-    seconds: stage -> its time so far.
-    """
-
-    seconds: dict[str, float]
-
-    def __init__(self) -> None:
-        self.seconds = {}
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """Add the time of the block to this stage."""
-        begin = time.perf_counter()
-        yield
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - begin
-
-    def check(self) -> None:
-        """Called between the steps of long work. A subclass raises an exception to stop it."""
-
-    def remaining_seconds(self) -> float:
-        """Return the seconds left for a second phase."""
-        return math.inf
-
-    def encoding_limit(self, rankers: Iterable[str]) -> int | None:
-        """Return how many candidates without features these rankers may encode, or None for all of them."""
-        return None
-
-    def on_documents_encoded(self, ranker: str, characters: int, seconds: float) -> None:
-        """Called after each chunk of documents, so that a subclass can learn the speed of a ranker.
-
-        characters: size of the chunk, as in :func:`encoding_size`.
-        """
 
 
 @dataclass(frozen=True)
@@ -285,7 +225,9 @@ class Scorer:
             if missing_count:
                 recomputed[signal.name] = missing_count
             with timer.stage("encode"):
-                features = fill_missing_features(signal, inputs, documents, timer)
+                features = fill_missing_features(
+                    signal, inputs.features[signal.name], inputs.missing[signal.name], documents, timer
+                )
                 vector = vectors.get(signal.name)
                 if vector is None:
                     vector = self.vectors.encode(signal, query)
@@ -451,54 +393,3 @@ def feedback_categories(
     order = rank([ids[i] for i in positive.tolist()], scores[positive])
     best = positive[order[:FEEDBACK_DEPTH]].tolist()
     return infer_categories(zip(scores[best].tolist(), categories([ids[i] for i in best])))
-
-
-def fill_missing_features(
-    ranker: Ranker,
-    inputs: ScoringInput,
-    documents: Mapping[int, Document | None],
-    timer: StageTimer | None = None,
-) -> NDArray[Any]:
-    """Return (n, width) features of a ranker for n documents. The missing ones are computed, in chunks.
-
-    documents: position -> document, for the documents without features. None: unknown, so it is encoded as
-        an empty document.
-    timer:     receives the time of each chunk, and may raise an exception before a chunk.
-    """
-    features = inputs.features[ranker.name]
-    positions = np.flatnonzero(inputs.missing[ranker.name])
-    if not len(positions):
-        return features
-    unencoded = [documents[i] or Document("unknown") for i in positions.tolist()]
-    computed = _encode_in_chunks(ranker, unencoded, timer or StageTimer())
-    if features.shape[1:] != computed.shape[1:]:  # no document has features of this version
-        features = np.zeros((len(features), *computed.shape[1:]), computed.dtype)
-    else:
-        features = features.copy()  # the input may be read-only
-    features[positions] = computed
-    return features
-
-
-def _encode_in_chunks(ranker: Ranker, documents: Sequence[Document], timer: StageTimer) -> NDArray[Any]:
-    encoded: list[NDArray[Any]] = []
-    for chunk in _chunks(documents):
-        timer.check()
-        begin = time.perf_counter()
-        encoded.append(ranker.encode_documents(chunk))
-        timer.on_documents_encoded(ranker.name, encoding_size(chunk), time.perf_counter() - begin)
-    return np.concatenate(encoded)
-
-
-def _chunks(documents: Sequence[Document]) -> Iterator[list[Document]]:
-    """Divide documents into chunks: at most _CHUNK_DOCUMENTS, and _CHUNK_CHARACTERS if it has several."""
-    chunk: list[Document] = []
-    characters = 0
-    for document in documents:
-        length = len(document.content)
-        if chunk and (len(chunk) == _CHUNK_DOCUMENTS or characters + length > _CHUNK_CHARACTERS):
-            yield chunk
-            chunk = []
-            characters = 0
-        chunk.append(document)
-        characters += length
-    yield chunk

@@ -9,7 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from rerank.records import Query
-from rerank.scoring.scorer import ReadDocuments, ScoringResult, StageTimer
+from rerank.scoring.scorer import ReadDocuments, ScoringResult
+from rerank.scoring.timer import StageTimer
 from rerank.stack.file import STACK, SecondPhase
 from rerank.stack.ranking import Ranking
 from rerank.stack.stack import Stack

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from rerank.errors import UsageError
-from rerank.scoring.scorer import StageTimer
+from rerank.scoring.timer import StageTimer
 from rerank.service.ubi_log import SearchRecord
 from rerank.text import count_of
 

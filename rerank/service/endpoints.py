@@ -14,7 +14,8 @@ from rerank.engines.base import TermStatistics
 from rerank.errors import EngineError, UsageError
 from rerank.filters import filters_of
 from rerank.records import Document, Query
-from rerank.scoring.scorer import ScoringInput, encoding_size
+from rerank.scoring.encoding import encoding_size
+from rerank.scoring.scorer import ScoringInput
 from rerank.scoring.second_phase import rank_scored
 from rerank.scoring.unscored import select_scorable
 from rerank.service.context import RequestContext

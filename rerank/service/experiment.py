@@ -20,7 +20,8 @@ from rerank.evaluation.interleaving import (
     team_letters,
 )
 from rerank.scoring.candidate_pool import CandidatePool, RankPool, rank_pool
-from rerank.scoring.scorer import ReadDocuments, ScoringResult, StageTimer
+from rerank.scoring.scorer import ReadDocuments, ScoringResult
+from rerank.scoring.timer import StageTimer
 from rerank.service.schemas import HookBody, RetrieveBody
 from rerank.stack.linear import Linear
 from rerank.stack.ranking import Hit, Ranking

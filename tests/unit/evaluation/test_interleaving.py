@@ -23,7 +23,8 @@ from rerank.evaluation.interleaving import (
 )
 from rerank.records import Query
 from rerank.scoring.candidate_pool import CandidatePool
-from rerank.scoring.scorer import ScoringResult, StageTimer
+from rerank.scoring.scorer import ScoringResult
+from rerank.scoring.timer import StageTimer
 from rerank.service.experiment import Experiment, descending, interleave
 from rerank.stack.stack import Stack
 

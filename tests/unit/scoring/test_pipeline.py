@@ -15,7 +15,8 @@ from rerank.evaluation.protocols import Protocol
 from rerank.records import Document, Qrels, Query
 from rerank.scoring.build_table import TableRequest, score_table
 from rerank.scoring.pipeline import Pipeline
-from rerank.scoring.scorer import FEEDBACK_DEPTH, ScoringInput, StageTimer
+from rerank.scoring.scorer import FEEDBACK_DEPTH, ScoringInput
+from rerank.scoring.timer import StageTimer
 from rerank.scoring.vector_cache import VectorCache
 from rerank.stack.stack import Stack
 from tests.support.rankers import Plain
