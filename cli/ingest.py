@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 import rerank
-from rerank.text import count_of, join_names
+from rerank.text import STEMMERS, count_of, join_names
 
 from . import output
 from .cluster import connection_options, connection_settings
@@ -26,9 +26,12 @@ from .options import (
 
 if TYPE_CHECKING:
     from rerank.engines.opensearch import Settings
-    from rerank.workflows.ingest import Format, IngestReport
+    from rerank.workflows.document_sources import DocumentSources, Format
+    from rerank.workflows.ingest import IngestReport
     from rerank.workflows.ingest_preview import IngestPreview
 
+_WITHOUT_SPACES = ("ja", "km", "lo", "my", "th", "zh")
+"""Languages whose characters or pairs of them are terms, so they need no stemmer."""
 MOST_INVALID = 20
 """Number of invalid lines that are listed at most."""
 MOST_FIELDS = 10
@@ -128,9 +131,10 @@ def command(
     _note_query_files(corpus)
     progress = output.Bar(hidden=as_json)
     if dry_run:
-        documents, errors = _read(corpus, format, body=body, skip_invalid=skip_invalid)
+        documents, errors = _sources(corpus, format, body=body, skip_invalid=skip_invalid)
         _check_workspace(folder, lang, opensearch)
-        preview = preview_ingest(folder, documents, lang=lang, replace=replace, progress=progress)
+        with documents.naming():
+            preview = preview_ingest(folder, documents, lang=lang, replace=replace, progress=progress)
         _show_preview(preview, errors, folder, as_json)
         return
     report = rerank.ingest(
@@ -238,8 +242,10 @@ def _without_words(count: int) -> str:
 
 
 def _describe_languages(report: IngestReport) -> Iterator[str]:
-    """Describe documents that are not indexed in their own language."""
+    """Describe documents that are not indexed in their own language, and words that are not stemmed."""
     if report.lang:
+        if report.lang not in STEMMERS and report.lang not in _WITHOUT_SPACES:
+            yield f"rerank has no stemmer for {report.lang}, so only equal words match"
         for lang, count in report.languages.items():
             if lang not in ("", report.lang):
                 yield f"{count_of(count, 'document')} in another language, indexed as {report.lang}: {lang}"
@@ -253,15 +259,14 @@ def _describe_languages(report: IngestReport) -> Iterator[str]:
         yield f"no document has a language: {hint}"
 
 
-def _read(
+def _sources(
     corpus: Sequence[str], format: Format, *, body: bool, skip_invalid: bool
-) -> tuple[Iterator[rerank.Document], list[rerank.RerankError]]:
+) -> tuple[DocumentSources, list[rerank.RerankError]]:
     """Return the documents, and a list that gets the errors of skipped ones while they are read."""
-    from rerank.workflows.ingest import read_documents
+    from rerank.workflows.document_sources import DocumentSources
 
     errors: list[rerank.RerankError] = []
-    on_invalid = errors.append if skip_invalid else None
-    return read_documents(corpus, format, body, on_invalid), errors
+    return DocumentSources(corpus, format, body, errors.append if skip_invalid else None), errors
 
 
 def _check_workspace(folder: str, lang: str | None, opensearch: Settings | None) -> None:

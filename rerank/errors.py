@@ -4,6 +4,7 @@ Messages name command-line options; ``--held-out`` is ``held_out`` in Python.
 
     RerankError
     ├── InputError              exit 1
+    │   └── RepeatedIdError
     ├── UsageError              exit 2
     ├── WorkspaceError
     │   ├── BusyError
@@ -55,6 +56,15 @@ class RerankError(Exception):
 
 class InputError(RerankError):
     """Invalid file or record."""
+
+
+class RepeatedIdError(InputError):
+    """Two documents of one ingest have the same id. position: of the later one, from 1."""
+
+    def __init__(self, id: str, position: int) -> None:
+        super().__init__(f"the id {id!r} occurs twice, last as document {position}; remove one")
+        self.id = id
+        self.position = position
 
 
 class UsageError(RerankError):

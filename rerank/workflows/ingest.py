@@ -5,34 +5,29 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain, islice
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
 from rerank.engines.base import WriteOptions, WriteResult, field_number
 from rerank.errors import BusyError, EngineError, InputError, UsageError
-from rerank.formats import read_categories, read_corpus
-from rerank.formats.beir import DOCUMENT_COLUMNS, document_from_fields
-from rerank.formats.frames import DOCUMENTS, is_data_set, is_frame, read_frame
+from rerank.formats import read_categories
 from rerank.formats.inputs import as_list
 from rerank.formats.opening import Source, name_of
 from rerank.progress import Progress
-from rerank.records import Document, shorten
+from rerank.records import Document
 from rerank.results import Report
 from rerank.text import count_of, join_names, language, language_or_none
+from rerank.workflows.document_sources import DocumentSources, Format, Records
 from rerank.workflows.encode import encode, encoders_of
 from rerank.workspace import Workspace, WorkspaceOrPath
 
 if TYPE_CHECKING:
     from rerank.engines.opensearch import Settings
-
-Format = Literal["jsonl", "jats"]
-Records = Source | Document | Mapping[str, Any]
-"""A file, a document, or the fields of a document as in a file."""
 
 SAMPLE = 1000
 """Number of documents that decide the language of the collection."""
@@ -110,7 +105,8 @@ def ingest(
     existing = None
     if not sources or Workspace.exists(workspace):
         existing = open_existing(workspace, lang, opensearch)
-    documents = read_documents(sources, format, body, errors.append if skip_invalid else None)
+    reader = DocumentSources(sources, format, body, errors.append if skip_invalid else None)
+    documents = iter(reader)
     sample = list(progress.over(islice(documents, 1 if existing else SAMPLE), "read", unit="doc"))
     if sources and not sample:
         _report_empty(_describe_empty(sources, errors, format), existing is None, replace, progress)
@@ -121,7 +117,7 @@ def ingest(
         documents = _keep_half(documents, sample, target)
     encoders = encoders_of(target, None, progress) if encode_features else []
     options = WriteOptions(encoders, replace, skip_refused=skip_invalid)
-    with nullcontext() if existing else _discarded_after_errors(target):
+    with reader.naming(), nullcontext() if existing else _discarded_after_errors(target):
         result = _write(target, _count(chain(sample, documents), report), delete, options, progress)
     if edges is not None:
         target.save_category_edges(edges)
@@ -168,67 +164,6 @@ def _create(folder: WorkspaceOrPath, lang: str | None, opensearch: Settings | No
     if opensearch is None:
         return Workspace.create(folder, lang=lang)
     return Workspace.create(folder, lang=lang, engine="opensearch", settings=opensearch.table())
-
-
-def read_documents(
-    sources: Sequence[Records], format: Format, body: bool, invalid: Callable[[InputError], object] | None
-) -> Iterator[Document]:
-    """Yield the documents of files, or documents that are given as records.
-
-    format, body: as for :func:`ingest`.
-    invalid:      called with the error of each invalid record. None: the first one is raised.
-
-    Raises UsageError for a source of another type.
-    """
-    if format == "jats":
-        yield from _read_articles(sources, body, invalid)
-        return
-    for position, source in enumerate(sources):
-        yield from _read_source(f"sources[{position}]", source, invalid)
-
-
-def _read_source(
-    location: str, source: Records, invalid: Callable[[InputError], object] | None
-) -> Iterator[Document]:
-    """Yield the documents of one file, record, frame or data set. location: for messages."""
-    if isinstance(source, Document):
-        yield source
-    elif isinstance(source, Mapping):
-        yield from _read_record(location, source, invalid)
-    elif isinstance(source, (str, PathLike)):
-        yield from read_corpus(source, invalid=invalid)
-    elif is_frame(source) or is_data_set(source):
-        for row, fields in enumerate(read_frame(source, DOCUMENTS, DOCUMENT_COLUMNS)):
-            yield from _read_record(f"{location} row {row}", fields, invalid)
-    else:
-        raise UsageError(f"sources: {shorten(source)} is neither a file nor a document")
-
-
-def _read_articles(
-    sources: Sequence[Records], body: bool, invalid: Callable[[InputError], object] | None
-) -> Iterator[Document]:
-    """Yield the articles of JATS files. They share the keys of references."""
-    from rerank.formats.jats import read_jats
-
-    keys = set[str]()
-    for source in sources:
-        if not isinstance(source, (str, PathLike)):
-            raise UsageError(f"sources: {shorten(source)} is not a file of JATS articles; leave out --format")
-        if str(source) == "-":
-            raise UsageError("JATS articles cannot be read from standard input; give a file or a folder")
-        for article in read_jats(source, invalid=invalid, known_keys=keys):
-            yield article.document(body=body)
-
-
-def _read_record(
-    location: str, fields: Mapping[str, Any], invalid: Callable[[InputError], object] | None
-) -> Iterator[Document]:
-    try:
-        yield document_from_fields(location, fields)
-    except InputError as error:
-        if invalid is None:
-            raise
-        invalid(error)
 
 
 def _describe_empty(sources: Sequence[Records], errors: Sequence[InputError], format: Format) -> str:

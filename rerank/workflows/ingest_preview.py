@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from rerank.batches import batched
-from rerank.errors import InputError
+from rerank.errors import RepeatedIdError
 from rerank.progress import Progress
 from rerank.records import Document
 from rerank.results import Report
@@ -50,7 +50,7 @@ def preview_ingest(
 ) -> IngestPreview:
     """Count what :func:`rerank.ingest` would do with the documents. Nothing is written.
 
-    documents: see :func:`rerank.workflows.ingest.read_documents`.
+    documents: see :class:`rerank.workflows.document_sources.DocumentSources`.
     lang, replace: as for an ingest. The workspace need not exist.
 
     Raises InputError for a repeated id, and for another language than the one of the workspace.
@@ -76,9 +76,9 @@ def preview_ingest(
 
 
 def _count(preview: IngestPreview, document: Document, ids: set[str]) -> None:
-    """Count a document. ids: of the documents before; the id is added. Raises InputError for a known id."""
+    """Count a document. ids: of the documents before; the id is added. Raises RepeatedIdError."""
     if document.id in ids:
-        raise InputError(f"{document.id!r} occurs twice; give each document its own `_id`")
+        raise RepeatedIdError(document.id, preview.documents + 1)
     ids.add(document.id)
     lang = language_or_none(document.lang) or ""
     preview.documents += 1

@@ -98,6 +98,8 @@ def test_the_language_of_a_collection_cannot_change(write_lines, run, plain, tmp
     assert "1 document in another language, indexed as en: de" in done.err
     run("ingest", one, "-w", tmp_path / "de")
     assert run("status", "-w", tmp_path / "de", "--json").json["lang"] == "de"
+    assert "no stemmer for xx" in run("ingest", one, "-w", tmp_path / "xx", "--lang", "xx").err
+    assert "stemmer" not in run("ingest", one, "-w", tmp_path / "zh", "--lang", "zh").err
 
 
 def test_the_workspace_can_be_set_by_an_environment_variable(run, small, plain, tmp_path, monkeypatch):

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from rerank.batches import batched
 from rerank.engines.base import WriteResult
 from rerank.engines.local.files import disk, is_full
-from rerank.errors import InputError
+from rerank.errors import InputError, RepeatedIdError
 from rerank.records import Document
 
 _SCHEMA = """
@@ -193,7 +193,7 @@ class Documents:
                 row, *stored_content = stored[id]
                 if ingest.contains(row):
                     position = ingest.end - ingest.first + int(ingest.unchanged.sum()) + 1
-                    raise InputError(f"id {id!r} occurs twice, last as document {position}; remove one")
+                    raise RepeatedIdError(id, position)
                 if content == stored_content:
                     ingest.unchanged[row] = True
                     continue

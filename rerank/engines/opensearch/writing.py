@@ -18,7 +18,7 @@ from rerank.engines.opensearch.bulk import Action, Written, action, send
 from rerank.engines.opensearch.columns import FEATURES, Column, encode, feature_key
 from rerank.engines.opensearch.doc_value_features import DocValueFeatures
 from rerank.engines.opensearch.reading import LONGEST_ID, Reader, usable
-from rerank.errors import EngineError, InputError, UsageError
+from rerank.errors import EngineError, InputError, RepeatedIdError, UsageError
 from rerank.files import DISK_ERRORS, folder_lock
 from rerank.records import Document
 from rerank.text import count_of
@@ -212,7 +212,7 @@ class Writer:
                 f" {id[:40]!r}…; give it a shorter one"
             )
         if positions.setdefault(id, position) != position:
-            raise InputError(f"id {id!r} occurs twice, as documents {positions[id]} and {position}; keep one")
+            raise RepeatedIdError(id, position)
         return text
 
     def _send(self, target: str, ingest: _Ingest) -> Written:
