@@ -13,11 +13,14 @@ import argparse
 import http.client
 import json
 import re
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "speed"))
+
+from hook_cases import equal_weights, service_process, worker_processes
 
 from rerank.workspace import Workspace
 
@@ -45,36 +48,27 @@ def pages(process: int) -> dict[str, float]:
     return {"rss": found["Rss"], "pss": found["Pss"], "private": found["Private_Dirty"], **files}
 
 
-def measure(workspace: str, stack: str, workers: int) -> None:
-    command = [sys.executable, "-m", "rerank.cli", "serve", "-w", workspace, "--port", "0", "--json"]
-    command += ["--workers", str(workers), "--stack", stack]
-    log = tempfile.NamedTemporaryFile("w+", suffix=".log")  # noqa: SIM115 (closed below)
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
-    try:
-        assert server.stdout is not None
-        host = json.loads(server.stdout.readline())["url"].removeprefix("http://")
-        while Path(log.name).read_text().count('"event": "started"') < workers:
-            time.sleep(0.1)
-        for i in range(100 * workers):  # the system gives connections to idle workers
-            connection = http.client.HTTPConnection(host)
-            body = json.dumps({"query": QUERIES[i % len(QUERIES)]})
-            connection.request("POST", "/v1/search", body, {"Content-Type": "application/json"})
-            answer = connection.getresponse()
-            assert answer.status == 200, answer.read()
-            answer.read()
-            connection.close()
-        total = dict.fromkeys(("rss", "pss", "private", "rankers", "engine"), 0.0)
-        for process in family(server.pid):
-            for name, size in pages(process).items():
-                total[name] += size
-        print(
-            f"{workers} worker{'s' * (workers > 1)}: "
-            + ", ".join(f"{name} {size:.0f} MiB" for name, size in total.items())
-        )
-    finally:
-        server.terminate()
-        server.wait()
-        log.close()
+def measure(workspace: Path, stack: str, workers: int) -> None:
+    """Print the memory of a service with this number of workers, after a hundred searches of each."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "serve.log"
+        options = ("--workers", workers, "--stack", stack)
+        with service_process(workspace, log, *options) as (url, server):
+            worker_processes(log, workers)
+            for number in range(100 * workers):  # the system gives connections to idle workers
+                connection = http.client.HTTPConnection(url.removeprefix("http://"))
+                body = json.dumps({"query": QUERIES[number % len(QUERIES)]})
+                connection.request("POST", "/v1/search", body, {"Content-Type": "application/json"})
+                answer = connection.getresponse()
+                assert answer.status == 200, answer.read()
+                answer.read()
+                connection.close()
+            total: dict[str, float] = {}
+            for process in family(server.pid):
+                for name, size in pages(process).items():
+                    total[name] = total.get(name, 0.0) + size
+    sizes = ", ".join(f"{name} {size:.0f} MiB" for name, size in total.items())
+    print(f"{workers} worker{'s' * (workers > 1)}: {sizes}")
 
 
 def main() -> None:
@@ -84,11 +78,11 @@ def main() -> None:
     given = parser.parse_args()
     workspace = Workspace.open(given.workspace)
     names = [workspace.first_stage, *workspace.trained()]
-    stack = " + ".join(f"{name}*{1 / len(names):.2f}" for name in names)
+    stack = equal_weights(names)
     files = sum(path.stat().st_size for path in workspace.folder.glob("rankers/*/model.safetensors"))
     print(f"{stack}; arrays of the rankers: {files / 2**20:.0f} MiB")
     for workers in (1, given.workers):
-        measure(given.workspace, stack, workers)
+        measure(workspace.folder, stack, workers)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,6 @@ import queue
 import random
 import re
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -45,29 +44,20 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
-for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ[variable] = "1"  # before NumPy is imported: one core
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # tools
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "speed"))
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # tools
+from hook_cases import INDEX, cli, equal_weights, filled, service_process, worker_processes
 
 import rerank.demo
 from rerank.workspace import Workspace
 from tools.opensearch_node import Node, running
 from tools.opensearch_plugin import SETTINGS, build
 
-INDEX = "soak"
 MIX = {"hook": 6, "search": 2, "rerank": 2}
 DOCUMENTS, WORDS = 20, 200
 EVERY = 5  # seconds between two samples of the processes
-
-
-def cli(*arguments: object) -> None:
-    command = [sys.executable, "-m", "rerank.cli", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"rerank {arguments[0]}: {done.stderr}")
 
 
 @dataclass(frozen=True)
@@ -285,37 +275,6 @@ def _kind(descriptor: str) -> str:
         return ""
 
 
-@contextmanager
-def serving(workspace: Path, stack: str, workers: int, log: Path) -> Iterator[tuple[str, dict[str, int]]]:
-    """Run the service. Yields its URL and the process ids of its workers."""
-    command = [sys.executable, "-m", "rerank.cli", "serve", "-w", str(workspace), "--port", "0", "--json"]
-    command += ["--stack", stack, "--workers", str(workers), "--max-requests", "256"]
-    with log.open("w") as errors:
-        server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
-    try:
-        assert server.stdout is not None
-        url = json.loads(server.stdout.readline())["url"]
-        while log.read_text().count('"event": "started"') < workers:
-            time.sleep(0.1)
-        started = [json.loads(line) for line in log.read_text().splitlines()]
-        pids = sorted(line["pid"] for line in started if line["event"] == "started")
-        yield url, {f"worker {number}": pid for number, pid in enumerate(pids, 1)}
-    finally:
-        server.terminate()
-        server.wait()
-
-
-def prepare(node: Node, rankers: Path, folder: Path) -> str:
-    """Index the articles of the demo with features. Returns a stack of all rankers."""
-    collection = rerank.demo.COLLECTION
-    where = ("--url", node.url, "--index", INDEX, "--replicas", 0, "-w", folder)
-    cli("ingest", collection / "corpus.jsonl.gz", "--categories", collection / "categories.tsv", *where)
-    subprocess.run(["cp", "-r", str(rankers / "rankers"), str(folder)], check=True)
-    cli("encode", "-w", folder)
-    names = ["tfidf", *Workspace.open(folder).trained()]
-    return " + ".join(f"{name}*{1 / len(names):.2f}" for name in names)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workspace", help="Workspace with rankers. Default: run `rerank demo`.")
@@ -338,11 +297,15 @@ def main() -> None:
                 f"{rankers}: no trained rankers. Omit --workspace, or pass the workspace of `rerank demo`."
             )
         with running(plugins=[build()], settings=SETTINGS, java=()) as node:
-            stack = prepare(node, rankers, folder / "ws")
+            workspace = filled(node, folder, rankers, str(rerank.demo.COLLECTION / "corpus.jsonl.gz"))
+            stack = equal_weights(["tfidf", *Workspace.open(workspace).trained()])
             log = folder / "serve.log"
-            with serving(folder / "ws", stack, given.workers, log) as (service, workers):
+            options = ("--stack", stack, "--workers", given.workers, "--max-requests", 256)
+            with service_process(workspace, log, *options) as (service, _):
+                pids = worker_processes(log, given.workers)
+                workers = {f"worker {number}": pid for number, pid in enumerate(pids, 1)}
                 hook = ("--service", service, "--stack", stack, "--timeout", 20, "--default")
-                cli("hook", "install", "-w", folder / "ws", *hook)
+                cli("hook", "install", "-w", workspace, *hook)
                 soak(given, node, service, workers)
             problems = [line for line in log.read_text().splitlines() if '"level": "error"' in line]
             print(f"errors in the service's log: {len(problems)}", *problems[:5], sep="\n    ")

@@ -1,6 +1,6 @@
 """Measure the time that the hook adds to a plain search, on a real node with the plugin and a real service.
 
-    python benchmarks/speed/hook.py [--workspace DIR] [--corpus FILE --queries FILE] [--attached] [--stock]
+    python benchmarks/speed/hook.py [--workspace DIR] [--corpus FILE --queries FILE] [--attached]
 
 DIR has the rankers of ``rerank demo``; without it, the demo runs first. The default collection is the
 collection of the demo. ``--corpus`` and ``--queries`` take the formats of ``rerank ingest`` and ``rerank
@@ -9,8 +9,6 @@ The order is random in each turn; in a fixed order, a case after a search for a 
 find warm caches. A time is from the first byte of a request to the last byte of its response, without
 parsing.
 
-- *floor*: a call of the size of the hook to an ASGI application on the same server. It returns as many
-  bytes as the service, without any work.
 - *attached*: the same collection in an index that rerank does not own. Its features are in the workspace (a
   sidecar). The search covers title and text, with a filter.
 - *shown*: *attached* with highlights and aggregations.
@@ -18,12 +16,6 @@ parsing.
 - *100 + 100*, *50 + 50*: *attached* with as many candidates, and as many documents that ``text`` adds.
 - *nothing*: *attached* with a service that responds immediately and scores nothing. No scoring can be
   faster.
-- *seen*: the number of the last queries with only candidates that previous queries also had. Only for these
-  queries can a cache save a round trip.
-
-``--cpu`` prints the processor time of a search, of node and service together. It compares features in the
-index (*field*), in the files of the workspace (*sidecar*), and in a second index (*side index*). For the
-side index, a separate search reads the features by the ids of the hits, without any scoring.
 """
 
 from __future__ import annotations
@@ -36,7 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -48,12 +40,10 @@ from hook_cases import (
     WEIGHTS,
     Case,
     alone,
-    asking,
     cli,
     connect,
     filled,
     percentiles,
-    processor,
     serving,
     texts,
     together,
@@ -61,15 +51,7 @@ from hook_cases import (
 
 import rerank.demo
 from rerank import Document, Stack, Workspace
-from tools.opensearch_node import (
-    LOCAL_ENDPOINTS,
-    PRIVATE_ADDRESSES,
-    TRUSTED_ENDPOINTS,
-    Node,
-    free_port,
-    running,
-    with_ml_commons,
-)
+from tools.opensearch_node import Node, free_port, running
 from tools.opensearch_plugin import SETTINGS, build, put_pipeline
 
 KEPT = Path(__file__).parent / "hook.json"
@@ -107,13 +89,7 @@ def spent(before: dict[tuple[str, str], float], after: dict[tuple[str, str], flo
     )
 
 
-def children(pid: int) -> list[str]:
-    """Ids of all descendants of a process."""
-    mine = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return mine + [below for one in mine for below in children(int(one))]
-
-
-_FLOOR = """
+_ANSWERING = """
 import sys, uvicorn
 async def app(scope, receive, send):
     if scope["type"] != "http":
@@ -132,7 +108,7 @@ uvicorn.run(app, port=PORT, log_level="error", access_log=False, lifespan="off")
 def answering(answer: bytes) -> Iterator[str]:
     """Run a server that returns ``answer`` to all requests, and yield its URL."""
     port = free_port()
-    server = subprocess.Popen([sys.executable, "-c", _FLOOR, str(port), answer.hex()])
+    server = subprocess.Popen([sys.executable, "-c", _ANSWERING, str(port), answer.hex()])
     try:
         for _ in range(100):
             try:
@@ -144,71 +120,6 @@ def answering(answer: bytes) -> Iterator[str]:
     finally:
         server.terminate()
         server.wait()
-
-
-def floor(depth: int, rounds: int) -> list[float]:
-    """Milliseconds of calls with the features of two rankers, to a server without any work."""
-    with answering(bytes(35 * depth)) as url:
-        ask = asking(url, "/v1/hook")
-        body = bytes((2 * 258 + 35) * depth)
-        return [ask(body)[0] for _ in range(rounds)][rounds // 4 :]
-
-
-def seen(node: Node, queries: Sequence[str], depth: int) -> str:
-    """Count the queries of the last tenth whose candidates all occurred in previous queries."""
-    ask = asking(node.url, f"/{INDEX}/_search?search_pipeline={NONE}")
-    known: set[str] = set()
-    full, hits, found = 0, 0, 0
-    last = len(queries) - len(queries) // 10
-    for number, text in enumerate(queries):
-        query = {"match": {"content.tfidf": {"query": text}}}
-        body = {"query": query, "size": depth, "stored_fields": "_none_", "docvalue_fields": ["id"]}
-        answer = json.loads(ask(json.dumps(body).encode())[1])
-        ids = {hit["fields"]["id"][0] for hit in answer["hits"]["hits"]}
-        if number >= last:
-            full += ids <= known
-            hits += len(ids & known)
-            found += len(ids)
-        known |= ids
-    return (
-        f"seen at depth {depth}: {len(known)} documents; of the last {len(queries) - last} of {len(queries)}"
-        f" queries {hits / found:.1%} of the candidates, and all candidates of {full} queries"
-    )
-
-
-def side_index(node: Node) -> Callable[[bytes], tuple[float, bytes]]:
-    """Return a function that searches 100 hits and reads their features with a second search."""
-    mapping = node.request("GET", f"/{INDEX}/_mapping")
-    (about,) = mapping.values()
-    fields = [
-        f"rerank_features.{k}" for k in about["mappings"]["properties"]["rerank_features"]["properties"]
-    ]
-    first = asking(node.url, f"/{THEIRS}/_search?search_pipeline={NONE}")
-    then = asking(node.url, f"/{INDEX}/_search?search_pipeline={NONE}")
-
-    def ask(body: bytes) -> tuple[float, bytes]:
-        hits = json.loads(first(json.dumps({**json.loads(body), "size": 100}).encode())[1])["hits"]["hits"]
-        query = {"ids": {"values": [hit["_id"] for hit in hits]}}
-        more = {"size": 100, "query": query, "docvalue_fields": fields, "stored_fields": "_none_"}
-        return then(json.dumps(more).encode())
-
-    return ask
-
-
-def spend(
-    node: Node, cases: Sequence[Case], queries: Sequence[str], rounds: int, services: list[int]
-) -> None:
-    """Print the processor time of a search of each case: the median of seven runs. The cases take turns."""
-    found: dict[str, list[float]] = {case.name: [] for case in cases}
-    for turn in range(8):
-        for case in cases:
-            begin = processor(*services)
-            for number in range(rounds // 8):
-                case.ask(case.body(queries[number % len(queries)]))
-            if turn:
-                found[case.name].append((processor(*services) - begin) / (rounds // 8))
-    for name, times in found.items():
-        print(f"processor: {name:34} {1000 * np.median(times):6.2f} ms a search")
 
 
 def features_of(folder: Path) -> Iterator[tuple[str, bytes]]:
@@ -330,11 +241,7 @@ def main() -> None:
     parser.add_argument("--warm", type=int, default=300, help="Warm-up rounds. Default: 300.")
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--heap", default="1g")
-    parser.add_argument("--no-source", action="store_true", help="Send searches with _source: false.")
-    parser.add_argument("--seen", type=int, default=0, metavar="N", help="Number of queries for *seen*.")
     parser.add_argument("--attached", action="store_true", help="Measure also *attached*.")
-    parser.add_argument("--cpu", action="store_true", help="Measure only processor time; needs --attached.")
-    parser.add_argument("--stock", action="store_true", help="Measure also the stock route.")
     parser.add_argument("--keep", action="store_true", help="Write hook.json, which quality/demo.py reads.")
     given = parser.parse_args()
     queries = texts(given.queries, given.words)
@@ -343,33 +250,17 @@ def main() -> None:
         rankers = Path(given.workspace or folder / "demo")
         if given.workspace is None:
             cli("demo", "-w", rankers)
-        home = {"home": with_ml_commons()} if given.stock else {}
-        node = stack.enter_context(running(SETTINGS, heap=given.heap, plugins=[build()], java=(), **home))
+        node = stack.enter_context(running(SETTINGS, heap=given.heap, plugins=[build()], java=()))
         workspace = filled(node, folder, rankers, given.corpus)
         service = stack.enter_context(serving(workspace, folder / "log"))
         for depth in DEPTHS:
             settings = {"stack": given.stack, "depth": depth, "timeout": 20000}
             put_pipeline(node, f"depth{depth}", url=service, **settings)
-        more: dict[str, object] = {"_source": False} if given.no_source else {}
-        plain = {size: Case(node, f"plain, {size} hits", size, NONE, more) for size in (10, *DEPTHS)}
-        hooked = {depth: Case(node, f"hook, depth {depth}", 10, f"depth{depth}", more) for depth in DEPTHS}
-        stock: list[Case] = []
-        if given.stock:
-            options = ("--route", "stock", "--timeout", 20, "--depth", 100)
-            stack.enter_context(node.changed({TRUSTED_ENDPOINTS: LOCAL_ENDPOINTS, PRIVATE_ADDRESSES: True}))
-            cli("hook", "install", "-w", workspace, "--service", service, "--stack", given.stack, *options)
-            stock = [Case(node, "stock, depth 100", 10, f"rerank-{INDEX}-stock", more, words=True)]
+        plain = {size: Case(node, f"plain, {size} hits", size, NONE, {}) for size in (10, *DEPTHS)}
+        hooked = {depth: Case(node, f"hook, depth {depth}", 10, f"depth{depth}", {}) for depth in DEPTHS}
         theirs = attached(node, folder, rankers, stack, given.stack) if given.attached else []
         added = adding(node, folder, stack, given.stack) if given.attached else []
-        cases = [*plain.values(), *hooked.values(), *stock, *theirs, *added]
-        if given.cpu and theirs:
-            fields = Case(node, "field: own index, depth 100", 10, "depth100", more)
-            beside = Case(node, "side index: two searches alone", 10, NONE, more, index=THEIRS)
-            beside.ask = side_index(node)
-            theirs[0].name, theirs[1].name = "attached, plain", "sidecar: attached, depth 100"
-            pids = [int(line) for line in children(os.getpid())]
-            spend(node, [plain[10], fields, *theirs[:2], beside], queries, given.rounds, pids)
-            return
+        cases = [*plain.values(), *hooked.values(), *theirs, *added]
         alone(cases, queries, given.rounds, given.warm)
         for case in cases:
             print(f"{case.name:25} {percentiles(case.times)} ms")
@@ -383,14 +274,11 @@ def main() -> None:
             print(f"{case.name}: {ratio:.2f} times {theirs[1].name}")
         for depth in DEPTHS:
             calls(node, service, hooked[depth], queries)
-            print(f"floor at depth {depth}: {percentiles(floor(depth, 400))} ms")
-            if given.seen:
-                print(seen(node, queries[: given.seen], depth))
         if given.clients:
             pairs = [(plain[100], hooked[100]), *zip(theirs[::2], theirs[1::2])]
             pairs += [(theirs[0], theirs[-1])] if theirs else []
             pairs += [(theirs[0], case) for case in added]
-            alike = (plain[10], plain[100], hooked[100], hooked[1000], *stock, *theirs, *added)
+            alike = (plain[10], plain[100], hooked[100], hooked[1000], *theirs, *added)
             throughput(alike, pairs, queries, given.clients, given.rounds // 2)
         stats = node.request("GET", "/_plugins/_rerank_stack/stats")
         print({name: stats[name] for name in ("reranked", "passed", "failed")}, "load", os.getloadavg()[0])

@@ -106,6 +106,19 @@ def service_process(
         server.wait()
 
 
+def worker_processes(log: Path, workers: int) -> list[int]:
+    """Wait until all workers of a service have started. Return their process ids, from its log."""
+    while log.read_text().count('"event": "started"') < workers:
+        time.sleep(0.1)
+    records = [json.loads(line) for line in log.read_text().splitlines()]
+    return sorted(record["pid"] for record in records if record["event"] == "started")
+
+
+def equal_weights(signals: Sequence[str]) -> str:
+    """Return a stack of signals with equal weights."""
+    return " + ".join(f"{signal}*{1 / len(signals):.2f}" for signal in signals)
+
+
 def processor(*pids: int) -> float:
     """Return the CPU seconds of processes until now, over all threads."""
     ticks = 0
@@ -137,7 +150,7 @@ def percentiles(times: Sequence[float]) -> str:
 
 
 class Case:
-    """A kind of search: number of hits and pipeline. ``words`` repeats the query in ext (stock route)."""
+    """A kind of search: number of hits and pipeline."""
 
     def __init__(
         self,
@@ -146,11 +159,10 @@ class Case:
         size: int,
         pipeline: str,
         more: dict[str, object],
-        words: bool = False,
         index: str = INDEX,
         field: str = "content.tfidf",
     ) -> None:
-        self.name, self.size, self.more, self.words = name, size, more, words
+        self.name, self.size, self.more = name, size, more
         self.attached = index != INDEX
         self.field = field
         self.path = f"/{index}/_search?search_pipeline={pipeline}"
@@ -163,10 +175,7 @@ class Case:
         if self.attached:
             words = {"query": text, "fields": ["title^2", "text"], "type": "most_fields"}
             query = {"bool": {"must": {"multi_match": words}, "must_not": {"term": {"categories": "none"}}}}
-        body = {"query": query, "size": self.size, **self.more}
-        if self.words:
-            body["ext"] = {"rerank": {"query_context": {"query_text": text}}}
-        return json.dumps(body).encode()
+        return json.dumps({"query": query, "size": self.size, **self.more}).encode()
 
 
 def alone(cases: Sequence[Case], queries: Sequence[str], rounds: int, warm: int) -> None:

@@ -1,10 +1,9 @@
-"""Compare exact and approximate search for the nearest documents, and FAISS with usearch.
+"""Compare exact and approximate search for the nearest documents.
 
     python benchmarks/speed/nearest.py WORKSPACE s2net --documents 63436 1000000 2000000
 
 The features are those of a trained ranker with one vector per document. Larger collections are copies of them
 with noise. A query is a stored vector with noise. Times are milliseconds of processor time on one core.
-``usearch`` (pip install usearch) is compared if it is installed; it is built up to 100,000 documents.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from importlib import util
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -31,7 +29,6 @@ from rerank.engines.nearest import nearest
 
 QUERIES = 50
 DEPTHS = (100, 1000)
-MAX_USEARCH_DOCUMENTS = 100_000  # its build takes minutes with more documents
 
 Rows = NDArray[np.int64]
 Search = Callable[[NDArray[np.float32], int], Rows]
@@ -78,22 +75,6 @@ def measure(vectors: Vectors, queries: NDArray[np.float32]) -> None:
             return index.search(vectors, query, depth, none_excluded, ids_of)
 
         report("FAISS", search_index, queries, exact)
-    if util.find_spec("usearch") and len(vectors) <= MAX_USEARCH_DOCUMENTS:
-        compare_usearch(vectors, queries, exact)
-
-
-def compare_usearch(vectors: Vectors, queries: NDArray[np.float32], exact: dict[int, list[Rows]]) -> None:
-    """Print the figures of the graph of usearch."""
-    from usearch.index import Index
-
-    graph = Index(ndim=vectors.shape[1], metric="ip", dtype="f16", expansion_add=64)
-    begin = time.process_time()
-    graph.add(np.arange(len(vectors)), vectors, threads=1)
-    seconds = time.process_time() - begin
-    size = graph.memory_usage / len(vectors)
-    print(f"  usearch: built in {seconds:.1f} s, {size:.0f} bytes per document")
-    graph.expansion_search = 2048
-    report("usearch", lambda query, depth: graph.search(query, depth, threads=1).keys, queries, exact)
 
 
 def main() -> None:

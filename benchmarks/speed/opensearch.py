@@ -13,14 +13,11 @@ sides take turns in every round.
   128 half-precision numbers.
 - attached: the same documents in an index with other fields, which another program has written. The engine
   returns ids and, if ``encoded``, the features of a ranker from its folder.
-- ``in _source``: an alternative that rerank does not use. The same features are stored as Base64 in an
-  object with ``enabled: false``.
 """
 
 from __future__ import annotations
 
 import argparse
-import base64
 import gzip
 import json
 import shutil
@@ -142,28 +139,6 @@ def encode(bench: Bench, documents: int) -> OpenSearchEngine:
     return engine
 
 
-def alternative(bench: Bench) -> None:
-    """Index the same documents with the features in _source, and print the size."""
-    body = index_body(bench.lang, shards=1, replicas=0)
-    body["mappings"].pop("_source")
-    body["mappings"]["properties"]["features"] = {"type": "object", "enabled": False}
-    bench.remove("bench-source")
-    bench.client.indices.create(index="bench-source", body=body)
-    layout, rng = Layout(), np.random.default_rng(0)
-
-    def actions() -> Iterator[dict[str, Any]]:
-        for document in read_corpus(bench.corpus):
-            rows = rng.standard_normal((RANKERS, WIDTH)).astype(np.float16)
-            features = {f"ranker{i}": base64.b64encode(row.tobytes()).decode() for i, row in enumerate(rows)}
-            source = {**layout.to_source(document), "features": features}
-            yield {"_index": "bench-source", "_id": document.id, "_source": source}
-
-    for done, item in parallel_bulk(bench.client, actions()):
-        assert done, item
-    size = bench.size("bench-source") / int(bench.client.count(index="bench-source")["count"])
-    print(f"  index, in _source {size:7.0f} bytes/document")
-
-
 def attached(bench: Bench) -> dict[str, OpenSearchEngine]:
     """Write an index for another program; return an engine without and one with encoded documents."""
     bench.remove("bench-attached")
@@ -190,7 +165,7 @@ def attached(bench: Bench) -> dict[str, OpenSearchEngine]:
 def search(bench: Bench, engine: OpenSearchEngine, texts: Sequence[str], rounds: int) -> None:
     engines = attached(bench)
 
-    def direct(text: str, depth: int, index: str, source: object = False) -> object:
+    def direct(text: str, depth: int, index: str, source: bool = False) -> object:
         body = {"query": {"match": {"content": {"query": text}}}, "size": depth, "_source": source}
         return bench.client.search(index=index, body=body)
 
@@ -198,19 +173,11 @@ def search(bench: Bench, engine: OpenSearchEngine, texts: Sequence[str], rounds:
         versions = {f"ranker{i}": "v1" for i in range(RANKERS)}
         return engine.find(SearchRequest(text, first_stage="bm25", depth=depth, features=versions))
 
-    def in_source(text: str, depth: int) -> object:
-        hits = direct(text, depth, "bench-source", ["features"])["hits"]["hits"]  # type: ignore[index]
-        for i in range(RANKERS):
-            joined = b"".join(base64.b64decode(hit["_source"]["features"][f"ranker{i}"]) for hit in hits)
-            np.frombuffer(joined, np.float16).reshape(-1, WIDTH)
-        return hits
-
     sides: dict[str, Callable[[str, int], object]] = {
         "direct, ids": lambda text, depth: direct(text, depth, "bench-features"),
         "direct, documents": lambda text, depth: direct(text, depth, "bench-features", True),
         "engine, ids": lambda text, depth: engine.find(SearchRequest(text, first_stage="bm25", depth=depth)),
         "engine, 5 rankers": five,
-        "  in _source": in_source,
         "engine, ids, tfidf": lambda text, depth: engine.find(
             SearchRequest(text, first_stage="tfidf", depth=depth)
         ),
@@ -262,7 +229,6 @@ def main() -> None:
             ingest(bench, options.rounds, documents)
         if options.only != "ingest":
             engine = encode(bench, documents)
-            alternative(bench)
             if options.only != "size":
                 search(bench, engine, texts, options.rounds)
         bench.client.indices.delete(index="bench-*")

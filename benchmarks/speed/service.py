@@ -14,16 +14,13 @@ import argparse
 import http.client
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
-for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ[variable] = "1"  # before NumPy is imported: one core
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from hook_cases import equal_weights, service_process
 
 from benchmarks.common.timing import p50
 from rerank.engines.base import SearchRequest
@@ -81,14 +78,10 @@ def main() -> None:
     given = parser.parse_args()
     workspace = Workspace.open(given.workspace)
     names = ["tfidf", *workspace.trained()]
-    whole = given.stack or " + ".join(f"{name}*{1 / len(names):.2f}" for name in names)
+    whole = given.stack or equal_weights(names)
     documents = texts(workspace, given.documents)
-    command = [sys.executable, "-m", "rerank.cli", "serve", "-w", given.workspace, "--port", "0", "--json"]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    try:
-        assert server.stdout is not None
-        host = json.loads(server.stdout.readline())["url"].removeprefix("http://")
-        connection = http.client.HTTPConnection(host)
+    with service_process(workspace.folder, Path(os.devnull)) as (url, _):
+        connection = http.client.HTTPConnection(url.removeprefix("http://"))
 
         def ask(path: str, body: bytes) -> bytes:
             kind = "octet-stream" if path == "/v1/hook" else "json"
@@ -130,9 +123,6 @@ def main() -> None:
             ask("/v1/hook", body)
             took = p50(lambda: ask("/v1/hook", body), 100)  # noqa: B023
             print(f"/v1/hook, {len(found)} hits ({len(body) / 1024:.0f} KiB), {whole}: {took:.2f} ms")
-    finally:
-        server.terminate()
-        server.wait()
     slow = cross_encoder(len(documents))
     print(f"cross-encoder of MiniLM-L6's size: {slow:.0f} ms")
     for stack, fast in spent.items():
