@@ -220,6 +220,20 @@ def test_named_benchmarks_exist():
             assert file.name == "CHANGELOG.md" or (ROOT / script).is_file(), f"{file}: {script}"
 
 
+def test_options_of_claims_exist():
+    """The script of a claim has each option of its command, or a module that it shares with others has it."""
+    folder = ROOT / "benchmarks"
+    shared = [folder / "papers" / "running.py", folder / "quality" / "peers" / "collection.py"]
+    shared_source = "".join(path.read_text("utf-8") for path in shared)
+    rows = re.findall(r"^\| \w+ \| .*", (folder / "README.md").read_text("utf-8"), re.M)
+    commands = re.findall(r"`((?:papers|quality|speed|robustness)/\S+\.py)( [^`]*)?`", "\n".join(rows))
+    assert len(commands) >= 25
+    for script, arguments in commands:
+        source = (folder / script).read_text("utf-8") + shared_source
+        for option in re.findall(r"--[a-z][a-z-]*", arguments):
+            assert f'"{option}"' in source, f"{script}: {option}"
+
+
 def test_images_exist():
     for page in PAGES:
         for target in re.findall(r"!\[[^\]]*\]\(([^()\s]+)\)", page.read_text("utf-8")):
