@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module, util
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rerank.errors import EngineError, UsageError, WorkspaceError
+from rerank.errors import UsageError
 from rerank.evaluation.measures import MEASURES
 from rerank.evaluation.ranks import RankMeasure
 from rerank.files import write_text
-from rerank.formats import read_corpus
 from rerank.formats.beir import write_queries
 from rerank.judging.clicks import REPORT, ClickReport, judge_clicks
 from rerank.judging.log import ClickOptions
@@ -28,20 +25,19 @@ from rerank.reports.evaluation import EvaluationReport
 from rerank.reports.page import evaluation_page
 from rerank.results import Report
 from rerank.stack.stack import Stack
-from rerank.stop_words import guess_language
-from rerank.text import count_of, join_names
+from rerank.text import count_of
+from rerank.workflows.auto.collection import ingest_files
 from rerank.workflows.auto.context import AutoContext
-from rerank.workflows.auto.files import Folder, read_folder
+from rerank.workflows.auto.files import read_folder
 from rerank.workflows.auto.halves import Halves, tune_on_halves
 from rerank.workflows.auto.judgments import CLICKS, JudgedPool, Judgments, read_by_hand, read_with_clicks
 from rerank.workflows.auto.plan import RankerChoice
 from rerank.workflows.auto.state import AutoState
 from rerank.workflows.auto.training import Trainings
-from rerank.workflows.encode import encode
+from rerank.workflows.auto.tuning import choose_first_stage, training_end, tune_and_activate, tune_on_clicks
 from rerank.workflows.evaluate import evaluate
 from rerank.workflows.experiment import JudgedQueries
-from rerank.workflows.ingest import ingest
-from rerank.workflows.tune import TuneReport, tune
+from rerank.workflows.tune import TuneReport
 from rerank.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -49,29 +45,15 @@ if TYPE_CHECKING:
 
 MINUTES = 10.0
 """Default time in minutes."""
-RETRIEVER_DEPTH = 200
-"""Number of documents that a vector ranker retrieves."""
-LANGUAGE_SAMPLE = 500
-"""Number of documents that are read to guess their language."""
 HITS_ON_PAGE = 10
 """Number of hits per ranking on the page."""
 PAGE = "report.html"
-COMPARED_QUERIES = 500
-"""Largest number of queries to compare first stages."""
 FEW_JUDGED = 100
 """With fewer judged queries, one split misleads, so random halves are also measured."""
-SCORING_FACTOR = 3
-"""Time to score a query with all rankers, divided by the time to score it with two first stages."""
-LEAST_RESERVE, MOST_RESERVE = 0.1, 0.4
-"""Shares of the time that are kept to tune and evaluate."""
 POOL = "pool.json"
 """File of the queries to judge by hand, in the workspace."""
 POOL_QUERIES = 50
 """Queries to judge by hand: 30 to tune, 20 to test."""
-FIRST_STAGE_SHARE = 0.3
-"""Smallest share of the weight for the first stage, if only clicks tune."""
-RETRIEVAL_FACTOR = 2.5
-"""Time to tune with more retrievers and to evaluate, divided by the time of the first tuning."""
 
 
 @dataclass
@@ -189,7 +171,7 @@ def _run_steps(
     """Run the steps, one after the other. Ingesting and reading judgments complete the context."""
     context.say("files", str(context.files))
     state = AutoState(folder, context)
-    context.workspace = _ingest(context, folder, state, opensearch, lang or _guess_language(context))
+    context.workspace = ingest_files(context, folder, state, opensearch, lang)
     context.judgments, clicks = _read_judgments(context)
     splits = context.splits
     split_files = splits.save(context.workspace.folder / "splits")
@@ -199,12 +181,12 @@ def _run_steps(
     sizes = f"train {len(splits.train):,}, dev {len(splits.dev):,}, test {len(splits.test):,}"
     context.say("queries", sizes, *splits.notes)
     begin = time.monotonic()
-    first_stage, other_first_stages = _choose_first_stage(context)
-    choices = Trainings(context, state, first_stage, _training_end(context, begin)).run_all()
+    first_stage, other_first_stages = choose_first_stage(context)
+    choices = Trainings(context, state, first_stage, training_end(context, begin)).run_all()
     rankers = _different_rankers(context.workspace, choices)
     signals = [first_stage, *other_first_stages, *rankers]
     tested = context.judgments.tested
-    tuned = _tune(context, signals) if tested else _tune_on_clicks(context, signals)
+    tuned = tune_and_activate(context, signals) if tested else tune_on_clicks(context, signals)
     report = AutoReport(
         workspace=context.workspace,
         documents=len(context.workspace.engine),
@@ -321,16 +303,6 @@ def _measure(context: AutoContext, report: AutoReport, tuned: TuneReport) -> Non
     report.halves = _tune_on_halves(context, tuned)
 
 
-def _training_end(context: AutoContext, begin: float) -> float:
-    """Return the moment that leaves time to tune and evaluate. begin: of comparing first stages."""
-    now = time.monotonic()
-    seconds_per_query = (now - begin) / max(len(_queries_to_compare(context)), 1)
-    scorings = 2 * 3 * len(context.splits.dev) + 2 * len(context.splits.test)  # with and without retrieval
-    remaining = context.end - now
-    reserve = max(SCORING_FACTOR * seconds_per_query * scorings, LEAST_RESERVE * remaining)
-    return context.end - min(reserve, MOST_RESERVE * remaining)
-
-
 def _tune_on_halves(context: AutoContext, tuned: TuneReport) -> Halves | None:
     """Tune on random halves of dev and test, if few queries are judged."""
     splits = context.splits
@@ -346,178 +318,3 @@ def _tune_on_halves(context: AutoContext, tuned: TuneReport) -> Halves | None:
     halves = tune_on_halves(context.workspace, tuned.stack, context.measure, judged)
     context.say("halves", str(halves))
     return halves
-
-
-def _guess_language(context: AutoContext) -> str | None:
-    """Return the language of documents without ``lang``, by their words."""
-    sample = list(islice(read_corpus(context.files.corpus), LANGUAGE_SAMPLE))
-    if any(document.lang for document in sample):
-        return None
-    lang = guess_language(document.content for document in sample)
-    if lang is not None:
-        context.say("ingest", f"the documents have no `lang`; by their words it is {lang}, else give --lang")
-    return lang
-
-
-def _ingest(
-    context: AutoContext, folder: Path, state: AutoState, opensearch: Settings | None, lang: str | None
-) -> Workspace:
-    """Make or update the workspace. Raises WorkspaceError for a workspace of other documents."""
-    files = context.files
-    existing = Workspace.open(folder) if Workspace.exists(folder) else None
-    if existing is not None and not state.has_trained:
-        _check_workspace(existing, files, state)
-    report = ingest(
-        existing or folder,
-        [str(files.corpus)],
-        categories=str(files.categories) if files.categories else None,
-        lang=lang,
-        opensearch=opensearch,
-        encode_features=False,
-        progress=context.progress,
-    )
-    if state.inputs_changed:  # interrupted trainings are of other files
-        shutil.rmtree(report.workspace.folder / "training", ignore_errors=True)
-    state.save()
-    context.say(
-        "ingest",
-        f"{count_of(report.documents, 'document')} ({report.lang or 'mixed languages'}):"
-        f" {report.added:,} added, {report.updated:,} updated, {report.unchanged:,} unchanged",
-    )
-    if not report.workspace.lang and not {*report.languages} - {""}:
-        context.say("ingest", "no document has a language, so words are not stemmed; --lang en sets it")
-    return report.workspace
-
-
-def _check_workspace(workspace: Workspace, files: Folder, state: AutoState) -> None:
-    """Raise WorkspaceError for rankers of another training, or documents that the files do not have."""
-    trained = workspace.trained()
-    if trained and not state.exists:
-        raise _used_workspace(workspace, f"rankers of another training ({', '.join(trained)})")
-    missing = {*workspace.engine.ids()} - {document.id for document in read_corpus(files.corpus)}
-    if missing:
-        documents = count_of(len(missing), "document")
-        raise _used_workspace(workspace, f"{documents} not in {files.path} ({min(missing)!r} first)")
-
-
-def _used_workspace(workspace: Workspace, content: str) -> WorkspaceError:
-    return WorkspaceError(f"{workspace.folder}: has {content}; choose another folder with -w")
-
-
-def _choose_first_stage(context: AutoContext) -> tuple[str, list[str]]:
-    """Return the best first stage, and the others."""
-    names = context.workspace.engine.first_stages
-    measure = context.measure
-    if len(names) < 2:
-        return names[0], []
-    if not context.judgments.tested:
-        context.say(
-            "first stage", f"{names[0]}; clicks follow the search that was shown, so they cannot compare"
-        )
-        return names[0], list(names[1:])
-    report = evaluate(
-        context.workspace,
-        names[1:],
-        baseline=names[0],
-        queries=context.queries,
-        qrels=_queries_to_compare(context),
-        measures=[measure],
-        seed=context.seed,
-        progress=context.progress,
-    )
-    values = {row.stack: row.measures[measure] for row in report.results}
-    best = max(names, key=lambda name: values[name])
-    comparison = ", ".join(f"{name} {values[name]:.4f}" for name in names)
-    queries = count_of(report.queries, "query")
-    splits = "dev" if context.judgments.from_clicks else "train and dev"
-    context.say("first stage", f"{best}; {measure} on {queries} of {splits}: {comparison}")
-    return best, [name for name in names if name != best]
-
-
-def _queries_to_compare(context: AutoContext) -> Qrels:
-    """Return the queries to compare first stages. Clicks follow the search that was shown, so they cannot."""
-    judged = {**context.splits.dev}
-    if not context.judgments.from_clicks:
-        judged |= context.splits.train
-    return Qrels({query: judged[query] for query in sorted(judged)[:COMPARED_QUERIES]})
-
-
-def _tune(context: AutoContext, signals: Sequence[str]) -> TuneReport:
-    """Tune, and activate the stack."""
-    begin = time.monotonic()
-    report = _tune_signals(context, signals)
-    if context.is_late(RETRIEVAL_FACTOR * (time.monotonic() - begin)):
-        context.say("retrieval", "no time is left to measure if vector rankers should also retrieve")
-    else:
-        report = _try_vector_retrieval(context, signals, report)
-    stack = context.workspace.use_stack(report.stack)
-    result = report.tuned
-    context.say(
-        "tune",
-        f"{stack} ({stack.combiner.normalization}): {result.measure} {result.value:.4f} on"
-        f" {count_of(result.queries, 'query')}, {result.first_stage_value:.4f} {signals[0]} alone",
-    )
-    if report.dropped:
-        context.say("tune", f"{', '.join(report.dropped)} got no weight and left the stack")
-    return report
-
-
-def _tune_on_clicks(context: AutoContext, signals: Sequence[str]) -> TuneReport:
-    """Tune a careful stack on clicks. It is not activated, because clicks cannot test it."""
-    report = _tune_signals(context, signals, protocol="judged", least=FIRST_STAGE_SHARE)
-    stack = report.stack
-    context.say("tune", f"{stack} ({stack.combiner.normalization}), tuned on clicks and not tested")
-    return report
-
-
-def _tune_signals(
-    context: AutoContext,
-    signals: Sequence[str],
-    *,
-    retrieve: Sequence[str] = (),
-    protocol: str | None = None,
-    least: float = 0.0,
-) -> TuneReport:
-    """Tune the signals on the dev queries, and write the stack. The first signal is the first stage.
-
-    retrieve, protocol, least: see :func:`rerank.tune`.
-    """
-    return tune(
-        context.workspace,
-        ",".join(signals),
-        queries=context.queries,
-        qrels=context.splits.dev,
-        measure=context.measure,
-        first_stage=signals[0],
-        retrieve=retrieve,
-        protocol=protocol,
-        least=least,
-        out=context.workspace.stack_path(signals),
-        seed=context.seed,
-        progress=context.progress,
-    )
-
-
-def _try_vector_retrieval(context: AutoContext, signals: Sequence[str], report: TuneReport) -> TuneReport:
-    """Let vector rankers also retrieve, if dev gains. report: the tuning without them."""
-    workspace = context.workspace
-    rankers = [name for name in report.stack.rankers if workspace.ranker(name).retrieves]
-    if not rankers:
-        return report
-    try:
-        encode(workspace, rankers, retrieve=rankers, progress=context.progress)
-    except EngineError as error:  # no k-NN plugin
-        context.say("retrieval", str(error))
-        return report
-    vector_retrievers = [f"{name}:{RETRIEVER_DEPTH}" for name in rankers]
-    with_retrieval = _tune_signals(context, signals, retrieve=[signals[0], *vector_retrievers])
-    result = with_retrieval.tuned
-    context.say(
-        "retrieval",
-        f"dev {result.measure} {result.value:.4f} if {join_names(rankers)} also"
-        f" {'retrieve' if len(rankers) > 1 else 'retrieves'}, {report.tuned.value:.4f} if not",
-    )
-    if result.value > report.tuned.value:
-        return with_retrieval
-    report.stack.save(report.path)
-    return report

@@ -137,8 +137,8 @@ class Trainings:
             training.complete = training.parts == parts
             has_time = training.parts > 0
             if 0 < training.parts < parts:
-                read = f"; time to read {training.parts} of {parts} parts of a document"
-                choice = replace(choice, reason=rule.worth + read, cut=True)
+                read_parts = f"; time to read {training.parts} of {parts} parts of a document"
+                choice = replace(choice, reason=rule.worth + read_parts, cut=True)
         else:
             if rule.passes:  # all documents are encoded after the training
                 allowed -= self._pass_seconds(rule) * rule.config.get("passages", parts)
@@ -175,8 +175,8 @@ class Trainings:
         """
         pass_seconds = self._pass_seconds(rule)
         longest = LONGEST_PASS * (self.context.end - time.monotonic())
-        least = int(rule.passes == 1 and pass_seconds < longest)
-        return min(ranker_plan.all_parts(self.facts), max(int(allowed / pass_seconds), least))
+        least_parts = int(rule.passes == 1 and pass_seconds < longest)
+        return min(ranker_plan.all_parts(self.facts), max(int(allowed / pass_seconds), least_parts))
 
     def _is_installed(self, name: str, version: str) -> bool:
         try:
