@@ -174,10 +174,10 @@ def _run_steps(
     context.workspace = ingest_files(context, folder, state, opensearch, lang)
     context.judgments, clicks = _read_judgments(context)
     splits = context.splits
-    split_files = splits.save(context.workspace.folder / "splits")
     if not splits.dev:
         context.say("queries", count_of(len(context.queries), "query"), *splits.notes)
         return _report_pool(context)
+    split_files = splits.save(context.workspace.folder / "splits")
     sizes = f"train {len(splits.train):,}, dev {len(splits.dev):,}, test {len(splits.test):,}"
     context.say("queries", sizes, *splits.notes)
     begin = time.monotonic()

@@ -176,6 +176,7 @@ def test_without_judgments_and_clicks_auto_writes_a_pool_and_uses_its_grades(run
     assert "No query is judged" in done.out
     assert f"rerank serve -w {workspace} --judge {workspace / 'pool.json'}" in done.out
     assert not rerank.Workspace.open(workspace).releases.history
+    assert not (workspace / "splits").exists()
     assert len(Pool.load(workspace / "pool.json").queries) == len(WORDS)
     judge_pool(workspace, {word: f"d{number}" for number, word in enumerate(WORDS)})
     done = run("auto", folder, "-w", workspace).ok()
