@@ -34,7 +34,7 @@ import rerank.opensearch.ScoringClient.Failure;
 
 /**
  * Finds the documents that the rankers of a stack retrieve for one search, while its candidates are searched. The service names
- * them; a second search of the user, with his rights and under the conditions of his query, finds them. Every failure only
+ * them; a second search, with the rights of the user and under the conditions of the query, finds them. Every failure only
  * means that nothing is added.
  */
 final class Retrieval {

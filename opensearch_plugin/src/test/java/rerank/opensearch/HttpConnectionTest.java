@@ -17,6 +17,7 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.security.KeyStore;
+import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
@@ -301,7 +302,7 @@ class HttpConnectionTest {
     }
 
     @Test
-    void aConnectionWithDecryptedBytesAfterTheAnswerIsNotQuiet(@TempDir Path folder) throws Exception {
+    void aTlsConnectionWithBytesAfterTheAnswerIsNotQuiet(@TempDir Path folder) throws Exception {
         SSLContext ours = certificate(folder, "localhost");
         String head = "HTTP/1.1 200 OK\r\nContent-Length: ";
         int size = HttpConnection.BUFFER - head.length() - "8000\r\n\r\n".length(); // the answer fills one read
@@ -319,6 +320,18 @@ class HttpConnectionTest {
                     assertTrue(connection.isReusable());
                     assertEquals(more.isEmpty(), connection.isQuiet());
                 }
+            }
+            ServerSocket server = ours.getServerSocketFactory().createServerSocket(0, 50, InetAddress.getLoopbackAddress());
+            serve(server, answer); // then it closes the connection
+            URI url = URI.create("https://localhost:" + server.getLocalPort() + "/");
+            try (HttpConnection connection = new HttpConnection()) {
+                connection.open(url, TIMEOUT);
+                post(connection, url, size);
+                assertTimeoutPreemptively(Duration.ofSeconds(60), () -> {
+                    while (connection.isQuiet()) {
+                        Thread.sleep(1);
+                    }
+                });
             }
         } finally {
             SSLContext.setDefault(before);
