@@ -368,8 +368,10 @@ class Node:
             self.process.wait()
 
     def pause(self) -> None:
-        """Stop the process. Its connections stay open, but it does not answer."""
+        """Stop the process, and wait until it is stopped. It keeps its connections, but does not answer."""
         self._signal(signal.SIGSTOP)
+        if self.process is not None and self.process.poll() is None:
+            os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         """Continue a stopped process."""
