@@ -48,9 +48,12 @@ def trainer(tiny, progress=None, documents=None, checkpoint=None, loss=None, **c
 
 def with_changes(config, **changes):
     """Return the options with changes and their implied options."""
-    known = options_of(DenseConfig)
-    wanted = merge_options({**values_of(config), **DenseConfig.derived_defaults(changes)}, changes, known)
-    return DenseConfig(**{one.name: one.read(wanted[one.name]) for one in known if one.name in wanted})
+    options = options_of(DenseConfig)
+    defaults = {**values_of(config), **DenseConfig.derived_defaults(changes)}
+    values = merge_options(defaults, changes, options)
+    return DenseConfig(
+        **{option.name: option.read(values[option.name]) for option in options if option.name in values}
+    )
 
 
 def documents(size=48, links=True):

@@ -51,4 +51,5 @@ def serve(script, folder, tmp_path):
 
 
 def grades(pool):
-    return [(one.by, one.id, one.grade) for one in read_judgments(judged_file(pool))]
+    judgments = read_judgments(judged_file(pool))
+    return [(judgment.by, judgment.id, judgment.grade) for judgment in judgments]
