@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.arrays import passage_counts, split_passages
-from rerank.engines.nearest import Float32, Ids, Rows, best, nearest, products
+from rerank.engines.nearest import Float32, Ids, Rows, nearest
 from rerank.files import atomic_write
 
 MIN_ROWS = 30_000
@@ -49,7 +49,6 @@ _TEST_QUERIES = 50  # documents that are used as queries to measure how many clu
 _TEST_DEPTH = 1000
 _TARGET_RECALL = 0.99  # share of the nearest documents that the test has to find
 _MAX_EXACT = 20_000  # if a filter leaves at most as many documents, all of them are compared
-_MAX_DIRECT = 4096  # up to as many vectors are compared in double precision at once
 
 _logger = logging.getLogger(__name__)
 
@@ -149,11 +148,6 @@ class ApproximateIndex:
                 probes = self._probes_of_filter(query, probes, candidate_count, allowed_rows)
             candidates = self._candidates(query, candidate_count, probes, allowed_rows)
             compared = np.concatenate([candidates, new_rows])
-        if len(compared) <= _MAX_DIRECT:
-            scores = products(matrix[compared], query, self.passages)
-            is_positive = scores > 0
-            selected, _ = best(compared[is_positive], scores[is_positive], depth, ids)
-            return np.sort(selected)
         (positions,) = nearest(
             matrix[compared],
             query[None],
@@ -193,9 +187,9 @@ class ApproximateIndex:
         allowed_by_cluster[sizes > 0] = np.add.reduceat(is_allowed_vector, begins[sizes > 0], dtype=np.int64)
         _, (nearest_clusters,) = self.ivf.quantizer.search(query[None], self.ivf.nlist)
         total = int(allowed_by_cluster.sum())
-        least = min(max(total * probes / self.ivf.nlist, count), total)
-        needed = np.searchsorted(np.cumsum(allowed_by_cluster[nearest_clusters]), least) + 1
-        return min(int(needed), int(self.ivf.nlist))
+        required = min(max(total * probes / self.ivf.nlist, count), total)
+        cluster_count = np.searchsorted(np.cumsum(allowed_by_cluster[nearest_clusters]), required) + 1
+        return min(int(cluster_count), int(self.ivf.nlist))
 
     def _candidates(
         self, query: Float32, count: int, probes: int, is_allowed: NDArray[np.bool_] | None

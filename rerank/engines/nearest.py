@@ -138,13 +138,13 @@ def positive_rows(scores: NDArray[Any], depth: int) -> Rows:
     """
     groups = _GROUPS_PER_RESULT * max(depth, 1)
     group_size = len(scores) // groups
-    least = 0.0
+    threshold = 0.0
     if group_size > 1:
         # Group i has the rows i, i + groups, i + 2 * groups, ...: their maxima are vector operations.
         maxima = scores[: groups * group_size].reshape(group_size, groups).max(axis=0)
-        least = float(np.partition(maxima, -max(depth, 1))[-max(depth, 1)])
+        threshold = float(np.partition(maxima, -max(depth, 1))[-max(depth, 1)])
     # A comparison and its True values are found faster than the nonzero numbers of an array.
-    return np.flatnonzero(scores >= least if least > 0 else scores > 0)
+    return np.flatnonzero(scores >= threshold if threshold > 0 else scores > 0)
 
 
 class _Approximate(NamedTuple):

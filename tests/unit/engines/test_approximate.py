@@ -79,17 +79,27 @@ def test_most_of_the_nearest_are_returned(single, depth):
     assert recall(index, matrix, queries_near(matrix), depth) > 0.95
 
 
-def test_large_collections_have_longer_codes(single, monkeypatch):
-    matrix, short = single
-    monkeypatch.setattr(approximate, "_MAX_SHORT_CODES", 1000)
-    index = approximate.ApproximateIndex.build(matrix, 0)
-    assert type(index.ivf) is not type(short.ivf)
+@pytest.fixture(scope="module")
+def with_long_codes(single, tmp_path_factory):
+    """An index of a large collection. Before short codes existed, all files were like this one."""
+    matrix, _ = single
+    folder = tmp_path_factory.mktemp("long")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(approximate, "_MAX_SHORT_CODES", 1000)
+        approximate.ApproximateIndex.build(matrix, 0).write(folder)
+    return matrix, open_index(folder, 0)
+
+
+def test_large_collections_have_longer_codes(single, with_long_codes):
+    matrix, index = with_long_codes
+    assert index.ivf.code_size > single[1].ivf.code_size
     assert recall(index, matrix, queries_near(matrix), 100) > 0.95
 
 
-@pytest.mark.parametrize("share", [0.9, 0.3, 0.01])
-def test_filters_keep_the_number_of_documents(single, share):
-    matrix, index = single
+@pytest.mark.parametrize("share", [0.9, 0.6, 0.3, 0.01])  # up to 0.5, all remaining rows are compared
+@pytest.mark.parametrize("codes", ["single", "with_long_codes"])
+def test_filters_keep_the_number_of_documents(request, codes, share):
+    matrix, index = request.getfixturevalue(codes)
     excluded = np.flatnonzero(np.random.default_rng(3).random(ROWS) > share)
     assert recall(index, matrix, queries_near(matrix), 100, excluded) > 0.9
 

@@ -97,6 +97,22 @@ class TestTfIdf:
             expected = [by_id.get(id, 0.0) for id in candidates.ids]
             assert engine.score(query, "tfidf", candidates).tolist() == expected
 
+    def test_candidates_without_a_term_removed_and_repeated_ones_are_scored(
+        self, engine: LocalEngine
+    ) -> None:
+        texts = random_texts(300, seed=7)
+        engine.write(documents(texts))
+        hits = engine.find(SearchRequest("w0 w1 w2", first_stage="bm25", depth=300))
+        candidates = Candidates(hits.ids * 2, np.tile(hits.scores, 2), np.tile(hits.rows, 2))
+        engine.write([], delete=["d7"])
+        del texts["d7"]
+        assert "d7" in candidates.ids
+        for query in ("w3 w150", "w199", "unknown"):
+            by_id = cosines(texts, query)
+            expected = [by_id.get(id, 0.0) for id in candidates.ids]
+            assert 0 in expected
+            assert engine.score(query, "tfidf", candidates) == pytest.approx(expected, abs=1e-6)
+
 
 class TestBm25:
     def test_bm25_scores_match_the_formula(self, engine: LocalEngine) -> None:
