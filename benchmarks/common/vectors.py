@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,11 +15,16 @@ NOISE = 0.5  # length of the noise of copies and queries, compared with a vector
 Vectors = NDArray[np.float16]
 
 
+def feature_files(folder: Path) -> FeatureFiles:
+    """Return the features of the embedded engine in the folder of a workspace."""
+    (features,) = folder.glob("engine/data-*/features")
+    return FeatureFiles(features)
+
+
 def stored_vectors(workspace: Workspace, ranker: str) -> Vectors:
     """Return the (n, E) features of a ranker in an embedded engine."""
     version = workspace.ranker(ranker).version
-    (folder,) = workspace.folder.glob("engine/data-*/features")
-    matrix = FeatureFiles(folder).matrix(ranker, version, len(workspace.engine))
+    matrix = feature_files(workspace.folder).matrix(ranker, version, len(workspace.engine))
     return np.asarray(matrix, np.float16)
 
 

@@ -101,7 +101,6 @@ class Load:
         """Search on the first node that answers. Return the problem, or None for a correct response."""
         body = json.dumps({"query": {"match": {"content": text}}, "size": HITS})
         path = f"/{INDEX}/_search?search_pipeline={self.pipeline}"
-        problem = "no node answers"
         for url in urls:
             connection = connections.get(url) or http.client.HTTPConnection(
                 url.removeprefix("http://"), timeout=60
@@ -115,9 +114,8 @@ class Load:
                 connection.close()
                 del connections[url]
                 continue
-            problem = self.problem_of(text, response.status, data) or ""
-            return problem or None
-        return problem
+            return self.problem_of(text, response.status, data)
+        return "no node answers"
 
     def problem_of(self, text: str, status: int, data: bytes) -> str | None:
         """Return why a response is an error, or None."""

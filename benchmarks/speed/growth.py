@@ -36,11 +36,10 @@ os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import numpy as np
 
-from benchmarks.common.vectors import grow_vectors, stored_vectors
+from benchmarks.common.vectors import feature_files, grow_vectors, stored_vectors
 from rerank import Document, Query, Workspace, ingest
 from rerank.engines.approximate import ApproximateIndex, needs_index
 from rerank.engines.base import SearchRequest, VectorQuery
-from rerank.engines.file_features import FeatureFiles
 from rerank.engines.nearest import Rows, nearest
 from rerank.formats import read_corpus, read_queries
 from rerank.scoring.pipeline import Pipeline
@@ -141,12 +140,6 @@ def add_vectors(folder: Path, trained: Path, ranker: str) -> None:
     seconds = time.process_time() - begin_seconds
     size = sum(path.stat().st_size for path in index_folder.iterdir())
     print(f"  {ranker}: index in {seconds:.1f} s, {size / len(vectors):.0f} bytes each", flush=True)
-
-
-def feature_files(folder: Path) -> FeatureFiles:
-    """Return the features of an embedded engine."""
-    (features,) = folder.glob("engine/data-*/features")
-    return FeatureFiles(features)
 
 
 def measure_union(folder: Path, corpus: Path, queries: Path, ranker: str) -> None:

