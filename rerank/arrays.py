@@ -90,6 +90,20 @@ def ranges(begins: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.
     return np.repeat(begins - (ends - lengths), lengths) + np.arange(lengths.sum())
 
 
+def scatter(values: NDArray[Any], rows: NDArray[Any], count: int, fill: float) -> NDArray[Any]:
+    """Return ``count`` rows: the values in the rows that they belong to, and ``fill`` in all others.
+
+    values: (m, ...) numbers.
+    rows:   (m,) positions, or (count,) bool with m times True.
+
+    >>> scatter(np.array([2.0, 3.0]), np.array([True, False, True]), 3, 0).tolist()
+    [2.0, 0.0, 3.0]
+    """
+    scattered = np.full((count, *values.shape[1:]), fill, values.dtype)
+    scattered[rows] = values
+    return scattered
+
+
 def feature_width(passages: int, numbers: int) -> int:
     """Return the number of columns of features.
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.arrays import scatter
 from rerank.categories import CategoryNames, infer_categories
 from rerank.engines.base import Engine, SearchRequest
 from rerank.errors import UsageError
@@ -281,9 +282,8 @@ class Scorer:
         """
         candidates = inputs.candidates
         scored_by = self.first_stage
-        count = len(inputs.ids)
         if candidates is not None and not versions:
-            rows = np.arange(count)
+            rows = np.arange(len(inputs.ids))
         else:
             scored_by = (lexical or self.engine.first_stages)[0]
             request = SearchRequest(text, scored_by, ids=inputs.ids, features=versions)
@@ -291,18 +291,14 @@ class Scorer:
             positions = {id: i for i, id in enumerate(inputs.ids)}
             rows = np.array([positions[id] for id in candidates.ids], np.int64)
 
-        def spread(values: NDArray[Any], default: float) -> NDArray[Any]:
-            column = np.full((count, *values.shape[1:]), default, values.dtype)
-            column[rows] = values
-            return column
-
+        spread = partial(scatter, rows=rows, count=len(inputs.ids))
         scores = dict(inputs.scores)
         for name in lexical:
             is_scored = name == scored_by or not len(candidates)
             values = candidates.scores if is_scored else self.engine.score(text, name, candidates)
-            scores[name] = spread(values, 0)
-        features = {name: spread(candidates.features[name], 0) for name in versions}
-        missing = {name: spread(candidates.missing[name], True) for name in versions}
+            scores[name] = spread(values, fill=0)
+        features = {name: spread(candidates.features[name], fill=0) for name in versions}
+        missing = {name: spread(candidates.missing[name], fill=True) for name in versions}
         return replace(
             inputs,
             scores=scores,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.arrays import scatter
 from rerank.errors import UsageError
 from rerank.records import Document, Query
 from rerank.results import MOST_ROWS, frame_of, html_table
@@ -176,9 +177,7 @@ class Ranking:
         probabilities = self.relevance_model.relevance(self.raw[self.scored], self.query)
         if probabilities is None:
             return None
-        spread = np.full(len(self.scored), np.nan)
-        spread[self.scored] = probabilities
-        return spread
+        return scatter(probabilities, self.scored, len(self.scored), np.nan)
 
     def __len__(self) -> int:
         return len(self.order)
@@ -252,12 +251,7 @@ class Ranking:
         if scored.all():
             return replace(self, retrieved_by=retrieved_by)
         order, scores = merge_unscored(scored, self.order, self.scores)
-
-        def spread(values: Array) -> Array:
-            rows = np.full((len(ids), values.shape[1]), np.nan)
-            rows[scored] = values
-            return rows
-
+        spread = partial(scatter, rows=scored, count=len(ids), fill=np.nan)
         return replace(
             self,
             candidates=ids,
