@@ -237,10 +237,12 @@ def test_a_stack_ranks_only_the_documents_of_its_own_retrievers():
     )
     ranking = experiment.rank(A * 50, pool, StageTimer(), lambda ids: [None] * len(ids))
     assert [one.ids for one in ranking.rankings] == [["u", "x", "w"], ["v", "x", "u", "w"]]
+    assert ranking.rankings[0].scores.tolist() == [3.0, 3.0, 1.0]  # x has the score of the one before
     assert (ranking.ids, ranking.teams) == (["u", "v", "x", "w"], "ABAB")
     assert ranking.order.tolist() == [0, 3, 1, 2]
     assert [hit.rank for hit in ranking] == [1, 2, 3, 4]
     assert [*ranking[1].signals] == ["bm25", "text"]
+    assert ranking[0].found_by == ("bm25",)  # A does not use `text`, which also found it
     assert ranking[1].found_by == ("text",)
 
 
