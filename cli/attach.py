@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import click
 
 import rerank
-from rerank.text import count_of
+from rerank.documents.text import count_of
 
 from . import output
 from .cluster import connection_options, connection_settings

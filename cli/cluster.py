@@ -123,8 +123,8 @@ def _profiles_file() -> Path:
 
 def _read_profile(name: str) -> tuple[dict[str, Any], str]:
     """Return a table of the profile file, with absolute paths, and its name for messages."""
-    from rerank import config_file
-    from rerank.errors import UsageError
+    from rerank.common.errors import UsageError
+    from rerank.workspace import config_file
 
     file = _profiles_file()
     if not file.exists():

@@ -1,7 +1,7 @@
 """Options for the settings of trainings and of the service, and ``--config``.
 
 A setting is a field of a configuration class of the library, with its type, default and help
-(``rerank/config.py``). A command gets one option for each setting of its configuration classes.
+(``rerank/common/config.py``). A command gets one option for each setting of its configuration classes.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rerank.config import Option as Setting
-from rerank.config import Options, merge_options, options_of
+from rerank.common.config import Option as Setting
+from rerank.common.config import Options, merge_options, options_of
 
 from .options import GroupedOption
 
@@ -56,7 +56,7 @@ def given_settings(
     values: name -> value of all options of :func:`setting_options`; None or () if an option is missing.
     file:   of --config; the options override it.
     """
-    from rerank import config_file
+    from rerank.workspace import config_file
 
     from_file = config_file.load(file) if file else {}
     from_options = {name: value for name, value in values.items() if value not in (None, ())}

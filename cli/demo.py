@@ -19,7 +19,7 @@ from .output import Bar, print_json
 @json_option
 def command(folder: str, seed: int, as_json: bool) -> None:
     """Ingest, train, tune, evaluate and explain 1,979 eLife articles. Needs no network."""
-    from rerank.demo import FIRST_STAGE, PAGE, run_demo
+    from rerank.workflows.demo import FIRST_STAGE, PAGE, run_demo
 
     progress = Bar(hidden=as_json)
     begin = time.perf_counter()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 import rerank
-from rerank.text import count_of
+from rerank.documents.text import count_of
 
 from . import output
 from .options import Command, json_option, option, split_at_commas, workspace_option

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 import rerank
-from rerank.results import cell, table
-from rerank.text import count_of
+from rerank.common.results import cell, table
+from rerank.documents.text import count_of
 
 from . import output
 from .options import (
@@ -115,7 +115,7 @@ def command(
     as_json: bool,
 ) -> None:
     """Measure stacks on judged queries and compare them with a baseline (paired randomization test)."""
-    from rerank.files import check_output, write_text
+    from rerank.common.files import check_output, write_text
     from rerank.reports.evaluation import PAGE_MARK
 
     workspace = rerank.Workspace.open(folder)

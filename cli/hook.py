@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import rerank
-from rerank.results import table
-from rerank.text import count_of
+from rerank.common.results import table
+from rerank.documents.text import count_of
 
 from . import output
 from .options import (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 import rerank
-from rerank.text import STEMMERS, count_of, join_names
+from rerank.documents.text import STEMMERS, count_of, join_names
 
 from . import output
 from .cluster import connection_options, connection_settings

@@ -16,8 +16,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from rerank.progress import Progress
-from rerank.text import count_of, join_names, plural_of
+from rerank.common.progress import Progress
+from rerank.documents.text import count_of, join_names, plural_of
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -118,7 +118,7 @@ def escape_terminal() -> None:
 
 def print_json(report: object) -> None:
     """Print a result as JSON on stdout: in UTF-8, or else in ASCII, which every encoding contains."""
-    from rerank.results import to_json_value
+    from rerank.common.results import to_json_value
 
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     is_utf8 = encoding.lower().replace("-", "") == "utf8"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 import rerank
-from rerank.text import count_of
+from rerank.documents.text import count_of
 
 from . import output
 from .options import Command, json_option, option, seed_option, workspace_option

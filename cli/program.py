@@ -11,7 +11,7 @@ from typing import NoReturn, TextIO
 
 import click
 
-from rerank.errors import NotInstalledError, RerankError, UsageError
+from rerank.common.errors import NotInstalledError, RerankError, UsageError
 
 from . import INTERRUPTED, ignore_interrupts
 from .output import Session, escape_terminal, remark
@@ -159,7 +159,7 @@ def _describe(error: BaseException) -> tuple[str, int]:
 
 
 def _describe_system_error(error: OSError) -> str:
-    from rerank.files import as_system_error
+    from rerank.common.files import as_system_error
 
     explained = as_system_error(error, "rerank")
     if explained is not None:

@@ -10,7 +10,7 @@ import click
 import msgspec
 
 import rerank
-from rerank.text import count_of, join_names
+from rerank.documents.text import count_of, join_names
 
 from . import output
 from .options import (
@@ -36,7 +36,7 @@ def _parse_params(
     context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
 ) -> dict[str, Any]:
     """Return the values of --param by name. A value is JSON, or else a text."""
-    from rerank.files import parse_json
+    from rerank.common.files import parse_json
 
     values: dict[str, Any] = {}
     for text in texts:
@@ -141,7 +141,7 @@ def command(
     as_json: bool,
 ) -> None:
     """Rank documents for TEXT."""
-    from rerank.filters import filters_of
+    from rerank.documents.filters import filters_of
 
     workspace = rerank.Workspace.open(folder)
     query = _make_query(" ".join(words), categories, lang, params, lexical_text)
@@ -176,7 +176,7 @@ def _make_query(
     lexical_text: str | None,
 ) -> rerank.Query:
     """Return the query. Raises UsageError for an empty text, or an invalid language code."""
-    from rerank.text import language
+    from rerank.documents.text import language
 
     language(lang)  # raises for a text that is no language code
     if not text.strip():

@@ -59,7 +59,7 @@ def command(
     as_json: bool,
 ) -> None:
     """Rank documents for each query of a file, without judgments. Prints one JSON object per query."""
-    from rerank.files import check_output
+    from rerank.common.files import check_output
     from rerank.formats import check_run_ids, write_run
 
     workspace = rerank.Workspace.open(folder)

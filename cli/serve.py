@@ -7,8 +7,8 @@ import os
 
 import click
 
-from rerank.config import build, values_of
-from rerank.errors import NotInstalledError
+from rerank.common.config import build, values_of
+from rerank.common.errors import NotInstalledError
 from rerank.service.settings import ServeOptions, Settings, check_exposure, read_tokens
 
 from .config_options import given_settings, setting_options

@@ -7,8 +7,8 @@ import json
 import click
 
 import rerank
-from rerank.errors import InputError
-from rerank.text import join_names
+from rerank.common.errors import InputError
+from rerank.documents.text import join_names
 
 from . import output
 from .options import Command, json_option, workspace_option

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 import rerank
-from rerank.text import count_of
+from rerank.documents.text import count_of
 
 from . import output
 from .options import (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 import rerank
-from rerank.text import count_of, join_names
+from rerank.documents.text import count_of, join_names
 
 from . import output
 from .options import Command, json_option, workspace_option

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 import rerank
+from rerank.documents.text import count_of, join_names
 from rerank.rankers.registry import families
-from rerank.text import count_of, join_names
 
 from . import INTERRUPTED, output
 from .config_options import given_settings, setting_options

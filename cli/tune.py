@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 import rerank
-from rerank.results import table
-from rerank.text import count_of, join_names
+from rerank.common.results import table
+from rerank.documents.text import count_of, join_names
 
 from . import output
 from .options import (

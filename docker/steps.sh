@@ -41,7 +41,7 @@ demo() {
         echo "the workspace is there"
         return
     fi
-    local from=${COLLECTION:-$(python3 -c 'from rerank.demo import COLLECTION; print(COLLECTION)')}
+    local from=${COLLECTION:-$(python3 -c 'from rerank.workflows.demo import COLLECTION; print(COLLECTION)')}
     local queries=(--queries "$from/queries.jsonl.gz")
     rerank ingest "$from/corpus.jsonl.gz" --categories "$from/categories.tsv" \
         --url "$OPENSEARCH_URL" --index "$INDEX" --replicas 0 -w "$WORKSPACE"

@@ -15,7 +15,7 @@ import json
 from importlib import resources
 from typing import Any
 
-from rerank.text import STEMMERS, language
+from rerank.documents.text import STEMMERS, language
 
 _SHARED = {"ja": "cjk", "ko": "cjk", "nb": "no", "nn": "no", "zh": "cjk"}
 

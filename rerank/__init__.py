@@ -13,11 +13,16 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from rerank.common.errors import RerankError as RerankError
+    from rerank.documents.records import Candidates as Candidates
+    from rerank.documents.records import Document as Document
+    from rerank.documents.records import LabeledPair as LabeledPair
+    from rerank.documents.records import Qrels as Qrels
+    from rerank.documents.records import Query as Query
     from rerank.engines.base import Engine as Engine
     from rerank.engines.base import SearchRequest as SearchRequest
     from rerank.engines.local import LocalEngine as LocalEngine
     from rerank.engines.opensearch import OpenSearchEngine as OpenSearchEngine
-    from rerank.errors import RerankError as RerankError
     from rerank.formats import read_corpus as read_corpus
     from rerank.formats import read_labeled_pairs as read_labeled_pairs
     from rerank.formats import read_qrels as read_qrels
@@ -28,11 +33,6 @@ if TYPE_CHECKING:
     from rerank.pairs.evaluate import evaluate_pairs as evaluate_pairs
     from rerank.pairs.evaluate import predict_pairs as predict_pairs
     from rerank.rankers.base import Ranker as Ranker
-    from rerank.records import Candidates as Candidates
-    from rerank.records import Document as Document
-    from rerank.records import LabeledPair as LabeledPair
-    from rerank.records import Qrels as Qrels
-    from rerank.records import Query as Query
     from rerank.reports.page import evaluation_page as evaluation_page
     from rerank.scoring.pipeline import Pipeline as Pipeline
     from rerank.scoring.pipeline import SearchResult as SearchResult
@@ -50,18 +50,18 @@ if TYPE_CHECKING:
     from rerank.workflows.status import status as status
     from rerank.workflows.train import train as train
     from rerank.workflows.tune import tune as tune
-    from rerank.workspace import Workspace as Workspace
+    from rerank.workspace.workspace import Workspace as Workspace
 
 _MODULES = {
     "rerank.engines.base": ("Engine", "SearchRequest"),
     "rerank.engines.local": ("LocalEngine",),
     "rerank.engines.opensearch": ("OpenSearchEngine",),
-    "rerank.errors": ("RerankError",),
+    "rerank.common.errors": ("RerankError",),
     "rerank.formats": ("read_corpus", "read_labeled_pairs", "read_qrels", "read_queries", "read_run"),
     "rerank.judging.clicks": ("judge_clicks",),
     "rerank.judging.log": ("ClickOptions",),
     "rerank.rankers.base": ("Ranker",),
-    "rerank.records": ("Candidates", "Document", "LabeledPair", "Qrels", "Query"),
+    "rerank.documents.records": ("Candidates", "Document", "LabeledPair", "Qrels", "Query"),
     "rerank.reports.page": ("evaluation_page",),
     "rerank.scoring.pipeline": ("Pipeline", "SearchResult"),
     "rerank.stack.ranking": ("Hit", "Ranking"),
@@ -69,7 +69,7 @@ _MODULES = {
     "rerank.workflows.auto.run": ("auto",),
     "rerank.pairs.evaluate": ("evaluate_pairs", "predict_pairs"),
     "rerank.workflows.promote": ("promote", "rollback"),
-    "rerank.workspace": ("Workspace",),
+    "rerank.workspace.workspace": ("Workspace",),
     **{
         f"rerank.workflows.{name}": (name,)
         for name in ("attach", "encode", "evaluate", "ingest", "rank", "status", "train", "tune")

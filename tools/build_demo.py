@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Build the demo collection that ships in rerank/demo/collection from eLife articles in JATS XML.
+"""Build the demo collection that ships in rerank/workflows/demo/collection from eLife articles in JATS XML.
 
     python tools/build_demo.py path/to/elife-jats.tar.xz [--out FOLDER]
 
@@ -28,11 +28,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rerank.errors import InputError
+from rerank.common.errors import InputError
 from rerank.formats import jats
 from rerank.formats.archives import read_files
 
-DEFAULT_OUT = Path(__file__).resolve().parent.parent / "rerank" / "demo" / "collection"
+DEFAULT_OUT = Path(__file__).resolve().parent.parent / "rerank" / "workflows" / "demo" / "collection"
 
 DIGESTS = ("executive-summary", "plain-language-summary")
 SHORT = (3, 8)  # words of a short query

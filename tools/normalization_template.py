@@ -1,4 +1,4 @@
-"""Write index_templates/rerank-normalization.json: the rules of rerank.text for the queries of a cluster.
+"""Write index_templates/rerank-normalization.json: the rules of documents/text.py for a cluster's queries.
 
 Run it after a change of the rules: python tools/normalization_template.py
 """
@@ -14,7 +14,7 @@ from html.entities import html5, name2codepoint
 from pathlib import Path
 from typing import Any
 
-from rerank.text import CJK, IGNORABLE, SPACELESS, normalize, pairs_pattern, searchable
+from rerank.documents.text import CJK, IGNORABLE, SPACELESS, normalize, pairs_pattern, searchable
 
 FILE = Path(__file__).parents[1] / "index_templates" / "rerank-normalization.json"
 HANGUL = range(0xAC00, 0xD7A4)

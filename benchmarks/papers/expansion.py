@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from rerank.documents.records import LabeledPair
 from rerank.rankers.concept.graph import ConceptGraph
-from rerank.records import LabeledPair
 
 MISSES = 50
 """Sampling stops after this number of rounds without a new pair."""

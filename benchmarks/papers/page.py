@@ -21,8 +21,8 @@ from claims import CENTRAL, CLAIMS, TITLES, Claim
 from results import PAPERS, Difference, groups, outdated, p_text, shown, untested
 from table import filled
 
+from rerank.common.files import write_text
 from rerank.evaluation.significance import holm
-from rerank.files import write_text
 
 ROOT = Path(__file__).parents[2]
 PAGE = Path(__file__).parent / "RESULTS.md"

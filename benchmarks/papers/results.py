@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import NormalDist, fmean, stdev
 from typing import Any
 
-from rerank.config import values_of
+from rerank.common.config import values_of
 from rerank.rankers.cnn import embeddings
 from rerank.rankers.cnn.config import CnnConfig
 from rerank.rankers.concept.config import ConceptConfig

@@ -44,6 +44,7 @@ from numpy.typing import NDArray
 from running import Say, Step, arguments, carry_out
 from start_encoders import START, StoredValues, Values, encoder, setting_of
 
+from rerank.documents.records import Document
 from rerank.formats.jats import read_jats
 from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.fit import DenseTask
@@ -53,7 +54,6 @@ from rerank.rankers.dense.triplets import TripletSampler
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.graphs.citations import Citations
 from rerank.rankers.graphs.cocitation import CoCitations, Level, Mention
-from rerank.records import Document
 
 STRATEGIES: dict[str, dict[str, Any]] = {
     "sentence": {"objective": "cocitation", "strategy": "sentence"},

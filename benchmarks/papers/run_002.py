@@ -28,21 +28,21 @@ import numpy as np
 from numpy.typing import NDArray
 from running import Say, Step, arguments, carry_out
 
+from rerank.common.order import rank
+from rerank.common.progress import Progress
+from rerank.documents.records import Document, Qrels, Query
 from rerank.evaluation.measures import evaluate_runs
 from rerank.evaluation.pair_measures import auc, paired_test
 from rerank.evaluation.significance import compare, randomization_test
 from rerank.formats import read_qrels, read_queries
-from rerank.order import rank
-from rerank.progress import Progress
 from rerank.rankers.projection.config import ProjectionConfig
 from rerank.rankers.projection.fit import ProjectionTrainer
 from rerank.rankers.projection.ranker import Projection, Terms, term_matrix
 from rerank.rankers.training.data import Corpus, TrainingData
 from rerank.rankers.training.job import TrainingJob
-from rerank.records import Document, Qrels, Query
 from rerank.workflows.ingest import ingest
 from rerank.workflows.training_data import Inputs, TrainReport, training_data
-from rerank.workspace import Workspace
+from rerank.workspace.workspace import Workspace
 
 SIZES = (500, 1000, 2000, 4000, 8000, 16000)
 """Numbers of train queries. The last step of a collection uses all train queries."""

@@ -36,19 +36,19 @@ from typing import Any
 import numpy as np
 from running import Say, Step, arguments, carry_out
 
+from rerank.documents.records import Qrels, Query
 from rerank.evaluation.measures import evaluate_runs
 from rerank.evaluation.protocols import Protocol
 from rerank.evaluation.significance import randomization_tests
 from rerank.formats import read_qrels, read_queries
 from rerank.rankers.cnn.config import CnnConfig
-from rerank.records import Qrels, Query
 from rerank.scoring.build_table import TableRequest, score_table
 from rerank.stack.stack import Stack
 from rerank.tuning.score_table import ScoreTable
 from rerank.tuning.tune import tune
 from rerank.workflows.ingest import ingest
 from rerank.workflows.train import train
-from rerank.workspace import Workspace
+from rerank.workspace.workspace import Workspace
 
 RANKERS = ("text", "meta", "joint")
 FIRST = "tfidf"

@@ -35,6 +35,7 @@ from running import Say, Step, arguments, carry_out
 from scipy.stats import ttest_rel
 
 from rerank import LocalEngine
+from rerank.documents.records import Document, LabeledPair
 from rerank.evaluation.pair_measures import accuracy, auc, best_threshold, f1, paired_test
 from rerank.formats import read_corpus, read_labeled_pairs
 from rerank.pairs.score import score_pairs
@@ -43,7 +44,6 @@ from rerank.rankers.concept.fit import ConceptTask
 from rerank.rankers.concept.graph import ConceptGraph
 from rerank.rankers.concept.losses import ConceptLoss
 from rerank.rankers.encoder.transformer import TextEncoder
-from rerank.records import Document, LabeledPair
 from rerank.stack.signals import LexicalSignal
 
 NAMES = ("accuracy", "F1", "AUC")

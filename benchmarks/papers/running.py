@@ -24,8 +24,8 @@ from typing import Any
 
 from results import FOLDER, defaults_of, results
 
-from rerank.files import write_text
-from rerank.progress import Progress
+from rerank.common.files import write_text
+from rerank.common.progress import Progress
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from rerank import evaluate, tune
 from rerank.formats import read_queries
 from rerank.reports.evaluation import EvaluationReport
 from rerank.stack.stack import Stack
-from rerank.workspace import Workspace
+from rerank.workspace.workspace import Workspace
 
 PAGE = Path(__file__).parent / "RESULTS.md"
 FOUND = 200

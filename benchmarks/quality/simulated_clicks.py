@@ -42,6 +42,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank import Document, Qrels, Query, Workspace, evaluate, train, tune
+from rerank.documents.text import query_key
 from rerank.engines.base import SearchRequest
 from rerank.formats import read_corpus, read_qrels, read_queries
 from rerank.formats.tables import format_rows
@@ -49,7 +50,6 @@ from rerank.judging.clicks import judge_clicks
 from rerank.judging.pool import PoolOptions, make_pool
 from rerank.reports.evaluation import EvaluationReport
 from rerank.stack.stack import Stack
-from rerank.text import query_key
 
 MEASURE = "nDCG@10"
 STACK = "bm25,text,meta"

@@ -45,7 +45,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "speed"))
 import numpy as np
 from hook_cases import INDEX, NONE, filled, percentiles, service_process, texts
 
-import rerank.demo
+import rerank.workflows.demo
 from tools.opensearch_node import Cluster, Node
 from tools.opensearch_plugin import SETTINGS, build, put_pipeline
 
@@ -311,7 +311,7 @@ def kill_service(
 
 def main() -> None:
     """Run all parts."""
-    collection = rerank.demo.COLLECTION
+    collection = rerank.workflows.demo.COLLECTION
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     options.add_argument("--workspace", type=Path, required=True)
     options.add_argument("--nodes", type=int, default=3)

@@ -41,10 +41,10 @@ for _library in ("OMP", "MKL", "OPENBLAS"):
 import numpy as np
 
 from rerank import Query, RerankError, Workspace
-from rerank.demo import COLLECTION
 from rerank.engines.base import SearchRequest
 from rerank.engines.local import LocalEngine
 from rerank.rankers.base import Ranker
+from rerank.workflows.demo import COLLECTION
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["rerank.cli", "torch", "transformers", "tantivy", "scipy.sparse"])

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "speed"))
 
 from hook_cases import equal_weights, service_process, worker_processes
 
-from rerank.workspace import Workspace
+from rerank.workspace.workspace import Workspace
 
 QUERIES = ("how do bacteria become resistant", "cells that divide", "sleep and memory", "a gene of the mouse")
 

@@ -50,8 +50,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "speed"))
 import numpy as np
 from hook_cases import INDEX, cli, equal_weights, filled, service_process, worker_processes
 
-import rerank.demo
-from rerank.workspace import Workspace
+import rerank.workflows.demo
+from rerank.workspace.workspace import Workspace
 from tools.opensearch_node import Node, running
 from tools.opensearch_plugin import SETTINGS, build
 
@@ -75,7 +75,7 @@ def requests(node: str, service: str, count: int = 3000) -> list[Ask]:
     draw = random.Random(0)
 
     def read(name: str) -> list[dict[str, str]]:
-        with gzip.open(rerank.demo.COLLECTION / name, "rt", encoding="utf-8") as lines:
+        with gzip.open(rerank.workflows.demo.COLLECTION / name, "rt", encoding="utf-8") as lines:
             return [json.loads(line) for line in lines]
 
     queries = [query["text"].split() for query in read("queries.jsonl.gz")]
@@ -297,7 +297,9 @@ def main() -> None:
                 f"{rankers}: no trained rankers. Omit --workspace, or pass the workspace of `rerank demo`."
             )
         with running(plugins=[build()], settings=SETTINGS, java=()) as node:
-            workspace = filled(node, folder, rankers, str(rerank.demo.COLLECTION / "corpus.jsonl.gz"))
+            workspace = filled(
+                node, folder, rankers, str(rerank.workflows.demo.COLLECTION / "corpus.jsonl.gz")
+            )
             stack = equal_weights(["tfidf", *Workspace.open(workspace).trained()])
             log = folder / "serve.log"
             options = ("--stack", stack, "--workers", given.workers, "--max-requests", 256)

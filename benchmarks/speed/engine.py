@@ -31,10 +31,10 @@ import tantivy
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.common.timing import seconds_of
+from rerank.documents.records import Document
+from rerank.documents.text import analyzer
 from rerank.engines.base import SearchRequest
 from rerank.engines.local import LocalEngine
-from rerank.records import Document
-from rerank.text import analyzer
 
 
 def lines(path: Path) -> Iterator[dict[str, Any]]:

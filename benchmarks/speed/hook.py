@@ -49,7 +49,7 @@ from hook_cases import (
     together,
 )
 
-import rerank.demo
+import rerank.workflows.demo
 from rerank import Document, Stack, Workspace
 from tools.opensearch_node import Node, free_port, running
 from tools.opensearch_plugin import SETTINGS, build, put_pipeline
@@ -230,7 +230,7 @@ def throughput(
 
 
 def main() -> None:
-    collection = rerank.demo.COLLECTION
+    collection = rerank.workflows.demo.COLLECTION
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workspace", help="Workspace with text and meta. Default: run the demo.")
     parser.add_argument("--corpus", default=str(collection / "corpus.jsonl.gz"))

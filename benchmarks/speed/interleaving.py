@@ -19,7 +19,6 @@ from itertools import islice
 from pathlib import Path
 
 from rerank import Document, Query, Workspace
-from rerank.config_file import ExperimentSettings
 from rerank.formats import read_queries
 from rerank.scoring.candidate_pool import CandidatePool, rank_pool
 from rerank.scoring.scorer import ReadDocuments
@@ -27,6 +26,7 @@ from rerank.scoring.timer import StageTimer
 from rerank.service.experiment import Experiment
 from rerank.stack.ranking import Ranking
 from rerank.stack.stack import Stack
+from rerank.workspace.config_file import ExperimentSettings
 
 QUERIES, REPEATS, PAGE = 50, 20, 10
 

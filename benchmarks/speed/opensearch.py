@@ -39,11 +39,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from rerank.index_templates import index_body
 
 from benchmarks.common.timing import seconds_of
+from rerank.documents.records import Document
 from rerank.engines.base import Encoder, SearchRequest, WriteOptions
 from rerank.engines.opensearch import OpenSearchEngine, Settings
 from rerank.engines.opensearch.layout import Layout
 from rerank.formats import read_corpus
-from rerank.records import Document
 
 WIDTH = 128
 RANKERS = 5

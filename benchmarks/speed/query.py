@@ -27,16 +27,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.common.collection import Collection
 from benchmarks.common.timing import p50
+from rerank.documents.records import Qrels, Query
 from rerank.engines.base import SearchRequest
 from rerank.rankers.cnn.ranker import PARTS, CnnRanker
 from rerank.rankers.cnn.towers import Vocabulary
-from rerank.records import Qrels, Query
 from rerank.scoring.pipeline import Pipeline
 from rerank.stack.stack import Stack
 from rerank.tuning.score_table import ScoreTable
 from rerank.tuning.tune import tune
 from rerank.workflows.encode import encode
-from rerank.workspace import Workspace
+from rerank.workspace.workspace import Workspace
 
 STACK = "tfidf*0.35 + text*0.40 + meta*0.25"
 
@@ -162,7 +162,7 @@ def main() -> None:
     queries = collection.queries()[: options.queries]
     with tempfile.TemporaryDirectory() as home:
         workspace = collection.ingest(f"{home}/w")
-        from rerank.text import words
+        from rerank.documents.text import words
 
         seen = {
             "text": list(dict.fromkeys(w for d in workspace.engine.documents() for w in words(d.content))),

@@ -24,7 +24,7 @@ from hook_cases import equal_weights, service_process
 
 from benchmarks.common.timing import p50
 from rerank.engines.base import SearchRequest
-from rerank.workspace import Workspace
+from rerank.workspace.workspace import Workspace
 
 QUERY = "how do bacteria become resistant to antibiotics"
 WORDS = 200

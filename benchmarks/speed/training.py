@@ -21,8 +21,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.common.collection import Collection
-from rerank.errors import RerankError
-from rerank.progress import Progress
+from rerank.common.errors import RerankError
+from rerank.common.progress import Progress
 from rerank.rankers.cnn.config import CnnConfig
 from rerank.workflows.train import train
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 import rerank
-from rerank.results import table
-from rerank.text import count_of
+from rerank.common.results import table
+from rerank.documents.text import count_of
 
 from .. import output
 from ..cluster import cluster_of, ubi_settings

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rerank.text import count_of
+from rerank.documents.text import count_of
 
 from .. import output
 from ..options import Command, json_option, option, queries_option

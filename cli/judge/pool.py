@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 import rerank
-from rerank.text import count_of
+from rerank.documents.text import count_of
 
 from .. import output
 from ..options import COUNT, Command, json_option, option, seed_option, workspace_option
@@ -70,7 +70,7 @@ def command(
     Half of the queries are the most frequent ones, or a random sample if no query has a `count`. On the other
     half, the stacks differ most. `rerank serve --judge` shows the pool on a page.
     """
-    from rerank.files import check_output
+    from rerank.common.files import check_output
     from rerank.judging.pool import POOL_MARK, PoolOptions, judged_file, make_pool
 
     workspace = rerank.Workspace.open(folder)

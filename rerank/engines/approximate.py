@@ -26,9 +26,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.arrays import passage_counts, split_passages
+from rerank.common.arrays import passage_counts, split_passages
+from rerank.common.files import atomic_write
 from rerank.engines.nearest import Float32, Ids, Rows, nearest
-from rerank.files import atomic_write
 
 MIN_ROWS = 30_000
 """The smallest number of rows with an index. Below it, an exact search takes at most 1.5 ms on one core."""

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.errors import UsageError
-from rerank.filters import Filter, period
-from rerank.records import Candidates, Document, Query, SearchTemplate
+from rerank.common.errors import UsageError
+from rerank.documents.filters import Filter, period
+from rerank.documents.records import Candidates, Document, Query, SearchTemplate
 
 if TYPE_CHECKING:
     from rerank.engines.hook_source import HookSource

@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.common.errors import EngineError, UsageError
+from rerank.common.files import sync_folder
+from rerank.documents.records import Document
 from rerank.engines.base import Encoder
-from rerank.errors import EngineError, UsageError
-from rerank.files import sync_folder
-from rerank.records import Document
 
 _NAME = "{}x{}"
 _STORED = "stored"

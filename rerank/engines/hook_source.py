@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from rerank.documents.records import Document
 from rerank.engines.base import VectorQuery, cannot_retrieve
-from rerank.records import Document
 
 if TYPE_CHECKING:
     from rerank.engines.opensearch.text_rows import TextRows

@@ -9,7 +9,7 @@ import numpy as np
 import simsimd
 from numpy.typing import NDArray
 
-from rerank.arrays import passage_cosines, passage_counts, split_passages
+from rerank.common.arrays import passage_cosines, passage_counts, split_passages
 
 Rows = NDArray[np.int64]
 Scores = NDArray[np.floating[Any]]

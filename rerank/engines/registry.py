@@ -8,8 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from importlib.metadata import entry_points
 
+from rerank.common.errors import UsageError
 from rerank.engines.base import Engine
-from rerank.errors import UsageError
 
 GROUP = "rerank.engines"
 ENGINES = {

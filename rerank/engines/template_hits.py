@@ -8,9 +8,9 @@ from itertools import compress
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.common.order import rank
+from rerank.documents.records import Candidates
 from rerank.engines.base import SearchRequest
-from rerank.order import rank
-from rerank.records import Candidates
 
 
 def hits_of_run(request: SearchRequest) -> Candidates:

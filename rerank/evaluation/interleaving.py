@@ -7,7 +7,7 @@ import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-from rerank.text import query_key
+from rerank.documents.text import query_key
 
 NO_TEAM = "-"
 """The letter of a document without a team."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rerank.records import Qrels
-from rerank.text import count_of
+from rerank.documents.records import Qrels
+from rerank.documents.text import count_of
 
 TOP = 10
 """Ranks from 1 to this one are counted: judged@10."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from rerank.records import Qrels
-from rerank.text import count_of
+from rerank.documents.records import Qrels
+from rerank.documents.text import count_of
 
 PHRASES = {"trained": "trained on", "stopped": "stopped on", "tuned": "tuned on"}
 """Use of queries in a :class:`TrainingRecord` -> its text in messages."""

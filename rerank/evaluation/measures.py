@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.errors import InputError, UsageError
+from rerank.common.errors import InputError, UsageError
+from rerank.documents.records import LARGEST_GRADE, Qrels
 from rerank.evaluation.pair_measures import auc
-from rerank.records import LARGEST_GRADE, Qrels
 
 if TYPE_CHECKING:
     from ir_measures import Measure

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rerank.errors import UsageError
+from rerank.common.errors import UsageError
 
 Array = NDArray[np.float64]
 Labels = NDArray[np.bool_]

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from rerank.errors import UsageError
+from rerank.common.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import IO
 
-from rerank.errors import InputError
+from rerank.common.errors import InputError
 from rerank.formats.opening import unpack
 
 _ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2")

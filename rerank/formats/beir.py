@@ -12,8 +12,10 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from rerank.errors import InputError
-from rerank.files import atomic_write
+from rerank.common.errors import InputError
+from rerank.common.files import atomic_write
+from rerank.documents.records import Document, Query
+from rerank.documents.text import query_key
 from rerank.formats.contents import describe_line
 from rerank.formats.lines import (
     Build,
@@ -29,8 +31,6 @@ from rerank.formats.opening import Source, name_of
 from rerank.formats.query_ids import query_ids
 from rerank.formats.srw import is_query_set, read_query_set
 from rerank.formats.tables import Table, read_header, skip_separator_hint, split_rows
-from rerank.records import Document, Query
-from rerank.text import query_key
 
 Names = str | list[str | int] | None
 

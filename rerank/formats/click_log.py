@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from rerank.errors import InputError
+from rerank.common.errors import InputError
 from rerank.formats.contents import describe_line
 from rerank.formats.lines import LONGEST, Line, array_items, decode, first_line, read_numbered_lines
 from rerank.formats.opening import Source, name_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rerank.errors import UsageError
+from rerank.common.errors import UsageError
 from rerank.formats.tables import normalize_column
 
 DOCUMENTS = "docs"

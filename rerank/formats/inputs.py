@@ -8,14 +8,14 @@ from dataclasses import replace
 from itertools import product
 from typing import Any, TypeVar
 
-from rerank.errors import InputError, UsageError
+from rerank.common.errors import InputError, UsageError
+from rerank.documents.records import LabeledPair, Qrels, Query, integral_grade, record_id, shorten
+from rerank.documents.text import query_key
 from rerank.formats import read_labeled_pairs, read_qrels, read_queries
 from rerank.formats.beir import QUERY_COLUMNS, query_from_fields
 from rerank.formats.frames import JUDGMENTS, QUERIES, is_data_set, is_frame, read_frame
 from rerank.formats.qrels import COLUMNS
 from rerank.formats.tables import normalize_column
-from rerank.records import LabeledPair, Qrels, Query, integral_grade, record_id, shorten
-from rerank.text import query_key
 
 Value = TypeVar("Value")
 File = str | os.PathLike[str]

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rerank.errors import InputError
+from rerank.common.errors import InputError
+from rerank.documents.records import Document
 from rerank.formats.archives import file_name, read_files
 from rerank.formats.jats_body import Sentence, read_sentences
 from rerank.formats.jats_xml import HREF, LANG, NOT_TEXT, PARAGRAPHS, parse_article, plain
 from rerank.formats.references import find_doi, reference_key
-from rerank.records import Document
 
 if TYPE_CHECKING:
     from lxml.etree import _Element

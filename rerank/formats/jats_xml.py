@@ -8,7 +8,7 @@ from collections.abc import Set
 from html.entities import html5
 from typing import TYPE_CHECKING
 
-from rerank.errors import InputError
+from rerank.common.errors import InputError
 
 if TYPE_CHECKING:
     from lxml.etree import _Element

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from rerank.errors import InputError
+from rerank.common.errors import InputError
 from rerank.formats.contents import describe_line
 from rerank.formats.opening import DAMAGE, Source, name_of, open_source, reading_error
 
@@ -71,7 +71,7 @@ def decode(location: str, line: bytes) -> str:
 
     >>> decode("queries.jsonl:3", b"caf\\xe9")
     Traceback (most recent call last):
-    rerank.errors.InputError: queries.jsonl:3: byte 4 (0xe9) is not UTF-8; convert the file to UTF-8
+    rerank.common.errors.InputError: queries.jsonl:3: byte 4 (0xe9) is not UTF-8; convert the file to UTF-8
     """
     try:
         return line.decode("utf-8")

@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from typing import Any, BinaryIO, cast
 
-from rerank.errors import InputError, UsageError
+from rerank.common.errors import InputError, UsageError
 
 Source = str | os.PathLike[str]
 

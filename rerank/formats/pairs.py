@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from rerank.errors import InputError
+from rerank.common.errors import InputError
+from rerank.documents.records import LabeledPair
+from rerank.documents.text import count_of
 from rerank.formats.lines import read_json_lines
 from rerank.formats.opening import Source, name_of
 from rerank.formats.tables import read_rows
-from rerank.records import LabeledPair
-from rerank.text import count_of
 
 FindIds = Callable[[Iterable[str]], Collection[str]]
 """Returns the existing ones of some ids."""

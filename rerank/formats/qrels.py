@@ -8,9 +8,10 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import NamedTuple
 
-from rerank.batches import batched
-from rerank.errors import InputError
-from rerank.files import atomic_write
+from rerank.common.batches import batched
+from rerank.common.errors import InputError
+from rerank.common.files import atomic_write
+from rerank.documents.records import LARGEST_GRADE, Qrels
 from rerank.formats.contents import describe_line
 from rerank.formats.lines import Line, check_columns, decode, first_line, number, read_numbered_lines
 from rerank.formats.opening import Source, name_of
@@ -23,7 +24,6 @@ from rerank.formats.tables import (
     split_line,
     split_rows,
 )
-from rerank.records import LARGEST_GRADE, Qrels
 
 _FRACTIONS = (
     "ratings with fractions come from a click model; make grades from the clicks with `rerank judge clicks`"

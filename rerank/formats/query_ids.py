@@ -12,7 +12,7 @@ _DIGITS = 10
 def query_ids(texts: Iterable[str]) -> dict[str, str]:
     """Return text -> id, which depends only on the text. Equal hashes get more digits.
 
-    texts: in the form of :func:`rerank.text.query_key`, so that equal queries have equal ids.
+    texts: in the form of :func:`rerank.documents.text.query_key`, so that equal queries have equal ids.
 
     >>> query_ids(["grey wolf"])
     {'grey wolf': 'cfaba5b0455'}

@@ -8,7 +8,7 @@ from itertools import chain
 import msgspec
 from msgspec import Struct
 
-from rerank.errors import InputError
+from rerank.common.errors import InputError
 from rerank.formats.lines import LONGEST, Line
 
 _Number = str | int | float | None

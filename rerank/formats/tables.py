@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from rerank.errors import InputError
+from rerank.common.errors import InputError
 from rerank.formats.contents import describe_line
 from rerank.formats.lines import LONGEST, Line, check_columns, decode, read_numbered_lines
 from rerank.formats.opening import Source, name_of

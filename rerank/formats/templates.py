@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-from rerank.errors import InputError, UsageError
+from rerank.common.errors import InputError, UsageError
+from rerank.documents.records import Query, SearchTemplate
 from rerank.formats.lines import read_texts
 from rerank.formats.opening import name_of
 from rerank.formats.trec import read_run
-from rerank.records import Query, SearchTemplate
 
 KINDS = ("template", "run")
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from rerank.errors import InputError
-from rerank.files import atomic_write
+from rerank.common.errors import InputError
+from rerank.common.files import atomic_write
 from rerank.formats.contents import describe_line
 from rerank.formats.lines import check_columns, number, read_texts
 from rerank.formats.opening import Source, name_of

@@ -11,7 +11,7 @@ from rerank.hook.plugin import PluginHook
 from rerank.hook.reports import InstallReport, Request, Status
 from rerank.hook.stock import StockHook
 from rerank.hook.trial import SearchTrial, try_search
-from rerank.workspace import Workspace
+from rerank.workspace.workspace import Workspace
 
 ROUTES: dict[str, type[Hook]] = {"plugin": PluginHook, "stock": StockHook}
 """How a cluster calls the service."""

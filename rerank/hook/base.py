@@ -13,12 +13,13 @@ from contextlib import suppress
 from dataclasses import fields
 from typing import Any, ClassVar
 
+from rerank.common.errors import EngineError, InputError, RerankError, UsageError
+from rerank.documents.text import count_of
 from rerank.engines.opensearch import OpenSearchEngine
 from rerank.engines.opensearch.errors import translate_client_errors
 from rerank.engines.opensearch.index import NO_PIPELINE
 from rerank.engines.opensearch.legs import WITH_SCORES, is_hybrid
 from rerank.engines.opensearch.writing import DEFAULT_PIPELINE
-from rerank.errors import EngineError, InputError, RerankError, UsageError
 from rerank.hook.cluster import Cluster, Node
 from rerank.hook.options import HookOptions
 from rerank.hook.readiness import (
@@ -32,8 +33,7 @@ from rerank.hook.reports import InstallReport, Request, Status
 from rerank.hook.retrieval import decide_retrieval, retrieval_problems
 from rerank.stack.relevance import check_min_score
 from rerank.stack.stack import Stack
-from rerank.text import count_of
-from rerank.workspace import Workspace
+from rerank.workspace.workspace import Workspace
 
 _NO_TOKEN = "shows its stack only with its token; give it in RERANK_SERVICE_TOKEN"
 

@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 from opensearchpy import exceptions as client_errors
 
+from rerank.common.errors import EngineError
 from rerank.engines.opensearch import OpenSearchEngine
 from rerank.engines.opensearch.connection import connect
 from rerank.engines.opensearch.errors import translate_client_errors
 from rerank.engines.opensearch.writing import DEFAULT_PIPELINE
-from rerank.errors import EngineError
 from rerank.hook.readiness import PATIENCE
 
 STATISTICS = "/_plugins/_rerank_stack/stats"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from rerank.common.errors import UsageError
 from rerank.engines.opensearch.connection import is_url
-from rerank.errors import UsageError
 
 
 @dataclass(frozen=True)

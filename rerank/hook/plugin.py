@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rerank import __version__
+from rerank.common.errors import EngineError, UsageError
 from rerank.engines.opensearch.templates import PROCESSOR, other_processors
-from rerank.errors import EngineError, UsageError
 from rerank.hook.base import Hook, differs
 from rerank.hook.options import HookOptions
 from rerank.hook.reports import Request

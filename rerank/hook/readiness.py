@@ -7,16 +7,16 @@ from typing import Any
 
 import urllib3
 
+from rerank.common.errors import EngineError, InputError, UsageError, WorkspaceError
+from rerank.common.files import parse_json
+from rerank.documents.text import count_of
 from rerank.engines.base import Engine
 from rerank.engines.opensearch import OpenSearchEngine
-from rerank.errors import EngineError, InputError, UsageError, WorkspaceError
-from rerank.files import parse_json
 from rerank.stack.parse import parse_stack
 from rerank.stack.relevance import check_min_score
 from rerank.stack.signals import FieldSignal, is_field, ranker_names
 from rerank.stack.stack import Stack
-from rerank.text import count_of
-from rerank.workspace import Workspace
+from rerank.workspace.workspace import Workspace
 
 _JSON_BYTES = 2**20
 """Upper limit of the JSON of a call."""

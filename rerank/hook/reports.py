@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rerank.results import Report
+from rerank.common.results import Report
 from rerank.stack.stack import Stack
 
 

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from rerank.common.errors import UsageError
+from rerank.documents.text import join_names
 from rerank.engines.base import cannot_retrieve
 from rerank.engines.opensearch import OpenSearchEngine
-from rerank.errors import UsageError
 from rerank.hook.options import HookOptions
 from rerank.stack.parse import retriever_depths
 from rerank.stack.signals import ranker_names
 from rerank.stack.stack import Stack
-from rerank.text import join_names
 
 
 def retrieving_rankers(stack: Stack) -> list[str]:

@@ -15,10 +15,10 @@ from typing import Any
 
 from opensearchpy import exceptions as client_errors
 
+from rerank.common.errors import EngineError, UsageError
+from rerank.common.files import parse_json
 from rerank.engines.opensearch.errors import root_cause
 from rerank.engines.opensearch.index import NO_PIPELINE
-from rerank.errors import EngineError, UsageError
-from rerank.files import parse_json
 from rerank.hook.base import Hook
 from rerank.hook.options import HookOptions
 from rerank.hook.reports import Request

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from rerank.common.errors import UsageError
+from rerank.common.results import Report
+from rerank.documents.records import Query
 from rerank.engines.opensearch.index import NO_PIPELINE
 from rerank.engines.opensearch.legs import leg_scores, with_names
 from rerank.engines.opensearch.templates import PROCESSOR
-from rerank.errors import UsageError
 from rerank.hook.base import Hook
-from rerank.records import Query
-from rerank.results import Report
 from rerank.scoring.pipeline import template_of
 from rerank.scoring.scorer import ScoringInput
 from rerank.scoring.second_phase import rank_scored

@@ -12,9 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from rerank.batches import batched
-from rerank.errors import InputError, UsageError
-from rerank.files import parse_json, write_text
+from rerank.common.batches import batched
+from rerank.common.errors import InputError, UsageError
+from rerank.common.files import parse_json, write_text
+from rerank.common.progress import Progress
+from rerank.common.results import Report, to_json_value
+from rerank.documents.records import Query
+from rerank.documents.text import count_of, join_names
 from rerank.formats.beir import write_queries
 from rerank.formats.click_log import Event, LogRecord, read_click_log
 from rerank.formats.opening import Source
@@ -32,11 +36,7 @@ from rerank.judging.grades import (
 from rerank.judging.log import ClickLog, ClickOptions
 from rerank.judging.page_views import Bools, Documents, Ints, PageViews, Shown, page_views, resolve_documents
 from rerank.judging.srw import SrwCounts
-from rerank.progress import Progress
-from rerank.records import Query
-from rerank.results import Report, to_json_value
-from rerank.text import count_of, join_names
-from rerank.workspace import Workspace, WorkspaceOrPath
+from rerank.workspace.workspace import Workspace, WorkspaceOrPath
 
 DEV_EVERY = 5
 """One of so many queries is for tuning."""

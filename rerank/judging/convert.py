@@ -11,16 +11,16 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Literal, get_args
 
-from rerank.errors import InputError, UsageError
-from rerank.files import check_output, write_text
+from rerank.common.errors import InputError, UsageError
+from rerank.common.files import check_output, write_text
+from rerank.common.results import Report
+from rerank.documents.records import Qrels, Query
+from rerank.documents.text import count_of, join_names
 from rerank.formats import read_qrels
 from rerank.formats.inputs import Queries, as_queries, with_query_ids
 from rerank.formats.lines import first_line, read_numbered_lines
 from rerank.formats.opening import Source, name_of
 from rerank.judging.judgments import read_judgments, summarize_judgments
-from rerank.records import Qrels, Query
-from rerank.results import Report
-from rerank.text import count_of, join_names
 
 Target = Literal["srw", "queryset", "quepid", "rank-eval", "trec"]
 TARGETS: tuple[Target, ...] = get_args(Target)

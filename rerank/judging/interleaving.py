@@ -7,15 +7,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from rerank.errors import InputError, UsageError
+from rerank.common.errors import InputError, UsageError
+from rerank.common.results import Report
+from rerank.documents.text import join_names, query_key
 from rerank.evaluation.interleaving import TEAMS, anytime_p, sessions_needed, wilson_interval
 from rerank.formats.click_log import Event, LogRecord, Search, read_click_log, records_of_line
 from rerank.formats.lines import read_lines
 from rerank.formats.opening import Source
 from rerank.judging.drops import Dropped, Drops, count_rows
 from rerank.judging.log import CLICKS, ID_FIELDS, id_text
-from rerank.results import Report
-from rerank.text import join_names, query_key
 
 if TYPE_CHECKING:
     from rerank.engines.opensearch import Settings

@@ -18,12 +18,12 @@ from typing import Annotated
 
 import msgspec
 
-from rerank.errors import InputError, RerankError
-from rerank.files import DISK_ERRORS, as_system_error, sync_folder
+from rerank.common.errors import InputError, RerankError
+from rerank.common.files import DISK_ERRORS, as_system_error, sync_folder
+from rerank.documents.records import Qrels
+from rerank.documents.text import count_of
 from rerank.formats.lines import check_fields, decode
 from rerank.formats.opening import name_of, reading_error
-from rerank.records import Qrels
-from rerank.text import count_of
 
 HIGHEST_GRADE = 3
 LONGEST_NAME = 100

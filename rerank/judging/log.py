@@ -8,10 +8,10 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rerank.errors import UsageError
+from rerank.common.errors import UsageError
+from rerank.documents.text import query_key
 from rerank.formats.click_log import Event, LogRecord, Search
 from rerank.judging.drops import Drops
-from rerank.text import query_key
 
 if TYPE_CHECKING:
     import numpy as np

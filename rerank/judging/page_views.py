@@ -11,10 +11,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.errors import InputError
+from rerank.common.errors import InputError
+from rerank.documents.text import count_of, join_names
 from rerank.judging.drops import Drops
 from rerank.judging.log import ClickLog, is_missing
-from rerank.text import count_of, join_names
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]

@@ -17,17 +17,17 @@ from typing import Any
 
 import msgspec
 
-from rerank.errors import InputError, UsageError
-from rerank.files import as_system_error, write_text
+from rerank.common.errors import InputError, UsageError
+from rerank.common.files import as_system_error, write_text
+from rerank.common.progress import Progress
+from rerank.common.results import Report
+from rerank.documents.records import Query
+from rerank.documents.text import count_of
 from rerank.formats.inputs import Queries, as_queries
 from rerank.formats.opening import reading_error
-from rerank.progress import Progress
-from rerank.records import Query
-from rerank.results import Report
 from rerank.stack.parse import parse_stack
 from rerank.stack.stack import Stack
-from rerank.text import count_of
-from rerank.workspace import Workspace, WorkspaceOrPath
+from rerank.workspace.workspace import Workspace, WorkspaceOrPath
 
 POOL_MARK = '"rerank_pool"'
 """Text near the start of every pool file. Other existing files are not replaced."""

@@ -8,17 +8,17 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.errors import UsageError
+from rerank.common.errors import UsageError
+from rerank.common.progress import Progress
+from rerank.common.results import Report
+from rerank.documents.records import LabeledPair
+from rerank.documents.text import count_of
 from rerank.evaluation.pair_measures import MEASURES, accuracy, auc, best_threshold, f1, paired_test
 from rerank.evaluation.significance import holm
 from rerank.formats.inputs import Pairs, as_pairs
 from rerank.pairs.score import Relates, score_pairs
-from rerank.progress import Progress
-from rerank.records import LabeledPair
-from rerank.results import Report
 from rerank.stack.signals import ranker_names, resolve
-from rerank.text import count_of
-from rerank.workspace import Workspace, WorkspaceOrPath
+from rerank.workspace.workspace import Workspace, WorkspaceOrPath
 
 Array = NDArray[np.float64]
 

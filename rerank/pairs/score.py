@@ -9,11 +9,11 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.common.errors import InputError
+from rerank.common.progress import Progress
+from rerank.documents.records import Document, Query
 from rerank.engines.base import Engine
-from rerank.errors import InputError
-from rerank.progress import Progress
 from rerank.rankers.base import Ranker
-from rerank.records import Document, Query
 from rerank.scoring.encoding import fill_missing_features
 from rerank.scoring.scorer import Scorer, ScoringInput
 from rerank.scoring.vector_cache import encode_query

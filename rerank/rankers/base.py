@@ -13,11 +13,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.arrays import map_arrays
-from rerank.categories import CategoryNames
-from rerank.errors import WorkspaceError
-from rerank.files import parse_json, write_bytes, write_text
-from rerank.records import Document, Query
+from rerank.common.arrays import map_arrays
+from rerank.common.errors import WorkspaceError
+from rerank.common.files import parse_json, write_bytes, write_text
+from rerank.documents.categories import CategoryNames
+from rerank.documents.records import Document, Query
 
 
 class Ranker(ABC):

@@ -13,9 +13,9 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from rerank.config import Options, build, check, options_of
-from rerank.errors import UsageError, WorkspaceError, option_name
-from rerank.files import as_system_error, parse_json
+from rerank.common.config import Options, build, check, options_of
+from rerank.common.errors import UsageError, WorkspaceError, option_name
+from rerank.common.files import as_system_error, parse_json
 from rerank.rankers.base import Ranker
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Family:
     rankers:     variants, also default names.
     ranker:      its class or place.
     learns_from: sources; one is required.
-    options:     place of its :class:`rerank.config.Options`.
+    options:     place of its :class:`rerank.common.config.Options`.
     fitter:      place of its :class:`Fitter`; "": not trained.
     resumes:     whether interrupted trainings continue.
     """

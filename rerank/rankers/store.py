@@ -15,9 +15,9 @@ from typing import Annotated, Any
 
 from msgspec import Meta, MsgspecError, Struct, json
 
+from rerank.common.errors import NotTrainedError, RerankError, UsageError, WorkspaceError
+from rerank.common.files import as_system_error, folder_lock, parse_json, sync_folder, write_bytes, write_text
 from rerank.engines.base import FIRST_STAGES
-from rerank.errors import NotTrainedError, RerankError, UsageError, WorkspaceError
-from rerank.files import as_system_error, folder_lock, parse_json, sync_folder, write_bytes, write_text
 from rerank.rankers.base import Ranker
 from rerank.rankers.registry import families, load_ranker, trainable
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from rerank.common.results import Report
+from rerank.documents.records import Qrels
 from rerank.evaluation.judged import TOP, JudgedHits, count_judged, has_irrelevant
 from rerank.evaluation.leakage import Leak
 from rerank.evaluation.measures import Evaluation, evaluate_runs
 from rerank.evaluation.significance import Comparison, compare, holm
-from rerank.records import Qrels
-from rerank.results import Report
 from rerank.scoring.build_table import ScoringReport
 from rerank.stack.ranking import Hit
 from rerank.stack.stack import Stack

@@ -16,13 +16,13 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 import rerank
+from rerank.documents.records import Query
+from rerank.documents.text import count_of
 from rerank.evaluation.leakage import format_leakage
 from rerank.formats.inputs import Queries, as_queries
-from rerank.records import Query
 from rerank.reports.evaluation import EvaluationReport
 from rerank.stack.ranking import Hit
-from rerank.text import count_of
-from rerank.workspace import Workspace, WorkspaceOrPath
+from rerank.workspace.workspace import Workspace, WorkspaceOrPath
 
 MOST_QUERIES = 1000
 """Largest number of queries on the page; losses and gains of the same number."""

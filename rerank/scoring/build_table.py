@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from rerank.common.errors import InputError, UsageError
+from rerank.common.progress import Progress
+from rerank.documents.filters import Filter
+from rerank.documents.records import Candidates, Qrels, Query, SearchTemplate
 from rerank.engines.base import Engine, FilledTemplate, SearchRequest
-from rerank.errors import InputError, UsageError
 from rerank.evaluation.protocols import Protocol
-from rerank.filters import Filter
-from rerank.progress import Progress
-from rerank.records import Candidates, Qrels, Query, SearchTemplate
 from rerank.scoring.pipeline import Pipeline
 from rerank.scoring.scorer import FEEDBACK_DEPTH, Scorer, ScoringInput, ScoringResult
 from rerank.stack.parse import retriever_depths

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.documents.records import Document
 from rerank.rankers.base import Ranker
-from rerank.records import Document
 from rerank.scoring.timer import StageTimer
 
 _CHUNK_DOCUMENTS = 16

@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from rerank.common.errors import UsageError
+from rerank.common.results import Report
+from rerank.documents.filters import Filter
+from rerank.documents.records import Candidates, Query, SearchTemplate
+from rerank.documents.text import count_of
 from rerank.engines.base import Engine, FilledTemplate, Retriever, SearchRequest, VectorQuery
-from rerank.errors import UsageError
-from rerank.filters import Filter
 from rerank.formats.templates import check_values
 from rerank.rankers.base import Ranker
-from rerank.records import Candidates, Query, SearchTemplate
-from rerank.results import Report
 from rerank.scoring.candidate_pool import CandidatePool, RankPool, rank_pool
 from rerank.scoring.scorer import Scorer, ScoringInput, ScoringResult
 from rerank.scoring.timer import StageTimer
@@ -25,7 +26,6 @@ from rerank.stack.ranking import Ranking
 from rerank.stack.relevance import check_min_score
 from rerank.stack.signals import SEARCH, check_retrieves, leg_names, resolve
 from rerank.stack.stack import Stack
-from rerank.text import count_of
 
 STAGES = ("engine", "transfer", "encode", "score", "then")
 

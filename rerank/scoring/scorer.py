@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.arrays import scatter
-from rerank.categories import CategoryNames, infer_categories
+from rerank.common.arrays import scatter
+from rerank.common.errors import UsageError
+from rerank.common.order import rank
+from rerank.documents.categories import CategoryNames, infer_categories
+from rerank.documents.records import Candidates, Document, Query
 from rerank.engines.base import Engine, SearchRequest
-from rerank.errors import UsageError
-from rerank.order import rank
 from rerank.rankers.base import Ranker
-from rerank.records import Candidates, Document, Query
 from rerank.scoring.encoding import fill_missing_features
 from rerank.scoring.timer import StageTimer
 from rerank.scoring.vector_cache import VectorCache
@@ -377,7 +377,7 @@ def feedback_categories(
     """Infer the categories of a query from its best candidates (pseudo-relevance feedback).
 
     The :data:`FEEDBACK_DEPTH` best candidates with positive scores vote; see
-    :func:`rerank.categories.infer_categories`.
+    :func:`rerank.documents.categories.infer_categories`.
 
     ids:        n candidates.
     scores:     (n,) of the first stage. If one is negative, as in a run file, the lowest becomes 0.

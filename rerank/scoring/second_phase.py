@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from rerank.records import Query
+from rerank.documents.records import Query
 from rerank.scoring.scorer import ReadDocuments, ScoringResult
 from rerank.scoring.timer import StageTimer
 from rerank.stack.file import STACK, SecondPhase

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.records import Document
+from rerank.documents.records import Document
 from rerank.scoring.scorer import ReadDocuments, Scorer, ScoringInput
 from rerank.scoring.timer import StageTimer
 

@@ -7,9 +7,9 @@ import threading
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.errors import TrainingError
+from rerank.common.errors import TrainingError
+from rerank.documents.records import Query
 from rerank.rankers.base import Ranker
-from rerank.records import Query
 
 _LONGEST = 2000  # characters of text and categories; longer queries are not cached
 

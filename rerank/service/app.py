@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from rerank.errors import (
+from rerank.common.errors import (
     BusyError,
     EngineError,
     InputError,

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from rerank.errors import UsageError
+from rerank.common.errors import UsageError
+from rerank.documents.text import count_of
 from rerank.scoring.timer import StageTimer
 from rerank.service.ubi_log import SearchRecord
-from rerank.text import count_of
 
 _MEMORY = 0.8  # weight of earlier documents in the mean cost
 _RELIEF = 0.9  # factor of a cost that refused work, so that one slow moment does not refuse work forever

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.common.errors import EngineError, UsageError
+from rerank.documents.filters import filters_of
+from rerank.documents.records import Document, Query
+from rerank.documents.text import language
 from rerank.engines.base import TermStatistics
-from rerank.errors import EngineError, UsageError
-from rerank.filters import filters_of
-from rerank.records import Document, Query
 from rerank.scoring.encoding import encoding_size
 from rerank.scoring.scorer import ScoringInput
 from rerank.scoring.second_phase import rank_scored
@@ -29,7 +30,6 @@ from rerank.stack.ranking import Ranking
 from rerank.stack.relevance import check_min_score
 from rerank.stack.signals import lexical_names
 from rerank.stack.stack import Stack
-from rerank.text import language
 
 LONGEST_QUERY = 200_000
 """Characters that are read of a query."""

@@ -9,8 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.config_file import ExperimentSettings
-from rerank.errors import UsageError
+from rerank.common.errors import UsageError
 from rerank.evaluation.interleaving import (
     MOST_DRAFTED,
     NO_TEAM,
@@ -26,6 +25,7 @@ from rerank.service.schemas import HookBody, RetrieveBody
 from rerank.stack.linear import Linear
 from rerank.stack.ranking import Hit, Ranking
 from rerank.stack.stack import Stack
+from rerank.workspace.config_file import ExperimentSettings
 
 FIRST_STAGE = "first stage"
 """The name of the stack that keeps the order of the first stage."""
@@ -71,7 +71,7 @@ class Interleaving(Ranking):
 class Experiment:
     """Two stacks that rank the same candidates.
 
-    name, share: see :class:`rerank.config_file.ExperimentSettings`.
+    name, share: see :class:`rerank.workspace.config_file.ExperimentSettings`.
     arms:  the stacks A and B.
     joint: a stack with the signals, retrievers and versions of both. Only its raw scores are used.
     """

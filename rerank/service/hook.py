@@ -10,9 +10,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.common.errors import InputError, NotTrainedError, RerankError, TrainingError, UsageError
+from rerank.documents.records import Document, Query
+from rerank.documents.text import language_or_none
 from rerank.engines.opensearch.columns import DOCUMENT, Column, feature_key
-from rerank.errors import InputError, NotTrainedError, RerankError, TrainingError, UsageError
-from rerank.records import Document, Query
 from rerank.scoring.candidate_pool import CandidatePool, rank_pool
 from rerank.scoring.scorer import Scorer, ScoringInput, ScoringResult
 from rerank.scoring.unscored import ScorableInput, select_rows, select_scorable
@@ -30,7 +31,6 @@ from rerank.stack.parse import retriever_depths
 from rerank.stack.ranking import Hit, Ranking
 from rerank.stack.signals import is_field, leg_names, lexical_names, ranker_names
 from rerank.stack.stack import Stack
-from rerank.text import language_or_none
 
 _NO_OPTIONS = SearchOptions()
 _LONGEST_ANSWER = 2**24 - 1

@@ -11,10 +11,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.common.errors import UsageError
+from rerank.documents.records import Document
 from rerank.engines.base import Engine
 from rerank.engines.opensearch.columns import DOCUMENT, rows
-from rerank.errors import UsageError
-from rerank.records import Document
 from rerank.scoring.scorer import FEEDBACK_DEPTH
 from rerank.service.schemas import HookCall, Values
 

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from rerank.errors import UsageError
+from rerank.common.errors import UsageError
 from rerank.judging.judgments import LONGEST_NAME, HandJudgment, JudgmentFile
 from rerank.judging.pool import Pool, PoolQuery, judged_file
 from rerank.service.context import RequestContext

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from rerank.documents.text import words
 from rerank.service.query_syntax import parse_query_string, parse_simple_query_string
-from rerank.text import words
 
 _BY_FIELD = {
     **dict.fromkeys(("match", "match_phrase", "match_phrase_prefix", "match_bool_prefix"), "query"),

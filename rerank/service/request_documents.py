@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from rerank.errors import UsageError
-from rerank.records import Document
+from rerank.common.errors import UsageError
+from rerank.documents.records import Document
+from rerank.documents.text import join_names
 from rerank.service.schemas import RerankBody, TextDocument
-from rerank.text import join_names
 
 LONGEST_TEXT = 1_000_000
 """Characters that are read of a title or text."""

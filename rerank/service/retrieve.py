@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.common.errors import UsageError
+from rerank.common.order import rank
+from rerank.documents.records import Query
+from rerank.documents.text import language_or_none
 from rerank.engines.base import VectorQuery
 from rerank.engines.hook_source import NearestByRanker
 from rerank.engines.nearest import products
-from rerank.errors import UsageError
-from rerank.order import rank
-from rerank.records import Query
 from rerank.service.context import RequestContext
 from rerank.service.endpoints import make_query
 from rerank.service.experiment import can_take_part
@@ -28,7 +29,6 @@ from rerank.service.snapshot import Snapshot
 from rerank.stack.parse import parse_stack, retriever_depths
 from rerank.stack.signals import ranker_names
 from rerank.stack.stack import Stack
-from rerank.text import language_or_none
 
 
 def retrieve(snapshot: Snapshot, body: RetrieveBody, context: RequestContext) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
-from rerank.errors import InputError
+from rerank.common.errors import InputError
 
 MOST = 100_000
 """Entries of a list of documents, hits or features, with any settings of the service."""

@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory, gettempdir
 import uvicorn
 from uvicorn.supervisors import Multiprocess
 
-from rerank.errors import RerankError, UsageError
+from rerank.common.errors import RerankError, UsageError
 from rerank.service import asgi, logs
 from rerank.service.app import Application
 from rerank.service.connection import Connection

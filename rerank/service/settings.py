@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
-from rerank.config import Options, option
-from rerank.errors import InputError, UsageError
+from rerank.common.config import Options, option
+from rerank.common.errors import InputError, UsageError
 
 TOKEN_VARIABLE = "RERANK_SERVICE_TOKEN"
 

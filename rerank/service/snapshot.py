@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rerank.config_file import experiment_settings
+from rerank.common.errors import UsageError
+from rerank.documents.records import Document
+from rerank.documents.text import Terms
 from rerank.engines.opensearch.columns import Column, column, feature_key
-from rerank.errors import UsageError
-from rerank.records import Document
 from rerank.scoring.pipeline import Pipeline
 from rerank.scoring.scorer import Scorer
 from rerank.scoring.vector_cache import VectorCache
@@ -20,8 +20,8 @@ from rerank.service.settings import Settings
 from rerank.stack.parse import parse_stack
 from rerank.stack.signals import lexical_names, resolve
 from rerank.stack.stack import Stack, find_stack
-from rerank.text import Terms
-from rerank.workspace import Workspace
+from rerank.workspace.config_file import experiment_settings
+from rerank.workspace.workspace import Workspace
 
 Signature = tuple[tuple[str, int, int, int], ...]
 _STACKS = 1000  # texts of stacks that are kept parsed

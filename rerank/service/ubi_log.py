@@ -16,7 +16,7 @@ from functools import partial
 
 import msgspec
 
-from rerank.errors import UsageError
+from rerank.common.errors import UsageError
 from rerank.service import logs, metrics
 
 MOST_HITS = 20

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from rerank.errors import InputError, UsageError
-from rerank.files import parse_json
-from rerank.records import SearchTemplate
+from rerank.common.errors import InputError, UsageError
+from rerank.common.files import parse_json
+from rerank.documents.records import SearchTemplate
 from rerank.stack.linear import Linear
 from rerank.stack.normalize import Moments
 from rerank.stack.parse import parse_stack

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.errors import TrainingError, UsageError
+from rerank.common.errors import TrainingError, UsageError
 from rerank.stack.normalize import FITTED, LARGEST, Moments, check_normalization, normalize
 
 Array = NDArray[np.float64]

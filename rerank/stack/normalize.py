@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.errors import UsageError
+from rerank.common.errors import UsageError
 
 Array = NDArray[np.float64]
 

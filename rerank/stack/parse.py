@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from rerank.errors import UsageError
+from rerank.common.errors import UsageError
 from rerank.stack.linear import NAME, SIGNAL
 from rerank.stack.signals import first_stages
 

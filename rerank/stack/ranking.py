@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.arrays import scatter
-from rerank.errors import UsageError
-from rerank.records import Document, Query
-from rerank.results import MOST_ROWS, frame_of, html_table
+from rerank.common.arrays import scatter
+from rerank.common.errors import UsageError
+from rerank.common.results import MOST_ROWS, frame_of, html_table
+from rerank.documents.records import Document, Query
+from rerank.documents.text import count_of
 from rerank.stack.relevance import RelevanceModel
-from rerank.text import count_of
 
 Array = NDArray[np.float64]
 

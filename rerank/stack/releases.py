@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 import msgspec
 
-from rerank.errors import InputError, RerankError, UsageError, WorkspaceError
-from rerank.files import as_system_error, write_text
+from rerank.common.errors import InputError, RerankError, UsageError, WorkspaceError
+from rerank.common.files import as_system_error, write_text
 from rerank.stack.stack import Stack
 
 FILE = "releases.json"

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.errors import UsageError
-from rerank.records import Query
+from rerank.common.errors import UsageError
+from rerank.documents.records import Query
+from rerank.documents.text import words
 from rerank.stack.linear import Linear
-from rerank.text import words
 
 Array = NDArray[np.float64]
 

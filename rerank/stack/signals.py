@@ -13,9 +13,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.common.errors import UsageError
+from rerank.documents.filters import KINDS, TRUTH, Filter
 from rerank.engines.base import FIRST_STAGES, Engine, SearchRequest, cannot_retrieve, check_signal
-from rerank.errors import UsageError
-from rerank.filters import KINDS, TRUTH, Filter
 from rerank.rankers.base import Ranker
 
 DEFAULT_FIRST_STAGE = FIRST_STAGES[0]

@@ -12,10 +12,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.errors import InputError, UsageError, WorkspaceError
-from rerank.files import write_text
-from rerank.order import rank
-from rerank.records import Query, SearchTemplate
+from rerank.common.errors import InputError, UsageError, WorkspaceError
+from rerank.common.files import write_text
+from rerank.common.order import rank
+from rerank.documents.records import Query, SearchTemplate
 from rerank.stack.file import SecondPhase, StackFile, read
 from rerank.stack.linear import Linear, check_name
 from rerank.stack.parse import parse_stack, retriever_depths

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.errors import InputError
+from rerank.common.errors import InputError
+from rerank.documents.records import Qrels
 from rerank.evaluation.ranks import RankMeasure
-from rerank.records import Qrels
 from rerank.stack.linear import Linear
 from rerank.stack.normalize import normalize
 from rerank.tuning.grid import Grid

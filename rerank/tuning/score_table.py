@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.errors import TrainingError, UsageError
+from rerank.common.errors import TrainingError, UsageError
 
 Array = NDArray[np.float64]
 

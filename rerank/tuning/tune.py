@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.errors import UsageError
+from rerank.common.errors import UsageError
+from rerank.common.results import to_json_value
+from rerank.documents.records import Qrels
 from rerank.evaluation.ranks import RankMeasure
 from rerank.evaluation.significance import Gain, gain_of
-from rerank.records import Qrels
-from rerank.results import to_json_value
 from rerank.stack.linear import Linear
 from rerank.stack.normalize import FITTED, TRIED, Moments, normalize
 from rerank.tuning.grid import (

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rerank.common.errors import UsageError, WorkspaceError
+from rerank.common.results import Report
+from rerank.documents.text import language
 from rerank.engines.opensearch import OpenSearchEngine
 from rerank.engines.opensearch.connection import Settings
 from rerank.engines.opensearch.layout import fields_of
-from rerank.errors import UsageError, WorkspaceError
 from rerank.formats import read_categories
-from rerank.results import Report
-from rerank.text import language
-from rerank.workspace import Workspace
+from rerank.workspace.workspace import Workspace
 
 
 @dataclass

@@ -9,10 +9,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.errors import RerankError
+from rerank.common.errors import RerankError
+from rerank.common.order import rank
+from rerank.documents.records import Qrels, Query
 from rerank.evaluation.protocols import Protocol
-from rerank.order import rank
-from rerank.records import Qrels, Query
 from rerank.stack.linear import Linear
 from rerank.stack.relevance import RelevanceModel, query_length
 from rerank.tuning.calibrate import LIST_SIZE, CandidateList, fit_calibration

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from os import PathLike
 from typing import Any, Literal
 
-from rerank.errors import InputError, RepeatedIdError, UsageError
+from rerank.common.errors import InputError, RepeatedIdError, UsageError
+from rerank.documents.records import Document, shorten
 from rerank.formats import read_corpus
 from rerank.formats.beir import DOCUMENT_COLUMNS, document_from_fields
 from rerank.formats.frames import DOCUMENTS, is_data_set, is_frame, read_frame
 from rerank.formats.opening import Source, name_of
-from rerank.records import Document, shorten
 
 Format = Literal["jsonl", "jats"]
 Records = Source | Document | Mapping[str, Any]

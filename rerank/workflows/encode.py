@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from rerank.common.errors import NotTrainedError, WorkspaceError
+from rerank.common.progress import Progress
+from rerank.common.results import Report
 from rerank.engines.base import Encoder, IndexSlice
-from rerank.errors import NotTrainedError, WorkspaceError
-from rerank.progress import Progress
 from rerank.rankers.base import Ranker
-from rerank.results import Report
 from rerank.stack.parse import retriever_depths
 from rerank.stack.signals import check_retrieves, ranker_names
-from rerank.workspace import Workspace, WorkspaceOrPath
+from rerank.workspace.workspace import Workspace, WorkspaceOrPath
 
 
 @dataclass

@@ -8,19 +8,19 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from rerank.common.progress import Progress
+from rerank.documents.records import Qrels
 from rerank.evaluation.leakage import TrainingRecord, leakage, without_training_documents
 from rerank.evaluation.measures import MEASURES, check_measures
 from rerank.evaluation.protocols import parse_protocol
 from rerank.formats.inputs import Judgments, Queries, as_list
-from rerank.progress import Progress
-from rerank.records import Qrels
 from rerank.reports.evaluation import EvaluationReport
 from rerank.scoring.pipeline import template_of
 from rerank.stack.signals import SEARCH
 from rerank.stack.stack import Stack
 from rerank.workflows.experiment import Experiment, JudgedQueries
 from rerank.workflows.rankings import check_run_files, ids_of, rank_all, save_runs
-from rerank.workspace import Workspace, WorkspaceOrPath
+from rerank.workspace.workspace import Workspace, WorkspaceOrPath
 
 
 def evaluate(

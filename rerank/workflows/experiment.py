@@ -6,22 +6,22 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from rerank.errors import EngineError, InputError, WorkspaceError
+from rerank.common.errors import EngineError, InputError, WorkspaceError
+from rerank.common.progress import Progress
+from rerank.documents.filters import Filter, filters_of
+from rerank.documents.records import Qrels, Query, SearchTemplate
+from rerank.documents.text import count_of
 from rerank.evaluation.protocols import Protocol
-from rerank.filters import Filter, filters_of
 from rerank.formats.inputs import Judgments, Queries, as_qrels, as_queries
 from rerank.formats.templates import check_values
-from rerank.progress import Progress
-from rerank.records import Qrels, Query, SearchTemplate
 from rerank.scoring.build_table import ScoringReport, TableRequest, score_table
 from rerank.scoring.pipeline import Pipeline, check_filters
 from rerank.scoring.vector_cache import VectorCache
 from rerank.stack.parse import retriever_depths
 from rerank.stack.stack import Stack
-from rerank.text import count_of
 from rerank.tuning.score_table import ScoreTable
 from rerank.workflows.encode import encode
-from rerank.workspace import Workspace
+from rerank.workspace.workspace import Workspace
 
 
 @dataclass(frozen=True, kw_only=True)

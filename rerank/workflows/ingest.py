@@ -13,18 +13,18 @@ from itertools import chain, islice
 from os import PathLike
 from typing import TYPE_CHECKING
 
+from rerank.common.errors import BusyError, EngineError, InputError, UsageError
+from rerank.common.progress import Progress
+from rerank.common.results import Report
+from rerank.documents.records import Document
+from rerank.documents.text import count_of, join_names, language, language_or_none
 from rerank.engines.base import WriteOptions, WriteResult, field_number
-from rerank.errors import BusyError, EngineError, InputError, UsageError
 from rerank.formats import read_categories
 from rerank.formats.inputs import as_list
 from rerank.formats.opening import Source, name_of
-from rerank.progress import Progress
-from rerank.records import Document
-from rerank.results import Report
-from rerank.text import count_of, join_names, language, language_or_none
 from rerank.workflows.document_sources import DocumentSources, Format, Records
 from rerank.workflows.encode import encode, encoders_of
-from rerank.workspace import Workspace, WorkspaceOrPath
+from rerank.workspace.workspace import Workspace, WorkspaceOrPath
 
 if TYPE_CHECKING:
     from rerank.engines.opensearch import Settings

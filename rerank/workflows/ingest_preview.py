@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from rerank.batches import batched
-from rerank.errors import RepeatedIdError
-from rerank.progress import Progress
-from rerank.records import Document
-from rerank.results import Report
-from rerank.text import language, language_or_none
+from rerank.common.batches import batched
+from rerank.common.errors import RepeatedIdError
+from rerank.common.progress import Progress
+from rerank.common.results import Report
+from rerank.documents.records import Document
+from rerank.documents.text import language, language_or_none
 from rerank.workflows.ingest import SAMPLE, main_language, open_existing
-from rerank.workspace import Workspace, WorkspaceOrPath
+from rerank.workspace.workspace import Workspace, WorkspaceOrPath
 
 _BATCH = 1000  # ids that are looked up together
 

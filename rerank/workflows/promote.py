@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rerank.errors import BusyError, InputError, UsageError
+from rerank.common.errors import BusyError, InputError, UsageError
+from rerank.common.progress import Progress
+from rerank.common.results import Report, to_json_value
+from rerank.documents.text import join_names
 from rerank.evaluation.leakage import Leak, leakage
 from rerank.evaluation.measures import MEASURES, check_measures, evaluate_runs
 from rerank.evaluation.significance import compare
 from rerank.formats.inputs import Judgments, Queries
-from rerank.progress import Progress
-from rerank.results import Report, to_json_value
 from rerank.stack.stack import Stack
-from rerank.text import join_names
 from rerank.workflows.encode import encode
 from rerank.workflows.experiment import Experiment, JudgedQueries
 from rerank.workflows.rankings import ranked_ids
-from rerank.workspace import Workspace, WorkspaceOrPath
+from rerank.workspace.workspace import Workspace, WorkspaceOrPath
 
 SIGNIFICANT = 0.05
 """Largest p of a gain that is shown."""

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rerank.filters import filters_of
+from rerank.common.progress import Progress
+from rerank.common.results import Report
+from rerank.documents.filters import filters_of
 from rerank.formats.inputs import Queries, as_queries
-from rerank.progress import Progress
-from rerank.results import Report
 from rerank.stack.stack import Stack
-from rerank.workspace import Workspace, WorkspaceOrPath
+from rerank.workspace.workspace import Workspace, WorkspaceOrPath
 
 
 @dataclass

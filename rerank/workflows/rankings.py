@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.common.files import check_output
+from rerank.common.order import rank
+from rerank.documents.records import SearchTemplate
 from rerank.evaluation.protocols import Protocol
-from rerank.files import check_output
 from rerank.formats import check_run_ids, write_run
-from rerank.order import rank
-from rerank.records import SearchTemplate
 from rerank.reports.evaluation import EvaluationReport, Recall
 from rerank.scoring.build_table import ScoringReport
 from rerank.scoring.pipeline import template_of

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rerank.errors import RerankError, WorkspaceError
-from rerank.results import Report
+from rerank.common.errors import RerankError, WorkspaceError
+from rerank.common.results import Report
 from rerank.stack.stack import Stack
-from rerank.workspace import Workspace, WorkspaceOrPath
+from rerank.workspace.workspace import Workspace, WorkspaceOrPath
 
 
 @dataclass

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from rerank.config import Options
-from rerank.errors import BusyError, UsageError, option_name
-from rerank.files import folder_lock
+from rerank.common.config import Options
+from rerank.common.errors import BusyError, UsageError, option_name
+from rerank.common.files import folder_lock
+from rerank.common.progress import Progress
+from rerank.documents.records import Document, LabeledPair, Query
 from rerank.formats import read_corpus, read_pairs
 from rerank.formats.inputs import (
     File,
@@ -23,14 +25,12 @@ from rerank.formats.inputs import (
     as_queries,
     from_file,
 )
-from rerank.progress import Progress
 from rerank.rankers.registry import Family, Fitter, Source, configurations, group_by_family
 from rerank.rankers.training.data import TrainingData
 from rerank.rankers.training.job import TrainingJob, TrainingResult
-from rerank.records import Document, LabeledPair, Query
 from rerank.workflows.encode import encode
 from rerank.workflows.training_data import Inputs, TrainReport, training_data
-from rerank.workspace import Workspace, WorkspaceOrPath
+from rerank.workspace.workspace import Workspace, WorkspaceOrPath
 
 
 def train(

@@ -8,19 +8,19 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from rerank.common.errors import TrainingError
+from rerank.common.progress import Progress
+from rerank.common.results import Report
+from rerank.documents.records import Candidates, Document, LabeledPair, Qrels, Query
+from rerank.documents.text import count_of, language_or_none
 from rerank.engines.base import FilledTemplate, SearchRequest
-from rerank.errors import TrainingError
 from rerank.evaluation.leakage import TrainingRecord
 from rerank.formats import write_qrels
-from rerank.progress import Progress
 from rerank.rankers.training.data import Corpus, TrainingData, TrainingQuery
 from rerank.rankers.training.job import TrainingResult
-from rerank.records import Candidates, Document, LabeledPair, Qrels, Query
-from rerank.results import Report
 from rerank.scoring.scorer import feedback_categories
-from rerank.text import count_of, language_or_none
 from rerank.workflows.experiment import check_search
-from rerank.workspace import Workspace
+from rerank.workspace.workspace import Workspace
 
 TRAIN_DEPTH = 100
 """Candidates of a training query; negatives are sampled from them."""

@@ -10,17 +10,18 @@ from typing import Any
 
 import msgspec
 
-from rerank.errors import InputError, UsageError
+from rerank.common.errors import InputError, UsageError
+from rerank.common.files import check_output
+from rerank.common.order import rank
+from rerank.common.progress import Progress
+from rerank.common.results import Report, to_json_value
+from rerank.documents.records import Qrels, SearchTemplate
+from rerank.documents.text import count_of
 from rerank.evaluation.judged import TOP, JudgedHits, count_judged, has_irrelevant
 from rerank.evaluation.leakage import Leak, TrainingRecord, leakage
 from rerank.evaluation.protocols import Protocol, parse_protocol
 from rerank.evaluation.ranks import RankMeasure
-from rerank.files import check_output
 from rerank.formats.inputs import Judgments, Queries
-from rerank.order import rank
-from rerank.progress import Progress
-from rerank.records import Qrels, SearchTemplate
-from rerank.results import Report, to_json_value
 from rerank.scoring.build_table import ScoringReport
 from rerank.scoring.second_phase import rescore
 from rerank.stack.file import MODEL, STACK, SecondPhase
@@ -30,13 +31,12 @@ from rerank.stack.normalize import PER_QUERY, TRIED, check_normalization
 from rerank.stack.parse import parse_stack, retriever_depths
 from rerank.stack.signals import DEFAULT_FIRST_STAGE, SEARCH, first_stages, ranker_names
 from rerank.stack.stack import Stack
-from rerank.text import count_of
 from rerank.tuning.score_table import ScoreTable
 from rerank.tuning.tune import TuningResult, grid_limits
 from rerank.tuning.tune import tune as tune_table
 from rerank.workflows.calibrate import relevance_model
 from rerank.workflows.experiment import Experiment, JudgedQueries
-from rerank.workspace import Workspace, WorkspaceOrPath
+from rerank.workspace.workspace import Workspace, WorkspaceOrPath
 
 LEAST_QUERIES = 5
 """With fewer judged queries, weights without a gain are not written."""

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.common.errors import InputError, UsageError
+from rerank.documents.filters import filters_of
+from rerank.documents.records import Candidates, Document
 from rerank.engines.base import Encoder, Engine, SearchRequest, WriteResult
-from rerank.errors import InputError, UsageError
-from rerank.filters import filters_of
-from rerank.records import Candidates, Document
 from tests.conformance.rules import Rules, finds, raises, same, search, true
 
 RULES, FEATURE_RULES = Rules(), Rules()

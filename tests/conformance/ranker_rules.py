@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.arrays import feature_width, passage_cosines
+from rerank.common.arrays import feature_width, passage_cosines
+from rerank.documents.records import Document, Query
 from rerank.rankers.base import Ranker
-from rerank.records import Document, Query
 from tests.conformance.rules import Rules, run, same, true
 
 DOCUMENTS = (
@@ -226,7 +226,7 @@ def _score_elsewhere(
 import sys
 from pathlib import Path
 import numpy as np
-from rerank.records import Query
+from rerank.documents.records import Query
 from {kind.__module__} import {kind.__qualname__} as kind
 ranker = kind.load(Path(sys.argv[1]))
 ranker.score(ranker.encode_query(Query("q", sys.argv[2])), np.load(sys.argv[3]))

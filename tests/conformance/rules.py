@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from rerank.documents.records import Candidates
 from rerank.engines.base import Engine, SearchRequest
-from rerank.records import Candidates
 
 Rule = TypeVar("Rule", bound=Callable[..., None])
 

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rerank.documents.records import Document, Query
 from rerank.engines.base import Encoder, Engine, SearchRequest, WriteResult
 from rerank.engines.local import LocalEngine
 from rerank.rankers.base import Ranker
 from rerank.rankers.cnn.ranker import PARTS
 from rerank.rankers.dense.ranker import DenseRanker
 from rerank.rankers.encoder.transformer import TextEncoder
-from rerank.records import Document, Query
 from tests.conformance.engine_rules import FEATURE_RULES, RULES, lengths
 from tests.conformance.ranker_rules import DOCUMENTS, QUERIES, check_ranker
 from tests.conformance.rules import run

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rerank.documents.records import Document, Query
 from rerank.engines.base import Encoder, SearchRequest
 from rerank.engines.opensearch import OpenSearchEngine
 from rerank.rankers.dense.ranker import DenseRanker
 from rerank.rankers.encoder.transformer import TextEncoder
-from rerank.records import Document, Query
 from rerank.scoring.pipeline import Pipeline
 from rerank.stack.stack import Stack
 from tests.conformance.test_engines import VECTORS, kinds

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rerank.documents.records import Document, Query
 from rerank.engines.base import Encoder, Engine, SearchRequest
-from rerank.records import Document, Query
 from rerank.scoring.pipeline import Pipeline
 from rerank.scoring.scorer import ScoringInput, ScoringResult
 from tests.conformance.test_engines import ENGINES, kinds

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.arrays import feature_width
+from rerank.common.arrays import feature_width
+from rerank.common.errors import UsageError, WorkspaceError
+from rerank.documents.filters import filters_of
+from rerank.documents.records import Candidates, Document
 from rerank.engines.base import Encoder, Engine, SearchRequest, VectorQuery, WriteOptions
-from rerank.errors import UsageError, WorkspaceError
-from rerank.filters import filters_of
-from rerank.records import Candidates, Document
 from tests.conformance.rules import Rules, raises, same, search, true
 
 WIDTH, PASSAGES = 8, 4

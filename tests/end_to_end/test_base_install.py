@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 import pytest
 
 import rerank
-from rerank.errors import EXTRAS
+from rerank.common.errors import EXTRAS
 from tests.support.cli import ROOT, closure, environment_with, project
 from tests.support.dense import linked_documents, options, write_judgments
 from tests.support.processes import output
@@ -156,7 +156,7 @@ def built(tmp_path_factory):
 
 def expected_files():
     """Return the paths in site-packages of all modules and data files of the repository."""
-    own = ("rerank/**/*.py", "rerank/demo/collection/**/*", "rerank/reports/templates/*")
+    own = ("rerank/**/*.py", "rerank/workflows/demo/collection/**/*", "rerank/reports/templates/*")
     found = {path for pattern in own for path in ROOT.glob(pattern) if path.is_file()}
     places = {path.relative_to(ROOT).as_posix() for path in found}
     for pattern in ("cli/**/*.py", "index_templates/*.py", "index_templates/*.json"):
@@ -185,7 +185,7 @@ def test_the_installed_wheel_works_outside_the_repository(built, tmp_path):
     assert {path.name for path in target.iterdir()} == {"rerank", "bin", about}
     code = (
         "import json, rerank, rerank.cli, rerank.cli.query\n"
-        "from rerank.demo import COLLECTION\n"
+        "from rerank.workflows.demo import COLLECTION\n"
         "from rerank.formats import read_corpus, read_qrels\n"
         "documents = sum(1 for _ in read_corpus(COLLECTION / 'corpus.jsonl.gz'))\n"
         "judged = len(read_qrels(COLLECTION / 'qrels' / 'test.tsv'))\n"

@@ -12,7 +12,7 @@ import pytest
 from tests.support.opensearch import unavailable
 
 ROOT = Path(__file__).resolve().parents[2]
-COLLECTION = ROOT / "rerank" / "demo" / "collection"
+COLLECTION = ROOT / "rerank" / "workflows" / "demo" / "collection"
 ARCHIVE = ROOT.parent / "shared" / "data" / "elife-jats.tar.xz"
 SPLITS = ("train", "dev", "test")
 

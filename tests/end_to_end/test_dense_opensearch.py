@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rerank.formats import read_queries
-from rerank.workspace import Workspace
+from rerank.workspace.workspace import Workspace
 from tests.support.dense import linked_documents, options, write_judgments
 from tests.support.opensearch import foreign_index
 from tests.support.service import serving

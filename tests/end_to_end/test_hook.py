@@ -16,7 +16,7 @@ from rerank.stack.linear import Linear
 from rerank.stack.normalize import Moments
 from rerank.stack.relevance import Calibration, RelevanceModel
 from rerank.stack.stack import Stack
-from rerank.workspace import Workspace
+from rerank.workspace.workspace import Workspace
 from tests.support.hook import (
     TOKEN,
     assert_equal_hits,

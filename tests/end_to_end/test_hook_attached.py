@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from rerank import Stack, Workspace
-from rerank.records import SearchTemplate
+from rerank.documents.records import SearchTemplate
 from tests.support.hook import TOKEN, Hits, assert_equal_hits, flat, hook_status, query_hits, scored
 from tests.support.hook import ids as found
 from tests.support.hook import texts as query_texts

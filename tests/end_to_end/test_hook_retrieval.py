@@ -20,9 +20,9 @@ import pytest
 from ir_measures import nDCG
 
 from rerank import Qrels, Query, Stack, Workspace, evaluate
+from rerank.documents.records import SearchTemplate
 from rerank.hook import hook as open_hook
 from rerank.hook import try_search
-from rerank.records import SearchTemplate
 from tests.support.hook import TOKEN, Hits, assert_equal_hits, hook_status, scored
 from tests.support.hook import texts as query_texts
 from tests.support.service import Server, serving, wait_until

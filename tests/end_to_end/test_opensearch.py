@@ -14,7 +14,7 @@ import pytest
 from rerank.engines.base import FIRST_STAGES, SearchRequest
 from rerank.formats import read_queries
 from rerank.scoring.scorer import ScoringInput
-from rerank.workspace import Workspace
+from rerank.workspace.workspace import Workspace
 
 STACK = "bm25,text,meta"
 

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rerank.documents.records import Query
 from rerank.engines.opensearch.columns import Column
-from rerank.records import Query
 from rerank.stack.stack import Stack
-from rerank.workspace import Workspace
+from rerank.workspace.workspace import Workspace
 from tests.support.hook import query_hits, texts
 from tests.support.service import (
     HOOK,

@@ -20,9 +20,9 @@ from typing import Any
 
 import pytest
 
-from rerank.records import Query
+from rerank.documents.records import Query
 from rerank.stack.stack import Stack
-from rerank.workspace import Workspace
+from rerank.workspace.workspace import Workspace
 from tests.support.service import (
     HOOK,
     STACK,

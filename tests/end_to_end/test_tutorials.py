@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from rerank.demo import COLLECTION
+from rerank.workflows.demo import COLLECTION
 from tests.support.hook import running
 from tests.support.processes import output
 from tests.unit.test_docs import EVERY, ROOT

@@ -12,12 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rerank import Qrels, Query, RerankError, Stack, Workspace, evaluate, train, tune
+from rerank.common.errors import InputError, UsageError
+from rerank.documents.filters import filters_of
+from rerank.documents.records import Candidates, SearchTemplate
 from rerank.engines.base import FilledTemplate, SearchRequest
 from rerank.engines.opensearch import OpenSearchEngine
-from rerank.errors import InputError, UsageError
-from rerank.filters import filters_of
 from rerank.formats import read_template
-from rerank.records import Candidates, SearchTemplate
 from tests.support.cli import run_here as run
 from tests.support.cli import write_json_lines
 from tools.opensearch_node import Node

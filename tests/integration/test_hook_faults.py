@@ -23,7 +23,7 @@ import pytest
 
 from rerank.rankers.cnn.ranker import CnnRanker
 from rerank.rankers.cnn.towers import Head
-from rerank.workspace import Workspace
+from rerank.workspace.workspace import Workspace
 from tests.support.hook import Hits, Hook, articles, flat, scored, texts
 from tests.support.service import Server, run_clients, serving, wait_until
 from tools.opensearch_node import Node, free_port

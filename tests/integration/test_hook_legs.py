@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from rerank import Query, Workspace
+from rerank.common.errors import InputError, UsageError
+from rerank.documents.records import Candidates
 from rerank.engines.base import FilledTemplate, SearchRequest
-from rerank.errors import InputError, UsageError
 from rerank.formats import read_template
-from rerank.records import Candidates
 from tests.support.cli import run_here, write_json_lines
 from tests.support.hook import Dummy, Hook, ids, scored
 from tests.support.service import serving

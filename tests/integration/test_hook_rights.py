@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from rerank.workspace import Workspace
+from rerank.workspace.workspace import Workspace
 from tests.support.hook import PLACES, WORDS, Dummy, Hook, ids, requested, reverse, without_took
 from tests.support.service import Server, serving, wait_until
 from tools.opensearch_node import Node

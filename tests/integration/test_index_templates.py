@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from rerank.index_templates import component, index_body
 
-from rerank.text import STEMMERS, Terms, analyzer
+from rerank.documents.text import STEMMERS, Terms, analyzer
 from tests.unit.index_templates.test_index_templates import FILES
 from tools.opensearch_node import Node
 

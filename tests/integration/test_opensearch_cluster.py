@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 from msgspec import structs
 
+from rerank.common.errors import EngineError
+from rerank.documents.records import Document
 from rerank.engines.base import Encoder, Engine, SearchRequest, WriteOptions
 from rerank.engines.opensearch import OpenSearchEngine, Settings, bulk, doc_value_features, writing
 from rerank.engines.opensearch.columns import FEATURES
-from rerank.errors import EngineError
-from rerank.records import Document
 from tests.support.opensearch import unavailable
 from tests.support.service import wait_until
 from tools.opensearch_node import CannotRunError, Cluster, Node

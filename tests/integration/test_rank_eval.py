@@ -9,8 +9,8 @@ from typing import Any
 import ir_measures
 import pytest
 
+from rerank.documents.records import Query
 from rerank.judging.convert import convert_judgments
-from rerank.records import Query
 from tools.opensearch_node import Node
 
 INDEX = "rank-eval"

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from rerank import Document, Query, Workspace
+from rerank.common.errors import InputError
+from rerank.documents.filters import filters_of
+from rerank.documents.records import Candidates
 from rerank.engines.base import FilledTemplate, SearchRequest
 from rerank.engines.opensearch import OpenSearchEngine
-from rerank.errors import InputError
-from rerank.filters import filters_of
 from rerank.formats import read_template
-from rerank.records import Candidates
 from tests.conformance.vector_rules import Case, found_by, queries
 from tools.opensearch_node import Node
 

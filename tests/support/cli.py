@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 from rerank.cli.program import run as main
 
-from rerank.demo import COLLECTION
+from rerank.workflows.demo import COLLECTION
 from tests.support.processes import run_program
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from rerank import Workspace
-from rerank.config import merge_options, options_of, values_of
+from rerank.common.config import merge_options, options_of, values_of
+from rerank.documents.records import Document
 from rerank.engines.base import SearchRequest
 from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.fit import DenseTask
 from rerank.rankers.dense.texts import Texts
 from rerank.rankers.encoder.transformer import TextEncoder
-from rerank.records import Document
 
 
 def collection(size=60, seed=0):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rerank.progress import Progress
+from rerank.common.progress import Progress
 
 
 class Watch(Progress):

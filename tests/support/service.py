@@ -23,13 +23,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rerank.documents.records import Query
 from rerank.engines.base import SearchRequest
 from rerank.engines.opensearch.columns import Column
 from rerank.rankers.base import Ranker
 from rerank.rankers.cnn.ranker import CnnRanker
 from rerank.rankers.cnn.towers import Head
-from rerank.records import Query
-from rerank.workspace import Workspace
+from rerank.workspace.workspace import Workspace
 
 
 @dataclass

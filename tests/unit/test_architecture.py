@@ -114,7 +114,14 @@ def test_the_library_neither_prints_nor_reads_the_command_line():
 
 def test_a_command_imports_the_library_only_when_it_is_called():
     """At import time a command imports only cheap modules, and training settings for its options."""
-    cheap = {"rerank", "rerank.errors", "rerank.progress", "rerank.config", "rerank.results", "rerank.text"}
+    cheap = {
+        "rerank",
+        "rerank.common.errors",
+        "rerank.common.progress",
+        "rerank.common.config",
+        "rerank.common.results",
+        "rerank.documents.text",
+    }
     cheap.add("rerank.service.settings")
     for path in COMMANDS:
         actual = {module for module in imports(path, top_level=True) if module.startswith("rerank")}
@@ -128,14 +135,14 @@ def test_base_classes_do_not_import_their_subclasses():
     for path in ("engines/base.py", "rankers/base.py"):
         known = imports(ROOT / "rerank" / path) & set(modules())
         assert known <= {
-            "rerank.arrays",
-            "rerank.errors",
-            "rerank.files",
-            "rerank.filters",
-            "rerank.order",
+            "rerank.common.arrays",
+            "rerank.common.errors",
+            "rerank.common.files",
+            "rerank.documents.filters",
+            "rerank.common.order",
             "rerank.engines.hook_source",  # another interface
-            "rerank.categories",
-            "rerank.records",
+            "rerank.documents.categories",
+            "rerank.documents.records",
         }
 
 

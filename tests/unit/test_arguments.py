@@ -10,8 +10,8 @@ import pytest
 
 import rerank
 from rerank import Document, Qrels, Query, Workspace
-from rerank.config import build
-from rerank.errors import InputError, UsageError
+from rerank.common.config import build
+from rerank.common.errors import InputError, UsageError
 from rerank.rankers.cnn.config import CnnConfig
 
 QUERIES, QRELS = [Query("q", "wolves")], Qrels([("q", "a", 1)])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from rerank.errors import NotInstalledError
+from rerank.common.errors import NotInstalledError
 
 tomllib = pytest.importorskip("tomllib")
 ROOT = Path(__file__).parents[2]

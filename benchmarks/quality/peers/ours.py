@@ -19,13 +19,13 @@ import numpy as np
 from collection import DEPTH, Collection, Costs, Run, arguments, time_queries, write
 
 from rerank import auto, ingest, train, tune
-from rerank.progress import Progress
-from rerank.records import Query
+from rerank.common.progress import Progress
+from rerank.documents.records import Query
 from rerank.stack.stack import Stack
 from rerank.workflows.auto import context as auto_context
 from rerank.workflows.auto import run as auto_run
 from rerank.workflows.auto import training as auto_training
-from rerank.workspace import Workspace
+from rerank.workspace.workspace import Workspace
 
 LANGUAGES = {"italian": "it", "german": "de", "english": "en"}
 TOP = 100

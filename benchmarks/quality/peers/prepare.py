@@ -18,10 +18,10 @@ import shutil
 from pathlib import Path
 
 from rerank import Qrels
-from rerank.demo import COLLECTION
+from rerank.documents.text import STEMMERS
 from rerank.formats import read_corpus, read_qrels, read_queries
-from rerank.text import STEMMERS
 from rerank.workflows.auto.splits import split
+from rerank.workflows.demo import COLLECTION
 
 
 def main() -> None:

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.batches import batched
+from rerank.common.batches import batched
+from rerank.common.errors import InputError, RepeatedIdError
+from rerank.documents.records import Document
 from rerank.engines.base import WriteResult
 from rerank.engines.local.files import disk, is_full
-from rerank.errors import InputError, RepeatedIdError
-from rerank.records import Document
 
 _SCHEMA = """
 CREATE TABLE documents (

@@ -15,6 +15,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.common.errors import NoCollectionError, UsageError, WorkspaceError
+from rerank.common.files import as_system_error, write_bytes
+from rerank.documents.records import Candidates, Document
+from rerank.documents.text import ANALYZER_VERSION, language
 from rerank.engines.base import (
     DEFAULT_WRITE,
     Engine,
@@ -31,10 +35,6 @@ from rerank.engines.local.files import disk, unreadable, write_lock
 from rerank.engines.local.snapshot import Lexical, Snapshot
 from rerank.engines.local.storage import Storage, remove_unused
 from rerank.engines.template_hits import hits_of_run, union_with_search
-from rerank.errors import NoCollectionError, UsageError, WorkspaceError
-from rerank.files import as_system_error, write_bytes
-from rerank.records import Candidates, Document
-from rerank.text import ANALYZER_VERSION, language
 
 FORMAT = 5
 """Version of the folder's layout; a folder of another version is not opened."""

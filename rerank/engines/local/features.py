@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rerank.batches import batched
+from rerank.common.batches import batched
 from rerank.engines.approximate import ApproximateIndex, needs_index
 from rerank.engines.base import Encoder, Encoding, FeatureStore
 from rerank.engines.local.files import disk

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rerank.errors import BusyError, EngineError, RerankError, WorkspaceError
-from rerank.files import as_system_error, folder_lock
+from rerank.common.errors import BusyError, EngineError, RerankError, WorkspaceError
+from rerank.common.files import as_system_error, folder_lock
 
 INGEST_AGAIN = "remove the folder and ingest the collection again"
 """Remedy for damaged documents."""
@@ -52,7 +52,7 @@ def disk(doing: str) -> Iterator[None]:
         problem = "disk full" if _says_full(error) else f"cannot write ({_reason(error)})"
         raise EngineError(f"{problem} while {doing}; free space and run again") from error
     except RerankError as error:
-        if type(error) is not RerankError:  # rerank.files raises the base class
+        if type(error) is not RerankError:  # rerank.common.files raises the base class
             raise
         raise EngineError(f"{error} (while {doing})") from error
 

@@ -10,7 +10,11 @@ import numpy as np
 import tantivy
 from numpy.typing import NDArray
 
-from rerank.arrays import feature_width
+from rerank.common.arrays import feature_width
+from rerank.common.errors import WorkspaceError
+from rerank.common.order import rank
+from rerank.documents.filters import Filter
+from rerank.documents.records import Candidates
 from rerank.engines.approximate import ApproximateIndex, IndexFile, find_index, open_index
 from rerank.engines.base import VectorQuery, cannot_retrieve
 from rerank.engines.file_features import FeatureFiles
@@ -18,10 +22,6 @@ from rerank.engines.local.documents import Documents, Version
 from rerank.engines.local.text_index import TextIndex
 from rerank.engines.local.tfidf import TfIdf
 from rerank.engines.nearest import best, nearest, positive_rows
-from rerank.errors import WorkspaceError
-from rerank.filters import Filter
-from rerank.order import rank
-from rerank.records import Candidates
 
 Rows = NDArray[np.int64]
 Scores = NDArray[np.float64]

@@ -19,16 +19,16 @@ from pathlib import Path
 
 import numpy as np
 
-from rerank.batches import batched
+from rerank.common.batches import batched
+from rerank.common.errors import WorkspaceError
+from rerank.common.files import as_system_error, sync_folder
+from rerank.documents.records import Document
 from rerank.engines.file_features import FeatureFiles
 from rerank.engines.local import tfidf
 from rerank.engines.local.documents import Documents, Version
 from rerank.engines.local.files import disk, unreadable
 from rerank.engines.local.snapshot import Snapshot
 from rerank.engines.local.text_index import TextIndex
-from rerank.errors import WorkspaceError
-from rerank.files import as_system_error, sync_folder
-from rerank.records import Document
 
 _TRIES = 20  # to read the files while a writer replaces them
 _BATCH = 256  # documents indexed together

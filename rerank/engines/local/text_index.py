@@ -17,11 +17,11 @@ import tantivy
 from numpy.typing import NDArray
 from tantivy import Occur
 
-from rerank.errors import WorkspaceError
-from rerank.files import check_relative_path, parse_json
-from rerank.filters import FIELD, KINDS, Filter, Span, every, terms_of
-from rerank.records import Document
-from rerank.text import Terms, analyzer
+from rerank.common.errors import WorkspaceError
+from rerank.common.files import check_relative_path, parse_json
+from rerank.documents.filters import FIELD, KINDS, Filter, Span, every, terms_of
+from rerank.documents.records import Document
+from rerank.documents.text import Terms, analyzer
 
 _HEAP = 64_000_000  # bytes that tantivy collects before it writes a segment
 _THREADS = 1  # more threads make more, slower segments

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
-from rerank.files import sync_folder
+from rerank.common.files import sync_folder
 
 _NAMES = ("terms", "ends", "starts", "rows", "weights", "lengths")
 _POSTING = np.dtype([("term", np.int32), ("row", np.int32), ("weight", np.float32)])

@@ -16,7 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.arrays import feature_width
+from rerank.common.arrays import feature_width
+from rerank.common.errors import UsageError, WorkspaceError
+from rerank.documents.records import Document
+from rerank.documents.text import count_of
 from rerank.engines.base import Encoder, Encoding, FeatureStore, VectorQuery, cannot_retrieve
 from rerank.engines.nearest import SingleSearch, nearest, products
 from rerank.engines.opensearch.columns import Column, feature_key
@@ -24,9 +27,6 @@ from rerank.engines.opensearch.doc_value_features import DocValueFeatures
 from rerank.engines.opensearch.index import FRESH
 from rerank.engines.opensearch.reading import DocumentVersion, Hits, primary
 from rerank.engines.opensearch.text_rows import LocatedDocuments, TextRows
-from rerank.errors import UsageError, WorkspaceError
-from rerank.records import Document
-from rerank.text import count_of
 
 _BATCH = 256  # documents per call of an encoder
 _VERSIONS_TO_KEEP = 2  # of a ranker: the service still uses the one before

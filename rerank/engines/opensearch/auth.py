@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from rerank.errors import InputError, NotInstalledError, RerankError, UsageError
-from rerank.files import write_text
+from rerank.common.errors import InputError, NotInstalledError, RerankError, UsageError
+from rerank.common.files import write_text
 
 if TYPE_CHECKING:
     from rerank.engines.opensearch.connection import Settings

@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 import msgspec
 from opensearchpy import exceptions as client_errors
 
+from rerank.common.errors import EngineError
 from rerank.engines.opensearch.errors import describe_block, explain, root_cause
 from rerank.engines.opensearch.index import Index
-from rerank.errors import EngineError
 
 SENDERS = 4
 """Concurrent requests. More only fill the cluster's queue."""

@@ -16,11 +16,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.arrays import passage_counts, split_passages
+from rerank.common.arrays import passage_counts, split_passages
+from rerank.common.errors import EngineError
+from rerank.documents.records import Document
 from rerank.engines.base import Encoder
 from rerank.engines.file_features import check_features, other_kind
-from rerank.errors import EngineError
-from rerank.records import Document
 
 FEATURES = "rerank_features"
 """The object field that contains the features."""

@@ -20,10 +20,10 @@ from urllib3 import HTTPConnectionPool
 from urllib3.exceptions import LocationParseError
 from urllib3.util import parse_url
 
+from rerank.common.errors import EngineError, InputError, UsageError
+from rerank.common.files import parse_json
 from rerank.engines.opensearch.auth import client_options
 from rerank.engines.opensearch.errors import translate_client_errors
-from rerank.errors import EngineError, InputError, UsageError
-from rerank.files import parse_json
 
 OLDEST = (2, 19)
 """The oldest version of OpenSearch that is supported."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from opensearchpy import exceptions as client_errors
 
+from rerank.common.errors import EngineError
 from rerank.engines.base import Encoder, Encoding, FeatureStore, IndexSlice
 from rerank.engines.opensearch.bulk import Action, action, send
 from rerank.engines.opensearch.columns import (
@@ -23,7 +24,6 @@ from rerank.engines.opensearch.columns import (
     without_vectors,
 )
 from rerank.engines.opensearch.reading import Hits, Reader
-from rerank.errors import EngineError
 
 _BATCH = 256  # documents per call of an encoder
 _PAUSE = 3.0  # seconds in which copies replace lost shards

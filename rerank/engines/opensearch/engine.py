@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.common.errors import EngineError
+from rerank.documents.records import Candidates, Document, Query, SearchTemplate
 from rerank.engines.base import (
     DEFAULT_WRITE,
     Engine,
@@ -36,8 +38,6 @@ from rerank.engines.opensearch.templates import Templates
 from rerank.engines.opensearch.term_statistics import term_statistics
 from rerank.engines.opensearch.writing import Writer
 from rerank.engines.template_hits import hits_of_run, union_with_search
-from rerank.errors import EngineError
-from rerank.records import Candidates, Document, Query, SearchTemplate
 
 _OWN_WORDS = ("content", "title", "text", "normalized")
 """Fields with words in an index that rerank made."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from opensearchpy import exceptions as client_errors
 
-from rerank.errors import EngineError
+from rerank.common.errors import EngineError
 
 if TYPE_CHECKING:
     from rerank.engines.opensearch.connection import Settings

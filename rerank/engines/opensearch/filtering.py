@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.common.errors import UsageError
+from rerank.documents.filters import FIELD, KINDS, Filter, Span, every, exact, period
+from rerank.documents.text import compose, normalize
 from rerank.engines.opensearch.reading import Reader
-from rerank.errors import UsageError
-from rerank.filters import FIELD, KINDS, Filter, Span, every, exact, period
-from rerank.text import compose, normalize
 
 NUMERIC = frozenset(
     ("byte", "short", "integer", "long", "unsigned_long", "half_float", "float", "double", "scaled_float")

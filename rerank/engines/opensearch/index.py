@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 from opensearchpy import OpenSearch
 from opensearchpy import exceptions as client_errors
 
+from rerank.common.errors import EngineError, UsageError
+from rerank.documents.text import count_of
 from rerank.engines.opensearch.connection import Settings, check, connect
 from rerank.engines.opensearch.errors import CREATE_AGAIN, translate_client_errors
 from rerank.engines.opensearch.layout import Layout, check_fields, field_types
-from rerank.errors import EngineError, UsageError
 from rerank.index_templates import index_body
-from rerank.text import count_of
 
 FORMAT = 3
 """Version of index_templates/; an index of another version is not opened."""

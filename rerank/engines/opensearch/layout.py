@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
+from rerank.common.errors import EngineError, UsageError
+from rerank.documents.filters import FIELD, terms_of
+from rerank.documents.records import Document
+from rerank.documents.text import STEMMERS, language, searchable
 from rerank.engines.base import FIRST_STAGES
 from rerank.engines.opensearch.columns import DOCUMENT, FEATURES, document_row
-from rerank.errors import EngineError, UsageError
-from rerank.filters import FIELD, terms_of
-from rerank.records import Document
-from rerank.text import STEMMERS, language, searchable
 
 _SEARCHED = ("text", "match_only_text")
 

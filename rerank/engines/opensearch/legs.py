@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.errors import InputError
+from rerank.common.errors import InputError
 
 HYBRID = "hybrid"
 """The query of neural-search with legs whose scores a search pipeline normalizes and combines."""

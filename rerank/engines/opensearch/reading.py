@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from rerank.documents.records import Document
 from rerank.engines.base import IndexSlice
 from rerank.engines.opensearch.index import Index
-from rerank.records import Document
 
 LONGEST_ID = 512
 """Maximum length of an id in bytes."""

@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from rerank.errors import InputError
+from rerank.common.errors import InputError
 
 Query = Mapping[str, Any]
 Clause = dict[str, Any]

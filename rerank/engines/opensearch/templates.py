@@ -14,6 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from opensearchpy import exceptions as client_errors
 
+from rerank.common.errors import EngineError, InputError, UsageError
+from rerank.common.order import rank
+from rerank.documents.records import Candidates, Query, SearchTemplate
 from rerank.engines.base import FilledTemplate, SearchRequest
 from rerank.engines.opensearch.attached_features import AttachedFeatures
 from rerank.engines.opensearch.errors import explain, root_cause
@@ -21,10 +24,7 @@ from rerank.engines.opensearch.index import FRESH, NO_PIPELINE, Index
 from rerank.engines.opensearch.legs import WITH_SCORES, is_hybrid, leg_scores, with_names
 from rerank.engines.opensearch.restrictions import restrictions
 from rerank.engines.opensearch.search import search_options
-from rerank.errors import EngineError, InputError, UsageError
 from rerank.formats.templates import SLOT, check_values, slots
-from rerank.order import rank
-from rerank.records import Candidates, Query, SearchTemplate
 
 PROCESSOR = "rerank_stack"
 """The plugin's processor, and its part of ``ext`` of a search. The service's own searches leave it out."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rerank.documents.text import Terms
 from rerank.engines.base import TermStatistics
 from rerank.engines.opensearch.index import Index
-from rerank.text import Terms
 
 _K1 = 1.2
 """BM25's k1 of an index that sets none. Lucene's BM25 is smaller by the factor k1 + 1."""

@@ -21,9 +21,9 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.common.errors import WorkspaceError
+from rerank.documents.records import Document
 from rerank.engines.file_features import FeatureFiles
-from rerank.errors import WorkspaceError
-from rerank.records import Document
 
 Numbers = NDArray[np.int64]
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from rerank.common.errors import EngineError
 from rerank.engines.opensearch.auth import check_trust, trust
 from rerank.engines.opensearch.connection import Settings, check
 from rerank.engines.opensearch.index import Index
 from rerank.engines.opensearch.reading import pages
-from rerank.errors import EngineError
 from rerank.formats.click_log import LogRecord, record_of_source
 
 QUERIES = "ubi_queries"

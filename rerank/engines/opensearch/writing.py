@@ -12,16 +12,16 @@ from typing import IO
 
 import msgspec
 
-from rerank.batches import batched
+from rerank.common.batches import batched
+from rerank.common.errors import EngineError, InputError, RepeatedIdError, UsageError
+from rerank.common.files import DISK_ERRORS, folder_lock
+from rerank.documents.records import Document
+from rerank.documents.text import count_of
 from rerank.engines.base import DEFAULT_WRITE, WriteOptions, WriteResult
 from rerank.engines.opensearch.bulk import Action, Written, action, send
 from rerank.engines.opensearch.columns import FEATURES, Column, encode, feature_key
 from rerank.engines.opensearch.doc_value_features import DocValueFeatures
 from rerank.engines.opensearch.reading import LONGEST_ID, Reader, usable
-from rerank.errors import EngineError, InputError, RepeatedIdError, UsageError
-from rerank.files import DISK_ERRORS, folder_lock
-from rerank.records import Document
-from rerank.text import count_of
 
 DEFAULT_PIPELINE = "index.search.default_pipeline"
 """The setting with the search pipeline of searches that do not name one."""

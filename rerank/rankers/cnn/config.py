@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
-from rerank.config import Count, Natural, Options, Positive, option
+from rerank.common.config import Count, Natural, Options, Positive, option
 from rerank.rankers.cnn.sampling import Negatives
 
 _TEXT = ("text", "joint")

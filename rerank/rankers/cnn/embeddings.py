@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.arrays import Ragged
-from rerank.categories import CategoryGraph
-from rerank.errors import TrainingError
-from rerank.progress import Progress
+from rerank.common.arrays import Ragged
+from rerank.common.errors import TrainingError
+from rerank.common.progress import Progress
+from rerank.documents.categories import CategoryGraph
+from rerank.documents.records import Query
 from rerank.rankers.cnn.config import CnnConfig
 from rerank.rankers.cnn.towers import Part, Vocabulary
 from rerank.rankers.training.data import LONGEST_TEXT, Corpus, TrainingData
-from rerank.records import Query
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix

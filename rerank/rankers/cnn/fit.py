@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rerank.arrays import Ragged
-from rerank.config import values_of
-from rerank.errors import TrainingError
+from rerank.common.arrays import Ragged
+from rerank.common.config import values_of
+from rerank.common.errors import TrainingError
 from rerank.rankers.base import content_hash
 from rerank.rankers.cnn.config import CnnConfig
 from rerank.rankers.cnn.embeddings import Inputs

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from rerank.arrays import Ragged, ranges
+from rerank.common.arrays import Ragged, ranges
 from rerank.rankers.cnn.config import CnnConfig
 from rerank.rankers.cnn.embeddings import Embedding
 from rerank.rankers.cnn.towers import Head, Tower

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.categories import CategoryNames
+from rerank.documents.categories import CategoryNames
+from rerank.documents.records import Document, Query
 from rerank.rankers.base import ArrayRanker, strip_prefix
 from rerank.rankers.cnn.towers import Head, Part, Tower, Vocabulary
-from rerank.records import Document, Query
 
 PARTS: dict[str, tuple[Part, ...]] = {"text": ("text",), "meta": ("meta",), "joint": ("text", "meta")}
 """Variant -> inputs of its towers."""

@@ -9,10 +9,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.arrays import Ragged, ranges
-from rerank.categories import nearest_known
-from rerank.records import Document, Query
-from rerank.text import words
+from rerank.common.arrays import Ragged, ranges
+from rerank.documents.categories import nearest_known
+from rerank.documents.records import Document, Query
+from rerank.documents.text import words
 
 Part = Literal["text", "meta"]
 CHUNK = 16_384

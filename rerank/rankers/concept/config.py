@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from rerank.config import Count, option
+from rerank.common.config import Count, option
 from rerank.rankers.encoder.config import EncoderConfig
 
 Objective = Literal["graph-component", "classifier"]

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.common.errors import TrainingError
+from rerank.common.progress import Progress
+from rerank.documents.text import count_of
 from rerank.engines.base import Engine
-from rerank.errors import TrainingError
 from rerank.evaluation.pair_measures import accuracy, auc, best_threshold
-from rerank.progress import Progress
 from rerank.rankers.concept.batches import PairSampler
 from rerank.rankers.concept.config import ConceptConfig
 from rerank.rankers.concept.graph import ConceptGraph
@@ -22,7 +23,6 @@ from rerank.rankers.concept.ranker import ConceptRanker, Head
 from rerank.rankers.encoder.task import EncoderTask
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.training.job import TrainingJob, TrainingResult
-from rerank.text import count_of
 
 
 class ConceptTask(EncoderTask):

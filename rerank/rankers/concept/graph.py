@@ -9,7 +9,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.records import LabeledPair
+from rerank.documents.records import LabeledPair
 
 Pairs = NDArray[np.int64]
 """(n, 2) positions of documents."""

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save
 
-from rerank.files import write_bytes
+from rerank.common.files import write_bytes
+from rerank.documents.records import Document
 from rerank.rankers.base import check_width, content_hash
 from rerank.rankers.encoder.stored import EncoderRanker
 from rerank.rankers.encoder.transformer import TextEncoder
-from rerank.records import Document
 
 Float32 = NDArray[np.float32]
 

@@ -8,16 +8,16 @@ from typing import Annotated
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank import arrays
-from rerank.batches import batched
-from rerank.config import Count, NonNegative, option, values_of
+from rerank.common import arrays
+from rerank.common.batches import batched
+from rerank.common.config import Count, NonNegative, option, values_of
+from rerank.documents.text import count_of
 from rerank.rankers.dense.ranker import BEST, DenseRanker, windows
 from rerank.rankers.encoder.config import ModelConfig, Tokens
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.projection.config import ProjectionConfig
 from rerank.rankers.projection.solver import Vectors, descend, unit_rows
 from rerank.rankers.training.job import TrainingJob, TrainingResult
-from rerank.text import count_of
 
 GAMMA = 20.0
 """Factor of differences of cosines."""

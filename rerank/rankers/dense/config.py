@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from rerank.config import Count, Natural, Positive, option
+from rerank.common.config import Count, Natural, Positive, option
 from rerank.rankers.dense.ranker import BEST
 from rerank.rankers.encoder.config import EncoderConfig, Tokens
 from rerank.rankers.graphs.cocitation import Level

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.config import values_of
-from rerank.errors import TrainingError
+from rerank.common.config import values_of
+from rerank.common.errors import TrainingError
+from rerank.common.progress import Progress
+from rerank.documents.text import count_of
 from rerank.evaluation.ranks import NDCG
-from rerank.progress import Progress
 from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.judged import JudgedTask
 from rerank.rankers.dense.losses import make_loss
@@ -29,7 +30,6 @@ from rerank.rankers.graphs.citations import Citations
 from rerank.rankers.graphs.links import LinkGraph
 from rerank.rankers.training.checkpoint import Measurement
 from rerank.rankers.training.job import TrainingJob, TrainingResult
-from rerank.text import count_of
 
 ANCHORS = 500
 """Maximum number of documents whose held-out links are searched."""

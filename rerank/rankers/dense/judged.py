@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.arrays import Ragged
-from rerank.progress import Progress
+from rerank.common.arrays import Ragged
+from rerank.common.progress import Progress
 from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.losses import Contrastive
 from rerank.rankers.dense.neighbors import Neighbors, StructuralPair

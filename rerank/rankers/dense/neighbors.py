@@ -9,8 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rerank.errors import TrainingError
-from rerank.progress import Progress
+from rerank.common.errors import TrainingError
+from rerank.common.progress import Progress
+from rerank.documents.text import count_of
 from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.texts import Texts
 from rerank.rankers.dense.triplets import TRIPLETS_PER_TARGET, TripletSampler
@@ -18,7 +19,6 @@ from rerank.rankers.graphs.citations import Citations
 from rerank.rankers.graphs.cocitation import LEVELS, Ids, Level
 from rerank.rankers.graphs.links import MAX_SHARED, LinkGraph
 from rerank.rankers.graphs.pagerank import top_pagerank
-from rerank.text import count_of
 
 NEGATIVE_DRAWS = 50
 """Draws of a document that is not related."""

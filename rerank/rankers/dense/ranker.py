@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank import arrays
+from rerank.common import arrays
+from rerank.documents.records import Document
 from rerank.rankers.base import check_width
 from rerank.rankers.encoder.modules import document_tokens
 from rerank.rankers.encoder.stored import EncoderRanker
 from rerank.rankers.encoder.transformer import TextEncoder
-from rerank.records import Document
 
 BEST = 2
 """Passages whose cosines make the score of a document; measurements: benchmarks/README.md."""

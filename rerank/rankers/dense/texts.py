@@ -9,14 +9,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.arrays import Ragged
-from rerank.batches import batched
+from rerank.common.arrays import Ragged
+from rerank.common.batches import batched
+from rerank.documents.records import Document
 from rerank.rankers.dense.ranker import windows
 from rerank.rankers.encoder.modules import document_tokens
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.graphs.citations import Citations
 from rerank.rankers.graphs.links import LinkGraph
-from rerank.records import Document
 
 BATCH = 256
 """Documents that are tokenized at once."""

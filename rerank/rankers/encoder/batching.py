@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from rerank.errors import UsageError
+from rerank.common.errors import UsageError
 from rerank.rankers.encoder.transformer import TextEncoder, by_tokens, precision
 
 if TYPE_CHECKING:

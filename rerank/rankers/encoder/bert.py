@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.files import parse_json
+from rerank.common.files import parse_json
 from rerank.rankers.encoder.folder import BERT_TYPES, ROBERTA, has_weights, map_weights
 from rerank.rankers.encoder.modules import Modules, Tokens
 

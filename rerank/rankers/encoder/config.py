@@ -6,8 +6,8 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
-from rerank.config import Count, Natural, Options, Positive, option
-from rerank.errors import UsageError
+from rerank.common.config import Count, Natural, Options, Positive, option
+from rerank.common.errors import UsageError
 from rerank.rankers.encoder.folder import check_encoder, runs_in_onnx
 from rerank.rankers.encoder.published import Pooling
 from rerank.rankers.encoder.transformer import TextEncoder

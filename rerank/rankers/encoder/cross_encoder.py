@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rerank.errors import RerankError, UsageError
-from rerank.files import as_system_error, parse_json
+from rerank.common.errors import RerankError, UsageError
+from rerank.common.files import as_system_error, parse_json
 from rerank.rankers.encoder.bert import Array, Bert, readable
 from rerank.rankers.encoder.folder import model_folder, onnx_file, weight_files
 from rerank.rankers.encoder.modules import Tokens

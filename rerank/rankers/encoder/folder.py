@@ -13,9 +13,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from rerank.arrays import map_arrays
-from rerank.errors import NotInstalledError, RerankError, UsageError
-from rerank.files import as_system_error, parse_json
+from rerank.common.arrays import map_arrays
+from rerank.common.errors import NotInstalledError, RerankError, UsageError
+from rerank.common.files import as_system_error, parse_json
 from rerank.rankers.encoder.modules import Modules, Tokens
 from rerank.rankers.encoder.published import ENCODERS, Published
 

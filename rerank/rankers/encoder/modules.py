@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.arrays import map_arrays
-from rerank.errors import UsageError
-from rerank.files import parse_json, write_bytes, write_text
+from rerank.common.arrays import map_arrays
+from rerank.common.errors import UsageError
+from rerank.common.files import parse_json, write_bytes, write_text
+from rerank.documents.records import Document
 from rerank.rankers.encoder.published import Pooling, habit
-from rerank.records import Document
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -244,7 +244,7 @@ def document_tokens(
 ) -> list[list[int]]:
     """Tokenize contents, or titles and texts with separators.
 
-    >>> from rerank.records import Document
+    >>> from rerank.documents.records import Document
     >>> documents = [Document("1", "a b", "c"), Document("2", "a"), Document("3", text="c")]
     >>> words = {"a": 5, "b": 6, "c": 7}
     >>> document_tokens(documents, lambda texts: [[words[w] for w in t.split()] for t in texts], [3])

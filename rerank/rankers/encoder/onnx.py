@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.errors import NotInstalledError, UsageError
-from rerank.files import parse_json
+from rerank.common.errors import NotInstalledError, UsageError
+from rerank.common.files import parse_json
 from rerank.rankers.encoder.bert import Array, Bert
 from rerank.rankers.encoder.folder import onnx_file
 from rerank.rankers.encoder.modules import Modules, Tokens

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.files import parse_json
+from rerank.common.files import parse_json
+from rerank.documents.records import Query
 from rerank.rankers.base import Ranker, write_record
 from rerank.rankers.encoder.bert import Bert, readable
 from rerank.rankers.encoder.onnx import fastest
 from rerank.rankers.encoder.transformer import TextEncoder
-from rerank.records import Query
 
 if TYPE_CHECKING:
     from typing_extensions import Self

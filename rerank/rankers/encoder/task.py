@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rerank.config import values_of
-from rerank.errors import TrainingError
-from rerank.progress import Progress
+from rerank.common.config import values_of
+from rerank.common.errors import TrainingError
+from rerank.common.progress import Progress
 from rerank.rankers.base import Ranker, content_hash
 from rerank.rankers.encoder.batching import BatchEncoder, Loss, with_vectors
 from rerank.rankers.encoder.config import EncoderConfig

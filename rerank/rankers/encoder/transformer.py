@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.errors import NotInstalledError, UsageError
+from rerank.common.errors import NotInstalledError, UsageError
 from rerank.rankers.encoder.bert import first_position
 from rerank.rankers.encoder.folder import check_encoder, runs_in_onnx
 from rerank.rankers.encoder.modules import Modules, Tokens, lowercase_texts

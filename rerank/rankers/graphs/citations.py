@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.documents.records import Document
 from rerank.formats.references import find_doi, named_key
 from rerank.rankers.base import content_hash
 from rerank.rankers.graphs.cocitation import LEVELS, CoCitations, Ids, Level, Mention
-from rerank.records import Document
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix

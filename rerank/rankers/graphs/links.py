@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.documents.records import Document
 from rerank.rankers.base import content_hash
-from rerank.records import Document
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix

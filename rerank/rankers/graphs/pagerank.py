@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.errors import UsageError
+from rerank.common.errors import UsageError
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix

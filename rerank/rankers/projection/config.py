@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from rerank.config import Count, Natural, NonNegative, Options, option
+from rerank.common.config import Count, Natural, NonNegative, Options, option
 
 MAX_GAMMA = 40.0
 """Cosines differ by 2 at most, and exp(2 gamma) must be a number in single precision."""

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from rerank.config import values_of
-from rerank.errors import TrainingError
-from rerank.progress import Progress
+from rerank.common.config import values_of
+from rerank.common.errors import TrainingError
+from rerank.common.progress import Progress
+from rerank.documents.text import count_of
 from rerank.rankers.projection.config import ProjectionConfig
 from rerank.rankers.projection.ranker import Projection, fit_terms, term_matrix
 from rerank.rankers.projection.s2net import Matrix
@@ -19,7 +20,6 @@ from rerank.rankers.projection.spectral import cca, lsi, opca
 from rerank.rankers.projection.training_pairs import Pairs
 from rerank.rankers.training.data import Corpus, TrainingData
 from rerank.rankers.training.job import TrainingJob, TrainingResult
-from rerank.text import count_of
 
 
 class TermVectors(Vectors):

@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.arrays import Ragged
+from rerank.common.arrays import Ragged
+from rerank.documents.records import Document, Query
+from rerank.documents.text import words
 from rerank.rankers.base import ArrayRanker, check_width
 from rerank.rankers.training.data import LONGEST_TEXT, Corpus
-from rerank.records import Document, Query
-from rerank.text import words
 
 LONGEST_CACHED = 64  # characters of a word
 REMEMBERED = 200_000

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rerank.progress import Progress
+from rerank.common.progress import Progress
 from rerank.rankers.base import Ranker
 from rerank.rankers.projection.config import ProjectionConfig
 from rerank.rankers.projection.s2net import Matrix, S2Net, TermVectors, anchored, minimize

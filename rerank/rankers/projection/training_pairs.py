@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.errors import TrainingError
+from rerank.common.errors import TrainingError
 from rerank.rankers.projection.config import ProjectionConfig
 from rerank.rankers.projection.s2net import Comparisons, Integers, TermVectors, entries
 from rerank.rankers.training.data import TrainingQuery

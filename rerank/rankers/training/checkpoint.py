@@ -13,8 +13,8 @@ from msgspec import MsgspecError, convert, json
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from rerank.errors import TrainingError
-from rerank.files import write_bytes
+from rerank.common.errors import TrainingError
+from rerank.common.files import write_bytes
 
 Weights = dict[str, Tensor]
 Optimizers = Sequence[torch.optim.Optimizer]

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.arrays import Ragged
-from rerank.errors import TrainingError
+from rerank.common.arrays import Ragged
+from rerank.common.errors import TrainingError
+from rerank.documents.records import Document, Query
+from rerank.documents.text import words
 from rerank.evaluation.ranks import NDCG
-from rerank.records import Document, Query
-from rerank.text import words
 
 LONGEST_TEXT = 400
 """Maximum number of words of a document. On the test collections more words gained nothing."""

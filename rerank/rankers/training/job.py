@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rerank.common.progress import Progress
+from rerank.common.results import to_json_value
+from rerank.documents.records import LabeledPair
 from rerank.engines.base import Engine
-from rerank.progress import Progress
 from rerank.rankers.base import Ranker
 from rerank.rankers.training.data import TrainingData
-from rerank.records import LabeledPair
-from rerank.results import to_json_value
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rerank.errors import TrainingError
-from rerank.progress import Progress
+from rerank.common.errors import TrainingError
+from rerank.common.progress import Progress
 from rerank.rankers.training.checkpoint import Checkpoint, Measurement, TrainingRun, Weights
 
 ALPHA = 0.5

@@ -7,15 +7,15 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rerank.errors import WorkspaceError
+from rerank.common.errors import WorkspaceError
+from rerank.documents.stop_words import guess_language
+from rerank.documents.text import count_of
 from rerank.formats import read_corpus
-from rerank.stop_words import guess_language
-from rerank.text import count_of
 from rerank.workflows.auto.context import AutoContext
 from rerank.workflows.auto.files import Folder
 from rerank.workflows.auto.state import AutoState
 from rerank.workflows.ingest import ingest
-from rerank.workspace import Workspace
+from rerank.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
     from rerank.engines.opensearch import Settings

@@ -6,12 +6,12 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rerank.progress import Progress
-from rerank.records import Query
+from rerank.common.progress import Progress
+from rerank.documents.records import Query
 from rerank.workflows.auto.files import Folder
 from rerank.workflows.auto.judgments import Judgments
 from rerank.workflows.auto.splits import Splits
-from rerank.workspace import Workspace
+from rerank.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
     from rerank.engines.opensearch import Settings

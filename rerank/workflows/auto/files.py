@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-from rerank.errors import InputError
-from rerank.text import join_names
+from rerank.common.errors import InputError
+from rerank.documents.text import join_names
 
 SPLITS = ("train", "dev", "test")
 WHOLE = "all"

@@ -8,16 +8,16 @@ from statistics import fmean, stdev
 
 import numpy as np
 
+from rerank.documents.records import Qrels
 from rerank.evaluation.protocols import Protocol
 from rerank.evaluation.ranks import RankMeasure
-from rerank.records import Qrels
 from rerank.stack.normalize import PER_QUERY, TRIED
 from rerank.stack.stack import Stack
 from rerank.tuning.measure import TuningQuery, judge, values_by_query
 from rerank.tuning.score_table import ScoreTable
 from rerank.tuning.tune import TuningResult, tune
 from rerank.workflows.experiment import Experiment, JudgedQueries
-from rerank.workspace import Workspace
+from rerank.workspace.workspace import Workspace
 
 DRAWS = 20
 """Random divisions into two halves."""

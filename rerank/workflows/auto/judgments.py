@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from rerank.errors import InputError
+from rerank.common.errors import InputError
+from rerank.documents.records import Qrels, Query
+from rerank.documents.text import count_of, query_key
 from rerank.formats import read_qrels, read_queries
 from rerank.judging.clicks import DEV, QUERIES, TRAIN, ClickReport, JudgedPart
 from rerank.judging.judgments import read_judgments, summarize_judgments
 from rerank.judging.pool import Pool, judged_file
-from rerank.records import Qrels, Query
-from rerank.text import count_of, query_key
 from rerank.workflows.auto.files import WHOLE, Folder
 from rerank.workflows.auto.splits import LEAST_QUERIES, Splits, group_equal_texts, split, usable_queries
 

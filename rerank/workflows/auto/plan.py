@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rerank.records import Document, Query
-from rerank.stop_words import guess_language
-from rerank.text import language_or_none
+from rerank.documents.records import Document, Query
+from rerank.documents.stop_words import guess_language
+from rerank.documents.text import language_or_none
 from rerank.workflows.auto.splits import LEAST_TRAIN, Splits
 
 LEAST_CATEGORIES = 0.1

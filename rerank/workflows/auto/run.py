@@ -11,21 +11,21 @@ from importlib import import_module, util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rerank.errors import UsageError
+from rerank.common.errors import UsageError
+from rerank.common.files import write_text
+from rerank.common.progress import Progress
+from rerank.common.results import Report
+from rerank.documents.records import Qrels, Query
+from rerank.documents.text import count_of
 from rerank.evaluation.measures import MEASURES
 from rerank.evaluation.ranks import RankMeasure
-from rerank.files import write_text
 from rerank.formats.beir import write_queries
 from rerank.judging.clicks import REPORT, ClickReport, judge_clicks
 from rerank.judging.log import ClickOptions
 from rerank.judging.pool import PoolOptions, make_pool
-from rerank.progress import Progress
-from rerank.records import Qrels, Query
 from rerank.reports.evaluation import EvaluationReport
 from rerank.reports.page import evaluation_page
-from rerank.results import Report
 from rerank.stack.stack import Stack
-from rerank.text import count_of
 from rerank.workflows.auto.collection import ingest_files
 from rerank.workflows.auto.context import AutoContext
 from rerank.workflows.auto.files import read_folder
@@ -38,7 +38,7 @@ from rerank.workflows.auto.tuning import choose_first_stage, training_end, tune_
 from rerank.workflows.evaluate import evaluate
 from rerank.workflows.experiment import JudgedQueries
 from rerank.workflows.tune import TuneReport
-from rerank.workspace import Workspace
+from rerank.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
     from rerank.engines.opensearch import Settings

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from rerank.errors import InputError
+from rerank.common.errors import InputError
+from rerank.documents.records import Qrels, Query
+from rerank.documents.text import count_of, query_key
 from rerank.formats import write_qrels
-from rerank.records import Qrels, Query
-from rerank.text import count_of, query_key
 from rerank.workflows.auto.files import SPLITS
 
 LEAST_TRAIN = 50

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from rerank.files import write_bytes
+from rerank.common.files import write_bytes
 from rerank.rankers.encoder.folder import installed_encoders
 from rerank.workflows.auto.context import AutoContext
 

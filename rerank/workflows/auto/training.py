@@ -9,8 +9,8 @@ from functools import cached_property
 from itertools import islice
 from typing import Any
 
-from rerank.errors import RerankError, TrainingError
-from rerank.progress import Progress
+from rerank.common.errors import RerankError, TrainingError
+from rerank.common.progress import Progress
 from rerank.rankers.encoder.folder import installed_encoder, only_language
 from rerank.rankers.training.job import TrainingResult
 from rerank.workflows.auto import plan as ranker_plan

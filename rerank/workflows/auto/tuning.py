@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from rerank.errors import EngineError
-from rerank.records import Qrels
-from rerank.text import count_of, join_names
+from rerank.common.errors import EngineError
+from rerank.documents.records import Qrels
+from rerank.documents.text import count_of, join_names
 from rerank.workflows.auto.context import AutoContext
 from rerank.workflows.encode import encode
 from rerank.workflows.evaluate import evaluate

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rerank.documents.records import Document, Qrels, Query
 from rerank.rankers.graphs.citations import Citations
-from rerank.records import Document, Qrels, Query
 from rerank.tuning.score_table import ScoreTable
 
 SCRIPTS = Path(__file__).parents[3] / "benchmarks" / "papers"

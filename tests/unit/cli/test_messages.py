@@ -173,7 +173,7 @@ def test_the_words_of_a_query_need_no_quotes(run, made):
 
 
 def test_counts_in_messages_agree_with_their_nouns():
-    """Messages do not put a count before a plural noun. They call rerank.text.count_of."""
+    """Messages do not put a count before a plural noun. They call rerank.documents.text.count_of."""
     nouns = "queries documents pairs links judgments hits features steps texts terms candidates nodes folds"
     counted = re.compile(rf" (?:[a-z]+ )?(?:{'|'.join(nouns.split())})\b")
     fixed = []

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from rerank import Document, Workspace, encode, ingest, train, tune
+from rerank.common.errors import EngineError
 from rerank.engines import approximate
 from rerank.engines.nearest import nearest
-from rerank.errors import EngineError
 
 faiss = pytest.importorskip("faiss", reason="the extra `scale` is not installed")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rerank.common.errors import EngineError
 from rerank.engines.opensearch.columns import Column
-from rerank.errors import EngineError
 
 COLUMN = Column("<f4", 3, since=0.0)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rerank.common.errors import EngineError
 from rerank.engines.file_features import FeatureFiles
-from rerank.errors import EngineError
 
 COUNT = 40
 ROWS = np.arange(COUNT)

@@ -7,9 +7,9 @@ import warnings
 
 import pytest
 
+from rerank.common.errors import RerankError, UsageError
 from rerank.engines.opensearch import Settings, auth
-from rerank.errors import RerankError, UsageError
-from rerank.workspace import Workspace
+from rerank.workspace.workspace import Workspace
 from tests.support.opensearch import Proxy, answering
 
 

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rerank.common.errors import RerankError, WorkspaceError
+from rerank.documents.records import Candidates, Document
+from rerank.documents.text import analyzer
 from rerank.engines.base import Encoder, SearchRequest
 from rerank.engines.local import LocalEngine
 from rerank.engines.local.text_index import TextIndex
-from rerank.errors import RerankError, WorkspaceError
-from rerank.records import Candidates, Document
-from rerank.text import analyzer
 
 TEXTS = {"1": "sorting lists sorting", "2": "lists of trees", "3": "graphs"}
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
+from rerank.common.errors import EngineError
+from rerank.documents.records import Document
 from rerank.engines.base import SearchRequest
 from rerank.engines.local import LocalEngine, documents, engine, text_index, tfidf
-from rerank.errors import EngineError
-from rerank.records import Document
 
 # Processes are forked from one that has imported this module.
 PROCESSES = multiprocessing.get_context("forkserver")

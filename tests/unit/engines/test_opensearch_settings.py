@@ -11,13 +11,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from opensearchpy import exceptions as client_errors
 
-from rerank import config_file
+from rerank.common.errors import EngineError, UsageError
 from rerank.engines.base import FIRST_STAGES
 from rerank.engines.opensearch import OpenSearchEngine, Settings, fields_of
 from rerank.engines.opensearch.columns import FEATURES, Column, column, columns, feature_key, ranker_of
 from rerank.engines.opensearch.connection import connect
 from rerank.engines.opensearch.errors import describe_block, explain, root_cause
-from rerank.errors import EngineError, UsageError
+from rerank.workspace import config_file
 
 HERE = Settings(("http://127.0.0.1:9200",), "articles")
 

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rerank.common.errors import InputError
 from rerank.engines.opensearch.restrictions import is_word_field, restrictions
-from rerank.errors import InputError
 
 CASES = json.loads((Path(__file__).parents[2] / "conditions.json").read_text("utf-8"))
 FIELDS = ("a", "b")

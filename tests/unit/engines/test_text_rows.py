@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rerank.common.errors import WorkspaceError
+from rerank.documents.records import Document
 from rerank.engines.opensearch.text_rows import TextRows
-from rerank.errors import WorkspaceError
-from rerank.records import Document
 
 COUNT = 40
 DOCUMENTS = [

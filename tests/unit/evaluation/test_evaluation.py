@@ -12,12 +12,12 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rerank.errors import InputError, UsageError
+from rerank.common.errors import InputError, UsageError
+from rerank.documents.records import Qrels
 from rerank.evaluation.judged import JudgedHits, count_judged
 from rerank.evaluation.measures import Evaluation, check_measures, evaluate_runs, split_measures
 from rerank.evaluation.protocols import parse_protocol
 from rerank.evaluation.significance import compare, holm, randomization_test
-from rerank.records import Qrels
 
 
 def test_measures_agree_with_pytrec_eval_in_the_order_of_the_run():

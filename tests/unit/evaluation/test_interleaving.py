@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rerank.config_file import ExperimentSettings
-from rerank.errors import UsageError
+from rerank.common.errors import UsageError
+from rerank.documents.records import Query
 from rerank.evaluation.interleaving import (
     MOST_DRAFTED,
     Draft,
@@ -21,12 +21,12 @@ from rerank.evaluation.interleaving import (
     team_draft,
     wilson_interval,
 )
-from rerank.records import Query
 from rerank.scoring.candidate_pool import CandidatePool
 from rerank.scoring.scorer import ScoringResult
 from rerank.scoring.timer import StageTimer
 from rerank.service.experiment import Experiment, descending, interleave
 from rerank.stack.stack import Stack
+from rerank.workspace.config_file import ExperimentSettings
 
 A, B = bytes([0]), bytes([1])
 """Coins with which each team picks first in every turn."""

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from rerank.errors import InputError
+from rerank.common.errors import InputError
+from rerank.documents.records import Document
 from rerank.formats import read_corpus
 from rerank.formats.references import named_key
 from rerank.rankers.graphs.citations import Citations, mentions
 from rerank.rankers.graphs.cocitation import LEVELS
-from rerank.records import Document
 from rerank.workflows.ingest import ingest
 
 

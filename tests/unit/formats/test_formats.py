@@ -19,7 +19,8 @@ import pytrec_eval
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rerank.errors import InputError
+from rerank.common.errors import InputError
+from rerank.documents.records import Document, LabeledPair, Qrels, Query
 from rerank.formats import (
     lines,
     read_categories,
@@ -34,7 +35,6 @@ from rerank.formats import (
     write_qrels,
     write_run,
 )
-from rerank.records import Document, LabeledPair, Qrels, Query
 
 
 def put(folder, name, content):

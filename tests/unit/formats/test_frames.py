@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import pytest
 
 import rerank
-from rerank.errors import NotInstalledError, UsageError
+from rerank.common.errors import NotInstalledError, UsageError
+from rerank.documents.records import Query
 from rerank.formats.inputs import as_qrels, as_queries
-from rerank.records import Query
 
 DOCUMENTS = [
     {"docno": "wolf", "title": "Wolves", "text": "a grey wolf hunts at night", "year": 1990},

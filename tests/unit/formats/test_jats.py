@@ -12,7 +12,7 @@ import zipfile
 
 import pytest
 
-from rerank.errors import InputError
+from rerank.common.errors import InputError
 from rerank.formats.jats import read_article, read_jats
 
 

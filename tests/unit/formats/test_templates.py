@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from rerank import Document, Qrels, Query, Stack, Workspace, evaluate, ingest, tune
-from rerank.errors import InputError, RerankError, UsageError
+from rerank.common.errors import InputError, RerankError, UsageError
+from rerank.documents.records import SearchTemplate
 from rerank.formats import read_template
 from rerank.formats.templates import check_values
-from rerank.records import SearchTemplate
 from rerank.stack.signals import FieldSignal
 from tests.support.cli import run_here as run
 

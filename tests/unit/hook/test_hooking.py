@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rerank.errors import UsageError
+from rerank.common.errors import UsageError
 from rerank.hook import ROUTES, HookOptions, Request, StockHook, plugin, stock
 from rerank.hook.cluster import Node
 from rerank.hook.readiness import service_problems

@@ -10,7 +10,7 @@ from importlib import resources
 import pytest
 from rerank.index_templates import analysis, component, index_body
 
-from rerank.text import CJK, SPACELESS, STEMMERS, pairs_pattern, searchable
+from rerank.documents.text import CJK, SPACELESS, STEMMERS, pairs_pattern, searchable
 
 FILES = sorted(
     file.name.removesuffix(".json")

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rerank import Document, Workspace
-from rerank.errors import InputError, UsageError
+from rerank.common.errors import InputError, UsageError
 from rerank.formats.click_log import Event, Malformed, Search, milliseconds_of_date, read_click_log
 from rerank.judging.clicks import is_for_tuning, judge_clicks
 from rerank.judging.grades import count_clicks, training_grades, tuning_grades

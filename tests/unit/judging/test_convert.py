@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rerank import Qrels, Query
-from rerank.errors import InputError, UsageError
+from rerank.common.errors import InputError, UsageError
+from rerank.documents.text import query_key
 from rerank.formats import read_qrels, read_queries, write_qrels
 from rerank.formats.inputs import as_qrels
 from rerank.judging.convert import convert_judgments
-from rerank.text import query_key
 from tests.support.cli import write_json_lines
 
 QUERIES = [Query("q1", "Grey wolf"), Query("q2", 'say "owl", twice')]

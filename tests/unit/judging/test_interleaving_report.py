@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rerank.errors import InputError, UsageError
+from rerank.common.errors import InputError, UsageError
 from rerank.judging.interleaving import judge_interleaving
 from tests.support.click_logs import event, write
 

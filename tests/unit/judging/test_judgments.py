@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rerank.errors import InputError
+from rerank.common.errors import InputError
 from rerank.judging.judgments import (
     HandJudgment,
     JudgmentFile,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rerank import Document, Query, Workspace
-from rerank.errors import InputError, UsageError
+from rerank.common.errors import InputError, UsageError
 from rerank.judging.pool import Pool, PoolOptions, difference, judged_file, make_pool
 
 LISTS = st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=8)

@@ -8,13 +8,13 @@ from scipy.stats import binomtest
 from sklearn.metrics import accuracy_score, f1_score, roc_auc_score
 
 from rerank import Workspace, ingest
+from rerank.common.errors import UsageError
+from rerank.documents.records import Document, LabeledPair, Query
 from rerank.engines.base import SearchRequest
-from rerank.errors import UsageError
 from rerank.evaluation.pair_measures import accuracy, auc, best_threshold, f1, paired_test
 from rerank.pairs.evaluate import evaluate_pairs, predict_pairs
 from rerank.pairs.score import score_pairs
 from rerank.rankers.projection.ranker import Projection, Terms
-from rerank.records import Document, LabeledPair, Query
 from rerank.stack.signals import LexicalSignal
 from tests.support.rankers import Plain
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rerank import Document, Qrels, Query, train
-from rerank.errors import UsageError
+from rerank.common.errors import UsageError
 from rerank.rankers.registry import load_ranker
 from tests.support.data import QUERIES, qrels, topical
 

@@ -10,15 +10,15 @@ import pytest
 import torch
 from msgspec import structs
 
-from rerank.arrays import Ragged
-from rerank.errors import WorkspaceError
+from rerank.common.arrays import Ragged
+from rerank.common.errors import WorkspaceError
+from rerank.documents.records import Document, Query
 from rerank.rankers.cnn.config import CnnConfig
 from rerank.rankers.cnn.embeddings import Embedding
 from rerank.rankers.cnn.network import TorchRanker, TorchTower
 from rerank.rankers.cnn.ranker import PARTS, CnnRanker
 from rerank.rankers.cnn.towers import Vocabulary
 from rerank.rankers.registry import family, load_ranker
-from rerank.records import Document, Query
 
 WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta"]
 CATEGORIES = ["C", "C.1", "C.2", "game", "game::chess", "music"]

@@ -9,7 +9,8 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from rerank.errors import TrainingError
+from rerank.common.errors import TrainingError
+from rerank.documents.records import Document
 from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.losses import TripletLoss
 from rerank.rankers.dense.neighbors import CitedNeighbors, Structure
@@ -20,7 +21,6 @@ from rerank.rankers.dense.triplets import TRIPLETS_PER_TARGET
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.graphs.citations import Citations, held_out
 from rerank.rankers.graphs.cocitation import Mention
-from rerank.records import Document
 from tests.support.data import Words, quintuplet_vectors
 from tests.support.dense import trainer, with_changes
 from tests.support.progress import Watch

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
+from rerank.documents.records import LabeledPair
 from rerank.rankers.concept.batches import PairSampler
 from rerank.rankers.concept.config import ConceptConfig
 from rerank.rankers.concept.fit import ConceptTask
 from rerank.rankers.concept.graph import ConceptGraph
 from rerank.rankers.encoder.transformer import TextEncoder
-from rerank.records import LabeledPair
 from tests.support.progress import Watch
 
 TOPICS = 5

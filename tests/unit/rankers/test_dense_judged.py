@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from rerank import Workspace, train
-from rerank.arrays import Ragged
-from rerank.progress import Progress
+from rerank.common.arrays import Ragged
+from rerank.common.progress import Progress
 from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.judged import JudgedTask
 from rerank.rankers.encoder.transformer import TextEncoder

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from rerank.errors import TrainingError, UsageError
+from rerank.common.errors import TrainingError, UsageError
+from rerank.documents.records import Document
 from rerank.rankers.dense.quintuplets import QuintupletSampler, Vocabulary
 from rerank.rankers.dense.texts import Passages, Texts
-from rerank.records import Document
 from tests.support.data import Words
 from tests.support.dense import trainer
 from tests.support.progress import Watch

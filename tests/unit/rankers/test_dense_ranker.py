@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rerank.arrays import passage_cosines
-from rerank.errors import UsageError, WorkspaceError
+from rerank.common.arrays import passage_cosines
+from rerank.common.errors import UsageError, WorkspaceError
+from rerank.documents.records import Document, Query
 from rerank.rankers.dense.ranker import DenseRanker, decayed_sum, quantized, windows
 from rerank.rankers.encoder.bert import Bert, erf, readable
 from rerank.rankers.encoder.modules import Tokens
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.registry import load_ranker
-from rerank.records import Document, Query
 
 
 @given(st.integers(1, 3000), st.integers(8, 200), st.one_of(st.none(), st.integers(1, 9)))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from rerank.errors import TrainingError
+from rerank.common.errors import TrainingError
+from rerank.documents.records import Document
 from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.neighbors import Structure
 from rerank.rankers.dense.texts import Texts
-from rerank.records import Document
 from tests.support.data import Words
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import rerank
-from rerank.errors import TrainingError, UsageError
+from rerank.common.errors import TrainingError, UsageError
 from rerank.rankers.dense.fit import LinkEvaluation
 from rerank.rankers.dense.neighbors import by_pagerank
 from rerank.rankers.dense.quintuplets import QuintupletSampler, Vocabulary

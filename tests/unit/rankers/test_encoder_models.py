@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 
 from rerank import Workspace, auto, train
-from rerank.errors import UsageError, WorkspaceError
+from rerank.common.errors import UsageError, WorkspaceError
+from rerank.documents.records import Query
 from rerank.rankers.dense.ranker import DenseRanker
 from rerank.rankers.encoder.bert import Bert, readable
 from rerank.rankers.encoder.folder import check_encoder, installed_encoder
 from rerank.rankers.encoder.published import ENCODERS
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.registry import load_ranker
-from rerank.records import Query
 
 
 def published(tiny, folder, **files):

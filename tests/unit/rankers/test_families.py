@@ -6,12 +6,12 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from rerank.errors import NotTrainedError, UsageError
+from rerank.common.errors import NotTrainedError, UsageError
+from rerank.documents.records import Document
 from rerank.rankers import registry
 from rerank.rankers.registry import configurations, group_by_family
-from rerank.records import Document
 from rerank.workflows.train import train
-from rerank.workspace import Workspace
+from rerank.workspace.workspace import Workspace
 
 PACKAGE = """
 import json
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Annotated
 import numpy as np
 from rerank import Ranker
-from rerank.config import Natural, Options, option
+from rerank.common.config import Natural, Options, option
 from rerank.rankers.registry import Family
 from rerank.rankers.training.job import TrainingResult
 

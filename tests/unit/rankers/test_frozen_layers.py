@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
-from rerank.errors import UsageError
+from rerank.common.errors import UsageError
 from rerank.rankers.encoder.transformer import TextEncoder
 
 torch = pytest.importorskip("torch")

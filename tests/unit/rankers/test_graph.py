@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
-from rerank.categories import (
+from rerank.common.progress import Progress
+from rerank.documents.categories import (
     MAX_CO_OCCURRING,
     CategoryGraph,
     co_occurrence_edges,
@@ -18,7 +19,6 @@ from rerank.categories import (
     parents_of_path,
     path_edges,
 )
-from rerank.progress import Progress
 from rerank.rankers.cnn.cooccurrence import positive_information
 from rerank.rankers.cnn.embeddings import Embedding, deepwalk, random_walks, word2vec
 from rerank.rankers.cnn.towers import Vocabulary

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from rerank import Document, Workspace, train
-from rerank.arrays import passage_cosines
-from rerank.errors import UsageError
+from rerank.common.arrays import passage_cosines
+from rerank.common.errors import UsageError
+from rerank.documents.records import Query
 from rerank.rankers.encoder.bert import Bert
 from rerank.rankers.encoder.cross_encoder import CrossEncoder
 from rerank.rankers.encoder.onnx import OnnxBert, OnnxModel
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.registry import load_ranker
-from rerank.records import Query
 from tests.support.rankers import bert
 
 torch = pytest.importorskip("torch")

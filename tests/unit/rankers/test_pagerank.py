@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 from scipy.sparse import random as random_sparse
 
+from rerank.documents.records import Document
 from rerank.rankers.dense.neighbors import level_size, levels
 from rerank.rankers.graphs.links import LinkGraph
 from rerank.rankers.graphs.pagerank import top_pagerank
-from rerank.records import Document
 from tests.support.data import pagerank_matrix
 
 EDGES = [(0, 1), (0, 2), (1, 2), (2, 3), (3, 4)]

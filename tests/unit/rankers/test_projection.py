@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from rerank.errors import UsageError, WorkspaceError
-from rerank.progress import Progress
+from rerank.common.errors import UsageError, WorkspaceError
+from rerank.common.progress import Progress
+from rerank.documents.records import Document, Qrels, Query
 from rerank.rankers.projection.config import MAX_GAMMA, ProjectionConfig
 from rerank.rankers.projection.fit import ProjectionTrainer, TermVectors
 from rerank.rankers.projection.ranker import Projection, Terms
@@ -18,12 +19,11 @@ from rerank.rankers.projection.s2net import pairwise_logistic
 from rerank.rankers.projection.solver import reciprocal_rank
 from rerank.rankers.registry import load_ranker
 from rerank.rankers.training.job import TrainingJob
-from rerank.records import Document, Qrels, Query
 from rerank.stack.stack import Stack
 from rerank.workflows.encode import encode
 from rerank.workflows.train import train
 from rerank.workflows.training_data import Inputs, TrainReport, training_data
-from rerank.workspace import Workspace
+from rerank.workspace.workspace import Workspace
 from tests.support.progress import Watch
 from tests.support.rankers import comparisons
 

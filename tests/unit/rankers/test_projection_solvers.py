@@ -13,10 +13,10 @@ import scipy.linalg
 import scipy.optimize
 from scipy.sparse import csr_matrix
 
+from rerank.documents.records import Document, Query
 from rerank.rankers.projection.ranker import fit_terms, term_matrix
 from rerank.rankers.projection.spectral import cca, lsi, opca
 from rerank.rankers.training.data import Corpus
-from rerank.records import Document, Query
 from tests.support.rankers import separate_columns, texts, unit
 
 

@@ -11,13 +11,13 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rerank.arrays import Ragged
+from rerank.common.arrays import Ragged
+from rerank.documents.records import Document, Query
 from rerank.rankers.cnn import towers
 from rerank.rankers.cnn.config import CnnConfig
 from rerank.rankers.cnn.embeddings import Embedding
 from rerank.rankers.cnn.network import TorchTower
 from rerank.rankers.cnn.towers import Tower, Vocabulary
-from rerank.records import Document, Query
 
 NAMES = [f"w{i}" for i in range(1, 21)]
 """Tokens are numbered 1 to 20. The padding is 0."""

@@ -17,9 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from rerank.errors import TrainingError
+from rerank.common.errors import TrainingError
+from rerank.common.progress import Progress
+from rerank.documents.records import Document, Qrels, Query
 from rerank.evaluation.measures import evaluate_runs
-from rerank.progress import Progress
 from rerank.rankers.cnn import sampling
 from rerank.rankers.cnn.config import CnnConfig
 from rerank.rankers.cnn.fit import CnnTrainer, in_batch_softmax, pairwise_hinge
@@ -35,7 +36,6 @@ from rerank.rankers.training.data import (
     weighted_ndcg,
 )
 from rerank.rankers.training.job import TrainingJob
-from rerank.records import Document, Qrels, Query
 from rerank.stack.linear import Linear
 from rerank.stack.stack import Stack
 from tests.support.progress import Watch

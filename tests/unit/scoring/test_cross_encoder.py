@@ -16,7 +16,7 @@ from rerank.cli.query import show
 from rerank.cli.tune import show as show_tuned
 
 from rerank import Document, Qrels, Query, Stack, Workspace, evaluate, tune
-from rerank.errors import UsageError
+from rerank.common.errors import UsageError
 from rerank.formats import write_qrels
 from rerank.rankers.encoder.cross_encoder import TOKENS, CrossEncoder
 from rerank.scoring.second_phase import rescore

@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rerank.categories import CategoryNames
+from rerank.documents.categories import CategoryNames
+from rerank.documents.records import Document, Qrels, Query
 from rerank.engines.base import Encoder, SearchRequest
 from rerank.engines.local import LocalEngine
 from rerank.evaluation.protocols import Protocol
-from rerank.records import Document, Qrels, Query
 from rerank.scoring.build_table import TableRequest, score_table
 from rerank.scoring.pipeline import Pipeline
 from rerank.scoring.scorer import FEEDBACK_DEPTH, ScoringInput

@@ -23,12 +23,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rerank.common.errors import TrainingError, UsageError
+from rerank.documents.records import Document, Query
+from rerank.documents.stop_words import query_language, without_stop_words
 from rerank.engines.opensearch.columns import Column
-from rerank.errors import TrainingError, UsageError
 from rerank.rankers.cnn.towers import Head
 from rerank.rankers.dense.ranker import DenseRanker
 from rerank.rankers.projection.ranker import Terms as ProjectionTerms
-from rerank.records import Document, Query
 from rerank.scoring.vector_cache import VectorCache
 from rerank.service import logs
 from rerank.service.context import DeadlineError, EncodingCosts, RequestContext
@@ -42,8 +43,7 @@ from rerank.stack.linear import Linear
 from rerank.stack.normalize import Moments
 from rerank.stack.relevance import Calibration, RelevanceModel
 from rerank.stack.stack import Stack
-from rerank.stop_words import query_language, without_stop_words
-from rerank.workspace import Workspace
+from rerank.workspace.workspace import Workspace
 from tests.support.rankers import cnn
 from tests.support.service import call, read_answer
 

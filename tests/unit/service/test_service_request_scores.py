@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rerank.documents.records import Document
+from rerank.documents.text import analyzer
 from rerank.engines.base import SearchRequest
 from rerank.engines.local import LocalEngine
-from rerank.records import Document
 from rerank.service.request_scores import LexicalScorer
-from rerank.text import analyzer
 
 TEXTS = [
     "The grey wolf hunts in packs, and the pack follows the wolf",

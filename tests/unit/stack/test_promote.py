@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rerank import Document, Qrels, Query, Stack, Workspace, promote, rollback, tune
-from rerank.errors import BusyError, UsageError, WorkspaceError
+from rerank.common.errors import BusyError, UsageError, WorkspaceError
 from rerank.evaluation.leakage import TrainingRecord
 from rerank.evaluation.significance import compare
 from rerank.rankers.projection.ranker import Projection, Terms

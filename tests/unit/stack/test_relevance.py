@@ -11,7 +11,7 @@ from sklearn.metrics import roc_auc_score
 from sklearn.preprocessing import StandardScaler
 
 import rerank
-from rerank.errors import UsageError
+from rerank.common.errors import UsageError
 from rerank.stack.linear import Linear
 from rerank.stack.normalize import Moments, normalize
 from rerank.stack.relevance import Calibration, RelevanceModel

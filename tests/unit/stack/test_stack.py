@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy.stats import rankdata
 
-from rerank.errors import InputError, RerankError, TrainingError, UsageError, WorkspaceError
+from rerank.common.errors import InputError, RerankError, TrainingError, UsageError, WorkspaceError
 from rerank.stack.linear import Linear
 from rerank.stack.normalize import normalize
 from rerank.stack.parse import parse_stack

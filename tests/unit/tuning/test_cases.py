@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rerank import Document, Qrels, Query, Stack, Workspace, evaluate, tune
-from rerank.errors import InputError
+from rerank.common.errors import InputError
 from rerank.stack.linear import CASES
 from tests.support.rankers import Plain, put
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rerank import Document, Qrels, Query, Stack, Workspace, evaluate, tune
-from rerank.errors import InputError, UsageError
+from rerank.common.errors import InputError, UsageError
 from tests.support.rankers import Plain, put
 
 TEXTS = {

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rerank.errors import InputError, TrainingError, UsageError
+from rerank.common.errors import InputError, TrainingError, UsageError
+from rerank.documents.records import Qrels
 from rerank.evaluation.measures import evaluate_runs
 from rerank.evaluation.ranks import RankMeasure
-from rerank.records import Qrels
 from rerank.stack.parse import parse_stack
 from rerank.stack.stack import Stack
 from rerank.tuning import measure as measuring

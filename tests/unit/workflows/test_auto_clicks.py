@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import rerank
-from rerank.errors import InputError
+from rerank.common.errors import InputError
 from rerank.formats import read_qrels, read_queries
 from rerank.judging.judgments import HandJudgment, JudgmentFile
 from rerank.judging.pool import Pool, judged_file

@@ -12,7 +12,7 @@ import pytest
 
 import rerank
 from rerank import Qrels, Query
-from rerank.errors import InputError, WorkspaceError
+from rerank.common.errors import InputError, WorkspaceError
 from rerank.workflows.auto import plan as ranker_plan
 from rerank.workflows.auto.files import read_folder
 from rerank.workflows.auto.plan import CollectionFacts, Rule, unmet

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from rerank import Document, Qrels, Query, Workspace, evaluate, train, tune
-from rerank.errors import InputError, UsageError
+from rerank.common.errors import InputError, UsageError
 from rerank.evaluation.measures import MEASURES
 from rerank.reports.page import evaluation_page
 from rerank.stack.stack import Stack

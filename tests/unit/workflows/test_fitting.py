@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
-from rerank.errors import TrainingError
+from rerank.common.errors import TrainingError
+from rerank.documents.records import Document, Qrels, Query
 from rerank.formats import read_qrels
 from rerank.rankers.cnn.config import CnnConfig
-from rerank.records import Document, Qrels, Query
 from rerank.stack.stack import Stack
 from rerank.workflows.encode import encode
 from rerank.workflows.train import train
 from rerank.workflows.training_data import HELD_OUT
-from rerank.workspace import Workspace
+from rerank.workspace.workspace import Workspace
 from tests.support.progress import Watch
 
 COUNT = 40

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rerank import Document, Workspace, ingest
-from rerank.errors import InputError
+from rerank.common.errors import InputError
 from rerank.workflows.ingest_preview import preview_ingest
 
 DOCUMENTS = [

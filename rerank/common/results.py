@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from rerank.errors import NotInstalledError
+from rerank.common.errors import NotInstalledError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import chain, combinations, pairwise
 from typing import TYPE_CHECKING
 
-from rerank.text import count_of, normalize
+from rerank.documents.text import count_of, normalize
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix

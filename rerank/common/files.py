@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from rerank.errors import BusyError, RerankError, UsageError, WorkspaceError
+from rerank.common.errors import BusyError, RerankError, UsageError, WorkspaceError
 
 _MACHINE = {
     errno.EACCES: "permission denied to user {user}; give this user access",

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save, save_file
 
-from rerank.arrays import map_arrays
+from rerank.common.arrays import map_arrays
 from rerank.rankers.registry import load_ranker
 from tests.conformance.ranker_rules import DOCUMENTS, QUERIES
 from tests.support.rankers import cnn, projection

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rerank.errors import UsageError
-from rerank.text import STEMMERS, Terms, analyzer, language, normalize, words
+from rerank.common.errors import UsageError
+from rerank.documents.text import STEMMERS, Terms, analyzer, language, normalize, words
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from rerank.batches import batched
+from rerank.common.batches import batched
 from tests.unit.test_architecture import COMMANDS, LIBRARY, name_of, nodes
 
 
@@ -41,8 +41,8 @@ def test_a_size_below_one_is_refused():
 def test_no_other_module_divides_a_stream_itself():
     """A loop with an assignment in its condition is the sign of one that does."""
     for path in (*LIBRARY, *COMMANDS):
-        if name_of(path) == "rerank/batches.py":
+        if name_of(path) == "rerank/common/batches.py":
             continue
         for node in nodes(path):
             condition = ast.unparse(node.test) if isinstance(node, ast.While) else ""
-            assert "islice(" not in condition, f"{name_of(path)}:{node.lineno}: use rerank.batches.batched"
+            assert "islice(" not in condition, f"{name_of(path)}:{node.lineno}: use common.batches.batched"

@@ -12,9 +12,9 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct, ValidationError, convert
 
+from rerank.common.errors import InputError, UsageError
+from rerank.documents.text import language
 from rerank.engines.base import FIRST_STAGES
-from rerank.errors import InputError, UsageError
-from rerank.text import language
 
 FORMAT = 1
 _LONGEST = 32_768  # bytes; long names take minutes and gigabytes

@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rerank import config_file
+from rerank.common.errors import InputError, RerankError, UsageError, WorkspaceError
+from rerank.common.files import as_system_error
+from rerank.documents.records import SearchTemplate
 from rerank.engines.base import FIRST_STAGES, Engine
 from rerank.engines.registry import engine_class
-from rerank.errors import InputError, RerankError, UsageError, WorkspaceError
-from rerank.files import as_system_error
 from rerank.formats import read_template
-from rerank.records import SearchTemplate
 from rerank.stack.signals import SEARCH
-from rerank.workspace_folder import SETTINGS, lost_settings
+from rerank.workspace import config_file
+from rerank.workspace.folder import SETTINGS, lost_settings
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from rerank.errors import NotInstalledError
-from rerank.records import Query
-from rerank.results import frame_of
+from rerank.common.errors import NotInstalledError
+from rerank.common.results import frame_of
+from rerank.documents.records import Query
 from rerank.scoring.scorer import ScoringInput
 from rerank.stack.stack import Stack
-from rerank.workspace import Workspace, WorkspaceOrPath
+from rerank.workspace.workspace import Workspace, WorkspaceOrPath
 
 _COLUMNS = ("qid", "query", "docno", "score", "rank")
 

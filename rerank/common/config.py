@@ -8,7 +8,7 @@ Config(epochs=20, rate=0.1)
 >>> build(Config, {"rate": 2})
 Traceback (most recent call last):
     ...
-rerank.errors.UsageError: --rate takes a number, above 0, below 1, not 2
+rerank.common.errors.UsageError: --rate takes a number, above 0, below 1, not 2
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, Un
 from msgspec import Meta, Struct, ValidationError, convert
 from msgspec.structs import FieldInfo, asdict, fields
 
-from rerank.errors import UsageError, option_name
+from rerank.common.errors import UsageError, option_name
 
 if TYPE_CHECKING:
     from typing_extensions import Self

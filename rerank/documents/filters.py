@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import NamedTuple
 
-from rerank.errors import UsageError
-from rerank.records import Document
-from rerank.text import compose, normalize
+from rerank.common.errors import UsageError
+from rerank.documents.records import Document
+from rerank.documents.text import compose, normalize
 
 FIELD = "filters"
 """The index field with the terms."""

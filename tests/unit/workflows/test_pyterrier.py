@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import rerank
-from rerank.pyterrier import transformer
-from rerank.records import Document
+from rerank.documents.records import Document
+from rerank.workflows.pyterrier import transformer
 
 pandas = pytest.importorskip("pandas", reason="pandas is not installed")
 pyterrier = pytest.importorskip("pyterrier", reason="PyTerrier is not installed")

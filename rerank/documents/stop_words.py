@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 from functools import cache, lru_cache
 
-from rerank.text import STEMMERS, WORD, language_or_none, normalize, words
+from rerank.documents.text import STEMMERS, WORD, language_or_none, normalize, words
 
 STOP_WORDS = {
     # Lucene's list and the words of questions, without "no" and "not".

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from rerank.errors import RerankError
-from rerank.files import atomic_write, write_bytes, write_text
+from rerank.common.errors import RerankError
+from rerank.common.files import atomic_write, write_bytes, write_text
 
 
 def test_the_old_file_stays_until_the_block_ends(tmp_path):

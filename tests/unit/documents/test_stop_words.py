@@ -3,8 +3,8 @@
 import pytest
 from tantivy import Filter, TextAnalyzerBuilder, Tokenizer
 
-from rerank.stop_words import WITHOUT_STOP_WORDS, guess_language, query_language, without_stop_words
-from rerank.text import STEMMERS
+from rerank.documents.stop_words import WITHOUT_STOP_WORDS, guess_language, query_language, without_stop_words
+from rerank.documents.text import STEMMERS
 
 ROMANIAN = "Lupul trăiește în pădurile din Europa și din Asia, iar haita este condusă de o pereche de lupi."
 TURKISH = "Kurt bir memeli türüdür ve bu tür için ormanlar çok önemlidir, ama dağlarda da yaşar."

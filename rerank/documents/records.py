@@ -8,9 +8,9 @@ from numbers import Integral, Real
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from rerank.errors import UsageError
-from rerank.stop_words import query_language, without_stop_words
-from rerank.text import compose, count_of, normalize
+from rerank.common.errors import UsageError
+from rerank.documents.stop_words import query_language, without_stop_words
+from rerank.documents.text import compose, count_of, normalize
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,7 +36,7 @@ class Document:
 
     The fields are normalized as in files: an integer id becomes text, None an empty text, and one category or
     link without a list becomes a list of one. Titles and texts are composed (NFC), categories are normalized
-    (:func:`rerank.text.normalize`). Raises UsageError, with the field's name, for other types.
+    (:func:`rerank.documents.text.normalize`). Raises UsageError, with the field's name, for other types.
 
     >>> Document("1", title="Sorting", text="A faster quicksort").content
     'Sorting\\nA faster quicksort'

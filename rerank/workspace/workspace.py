@@ -15,26 +15,26 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rerank import config_file
+from rerank.common.errors import NoCollectionError, RerankError, UsageError, WorkspaceError
+from rerank.common.files import write_text
+from rerank.documents.filters import filters_of
+from rerank.documents.records import Query, SearchTemplate, shorten
+from rerank.documents.text import language
 from rerank.engines.base import Engine
 from rerank.engines.registry import engine_class
-from rerank.errors import NoCollectionError, RerankError, UsageError, WorkspaceError
 from rerank.evaluation.leakage import TrainingRecord
-from rerank.files import write_text
-from rerank.filters import filters_of
 from rerank.rankers.base import Ranker
 from rerank.rankers.registry import families
 from rerank.rankers.store import RankerStore
-from rerank.records import Query, SearchTemplate, shorten
 from rerank.scoring.pipeline import Pipeline, ResultPage
 from rerank.stack.linear import NAME
 from rerank.stack.parse import retriever_depths
 from rerank.stack.releases import KEPT_RELEASES, Releases, tuned_versions
 from rerank.stack.signals import check_retriever, ranker_names, resolve
 from rerank.stack.stack import Stack, find_stack, stack_key
-from rerank.text import language
-from rerank.workspace_folder import SETTINGS, check_folder, new_folder, write_durably
-from rerank.workspace_settings import WorkspaceSettings
+from rerank.workspace import config_file
+from rerank.workspace.folder import SETTINGS, check_folder, new_folder, write_durably
+from rerank.workspace.settings import WorkspaceSettings
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -15,18 +15,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rerank.common.errors import BusyError, InputError, NotTrainedError, UsageError, WorkspaceError
+from rerank.common.files import folder_lock
+from rerank.common.progress import Progress
+from rerank.documents.records import Document, Qrels, Query
 from rerank.engines import registry
 from rerank.engines.base import SearchRequest
 from rerank.engines.local import LocalEngine
-from rerank.errors import BusyError, InputError, NotTrainedError, UsageError, WorkspaceError
-from rerank.files import folder_lock
-from rerank.progress import Progress
-from rerank.records import Document, Qrels, Query
 from rerank.stack.linear import Linear
 from rerank.stack.stack import Stack
 from rerank.workflows.ingest import ingest
 from rerank.workflows.train import train
-from rerank.workspace import Workspace
+from rerank.workspace.workspace import Workspace
 from tests.support.rankers import cnn
 from tests.unit.engines.test_local_engine_crash import PROCESSES, kill_after, kill_before, run_in_child
 

@@ -12,8 +12,8 @@ import numpy as np
 from opensearchpy import OpenSearchWarning
 from rerank.cli.program import show_once
 
-from rerank.results import Report, to_json_value
-from rerank.workspace import Workspace
+from rerank.common.results import Report, to_json_value
+from rerank.workspace.workspace import Workspace
 
 
 def test_a_report_converts_to_json(tmp_path):

@@ -10,22 +10,22 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rerank.errors import WorkspaceError
-from rerank.files import write_text
+from rerank.common.errors import WorkspaceError
+from rerank.common.files import write_text
+from rerank.common.progress import Progress
+from rerank.common.results import Report
+from rerank.documents.records import Qrels, Query
 from rerank.formats import read_qrels, read_queries
-from rerank.progress import Progress
 from rerank.rankers.encoder.folder import PACKAGED
-from rerank.records import Qrels, Query
 from rerank.reports.evaluation import EvaluationReport
 from rerank.reports.page import evaluation_page
-from rerank.results import Report
 from rerank.scoring.pipeline import SearchResult
 from rerank.stack.stack import Stack
 from rerank.workflows.evaluate import evaluate
 from rerank.workflows.ingest import ingest
 from rerank.workflows.train import train
 from rerank.workflows.tune import TuneReport, tune
-from rerank.workspace import Workspace
+from rerank.workspace.workspace import Workspace
 
 COLLECTION = Path(__file__).parent / "collection"
 RANKERS = ("text", "meta")

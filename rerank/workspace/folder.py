@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from rerank import config_file
-from rerank.errors import BusyError, WorkspaceError
-from rerank.files import LOCK, folder_lock, parse_json, sync_folder
-from rerank.text import language_or_none
+from rerank.common.errors import BusyError, WorkspaceError
+from rerank.common.files import LOCK, folder_lock, parse_json, sync_folder
+from rerank.documents.text import language_or_none
+from rerank.workspace import config_file
 
 SETTINGS = "rerank.toml"
 """The file that makes a folder a workspace."""

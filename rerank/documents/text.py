@@ -14,7 +14,7 @@ from functools import lru_cache
 from html.entities import html5
 from typing import TYPE_CHECKING
 
-from rerank.errors import UsageError
+from rerank.common.errors import UsageError
 
 if TYPE_CHECKING:
     from tantivy import TextAnalyzer

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rerank.order import rank
+from rerank.common.order import rank
 
 
 @pytest.mark.parametrize(

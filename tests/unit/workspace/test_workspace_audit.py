@@ -18,15 +18,15 @@ from functools import partial
 import numpy as np
 import pytest
 
+from rerank.common.errors import BusyError, WorkspaceError
+from rerank.common.files import folder_lock
+from rerank.documents.records import Document, Query
 from rerank.engines.base import Encoder, SearchRequest
 from rerank.engines.file_features import FeatureFiles
 from rerank.engines.local import LocalEngine, engine, storage
 from rerank.engines.local import documents as store
-from rerank.errors import BusyError, WorkspaceError
-from rerank.files import folder_lock
-from rerank.records import Document, Query
 from rerank.workflows.ingest import ingest
-from rerank.workspace import Workspace
+from rerank.workspace.workspace import Workspace
 from tests.support.data import folder, fruit, fruit_documents, make_fruit
 from tests.support.rankers import cnn
 from tests.unit.engines.test_local_engine_crash import PROCESSES, kill_after, run_in_child
@@ -58,7 +58,7 @@ import json, sys
 from pathlib import Path
 from rerank import Document, Query, Workspace
 from rerank.cli import main
-from rerank.errors import RerankError
+from rerank.common.errors import RerankError
 {inspect.getsource(answers)}
 folder = Path(sys.argv[1])
 """

@@ -1,0 +1,1 @@
+"""Documents, queries and judgments, and their parts: text, categories, and fields for filters."""

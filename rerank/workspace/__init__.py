@@ -1,0 +1,1 @@
+"""A workspace: the folder with an index, its settings, rankers and stacks."""
