@@ -156,16 +156,21 @@ def endpoints() -> str:
     served = (*ENDPOINTS, judge_endpoint(Judging.judge))
     description = describe(served, token=False, pages={**PAGES, **JUDGE_PAGES})
     schemas = description["components"]["schemas"]
-    parts = []
+    paths: dict[str, list[str]] = {}  # the text below the title -> its requests
+    others = ["### Without a body\n", "| request | answer |", "| --- | --- |"]
     for path, methods in description["paths"].items():
         for method, operation in methods.items():
             summary = operation["summary"].rstrip(".")
-            parts.append(f"### {method.upper()} {path}\n\n{summary[0].upper()}{summary[1:]}.\n")
+            summary = f"{summary[0].upper()}{summary[1:]}."
             body = operation.get("requestBody")
             if body:
-                parts.append(f"**Request**\n\n{_table(body['content'], schemas)}")
-            parts.append(f"**Answer**: {operation['responses']['200']['description']}.\n")
-    return "\n".join(parts)
+                answer = f"**Answer**: {operation['responses']['200']['description']}.\n"
+                text = f"{summary}\n\n**Request**\n\n{_table(body['content'], schemas)}\n{answer}"
+                paths.setdefault(text, []).append(path)
+            else:
+                others.append(f"| `{method.upper()} {path}` | {summary} |")
+    parts = [f"### POST {', '.join(names)}\n\n{text}" for text, names in paths.items()]
+    return "\n".join([*parts, *others, ""])
 
 
 def _table(content: dict[str, Any], schemas: dict[str, Any]) -> str:

@@ -1,6 +1,6 @@
 """Write RESULTS.md with the verdict on each claim of the papers, and the numbers, from the result files.
 
-It also writes the five lines of docs/explanation/papers.md, and the gain of categories in README.md and
+It also writes the five lines of docs/explanation/results.md, and the gain of categories in README.md and
 docs/explanation/rankers.md.
 
 python benchmarks/papers/page.py            # writes the pages
@@ -26,7 +26,7 @@ from rerank.evaluation.significance import holm
 
 ROOT = Path(__file__).parents[2]
 PAGE = Path(__file__).parent / "RESULTS.md"
-SUMMARY = ROOT / "docs" / "explanation" / "papers.md"
+SUMMARY = ROOT / "docs" / "explanation" / "results.md"
 RANKERS = ROOT / "docs" / "explanation" / "rankers.md"
 
 _HEAD = """# The papers: claims and numbers

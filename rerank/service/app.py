@@ -48,8 +48,8 @@ from rerank.service.ubi_log import UbiLog
 
 _DOCUMENTS = "Documents, best first: index in the request and relevance_score; the stack used is the model"
 _SEARCH = "The JSON of `rerank query --json`"
-_RETRIEVE = "Ids of documents, or k-NN fields and vectors: docs/opensearch/protocol.md"
-_HOOK = "Length, JSON, order and scores: docs/opensearch/protocol.md"
+_RETRIEVE = "Ids of documents, or k-NN fields and vectors: docs/reference/http.md#the-protocol-of-the-hook"
+_HOOK = "Length, JSON, order and scores: docs/reference/http.md#the-protocol-of-the-hook"
 _JUDGED = "saved, and how many hits the judge has graded: done, total"
 ENDPOINTS = (
     Endpoint("/v1/rerank", endpoints.rerank, schemas.RerankBody, _DOCUMENTS),

@@ -6,11 +6,13 @@ import sys
 from pathlib import Path
 
 import click
+import msgspec
 import pytest
 from rerank.cli.program import COMMANDS, cli
 
 from rerank.hook.reports import InstallReport, Status
 from rerank.hook.trial import SearchTrial
+from rerank.service.app import ENDPOINTS
 from rerank.stack.file import StackFile
 from rerank.stack.normalize import NORMALIZATIONS
 from rerank.workflows.attach import AttachReport
@@ -150,6 +152,16 @@ def test_options_in_the_text_of_a_page_exist(page):
         return  # options of pytest and of scripts; removed options
     for shown in re.findall(r"`(--[a-z][a-z-]*)", FENCE.sub("", page.read_text("utf-8"))):
         assert shown in KNOWN, shown
+
+
+def test_requests_of_pages_are_valid():
+    """The body of each shown request to the service has only known fields, with values of their types."""
+    bodies = {endpoint.path: endpoint.body for endpoint in ENDPOINTS}
+    request = re.compile(r"""curl http://127\.0\.0\.1:8765(/\S+) .*?-d '(\{[^']*\})'""", re.DOTALL)
+    shown = [match for page in PAGES for match in request.findall(page.read_text("utf-8"))]
+    assert shown
+    for path, body in shown:
+        assert msgspec.json.decode(body, type=bodies[path])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

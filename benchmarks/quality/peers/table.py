@@ -18,7 +18,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[3]
 RESULTS = Path(__file__).parent / "results"
-FIGURES, COMPARISON = ROOT / "benchmarks/quality/RESULTS.md", ROOT / "docs/explanation/comparison.md"
+FIGURES, COMPARISON = ROOT / "benchmarks/quality/RESULTS.md", ROOT / "docs/explanation/results.md"
 MEASURES = ("nDCG@10", "nDCG", "RR", "R@100")
 OURS = ("rerank-hand", "rerank-auto")
 COSTS = {

@@ -14,7 +14,7 @@ import org.opensearch.search.SearchHit;
 import rerank.opensearch.ScoringClient.Failure;
 
 /**
- * The candidates of one search, and the body of the call that asks for their scores (docs/opensearch/protocol.md). first:
+ * The candidates of one search, and the body of the call that asks for their scores (docs/reference/http.md). first:
  * number of candidates that the query has found; the others were added. rest: hits of the query after them, in the order of the
  * first stage.
  */
