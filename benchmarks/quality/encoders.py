@@ -4,8 +4,8 @@
 
 A document is one passage of 512 tokens. Scores are scaled to 0 to 1 over the best 1,000 of each, and summed
 with a weight from 0 to 1. All judged queries are halved 60 times at random. The best weight of one half is
-measured on the other half, in both directions. ``--cache`` keeps vectors. ``encoder_package.py`` makes the
-folders of models.
+measured on the other half, in both directions. ``--cache`` keeps vectors. ``tools/encoder_package.py``
+makes the folders of models.
 """
 
 from __future__ import annotations

