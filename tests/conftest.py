@@ -44,7 +44,7 @@ FIRST = (
     "tests/integration/test_opensearch_cluster.py",
     "ml",
     "node",
-    "tests/integration/test_hook_plugin.py",
+    "tests/integration/test_hook_pipelines.py",
     "tests/integration/test_opensearch_interruptions.py",
 )
 """Groups and files that take minutes. If they started last, the other cores would be idle."""

@@ -30,6 +30,15 @@ def page(
     return events + [event("click", query_id, name, ranks[name], user_query=text) for name in clicked]
 
 
+FOUR_PAGES = [
+    *page("1", "a", ["d1", "d2"], ["d1"]),
+    *page("2", "a", ["d1", "d2"], ["d2"]),
+    *page("3", "b", ["d3", "d4"]),
+    *page("4", "b", ["d4", "d3"], ["d4"]),
+]
+"""Click rates .5 and .25. Clicks over expected clicks: 1.0, 1.3333, 0.5714, 1.1429."""
+
+
 def write(path: Path, records: Iterable[dict[str, Any]]) -> Path:
     """Write JSON lines."""
     path.write_text("".join(f"{json.dumps(record)}\n" for record in records), "utf-8")
@@ -82,3 +91,8 @@ def grades_by_loops(pages: Iterable[tuple[str, dict[str, int], set[str]]]) -> tu
 def grade(ratio: float) -> int:
     """Return the grade of a ratio."""
     return sum(ratio >= limit - 1e-9 for limit in (1.25, 2, 3))
+
+
+def dropped(report: Any) -> dict[str, int]:
+    """Return reason -> number of dropped records."""
+    return {part.reason: part.count for part in report.dropped}

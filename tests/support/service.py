@@ -155,6 +155,14 @@ HOOK = {"query": {"match": {"a": "wolf"}}, "ids": ["a", "b"], "scores": [2.0, 1.
 
 
 @pytest.fixture(scope="module")
+def server(script, trained, tmp_path_factory) -> Iterator[Server]:
+    """A service for the tests of one file, with the trained rankers."""
+    options = ("--stack", STACK, "--max-encoded", 1000)
+    with serving(script, trained, tmp_path_factory.mktemp("serve"), *options) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
 def candidates(trained, text):
     """A query, its candidates with features in Base64, and the expected ranking of the pipeline."""
     workspace = Workspace.open(trained)
