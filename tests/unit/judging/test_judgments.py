@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from multiprocessing import get_context
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -108,20 +108,20 @@ def test_disagreement_by_hand():
     assert summarize_judgments(lines[-1:]).describe() == ""
 
 
-def append_many(path, judge):
-    file = JudgmentFile(path)
-    for number in range(100):
-        file.append(HandJudgment("q", f"d{number}", number % 4, by=judge))
+APPENDING = """
+import sys
+from rerank.judging.judgments import HandJudgment, JudgmentFile
+file = JudgmentFile(sys.argv[1])
+for number in range(100):
+    file.append(HandJudgment("q", f"d{number}", number % 4, by=sys.argv[2]))
+"""
 
 
 def test_several_processes_append_whole_lines(tmp_path):
     path = tmp_path / "pool.judged.jsonl"
     watching = JudgmentFile(path)
-    processes = [get_context("spawn").Process(target=append_many, args=(path, judge)) for judge in "abc"]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
+    processes = [subprocess.Popen([sys.executable, "-c", APPENDING, path, judge]) for judge in "abc"]
+    assert [process.wait() for process in processes] == [0, 0, 0]
     assert Counter(one.by for one in read_judgments(path)) == {"a": 100, "b": 100, "c": 100}
     watching.refresh()
     assert len(watching.lines) == 300
@@ -130,22 +130,35 @@ def test_several_processes_append_whole_lines(tmp_path):
 LIMITED = """
 import resource, sys
 from rerank.judging.judgments import HandJudgment, JudgmentFile, NotSavedError
-file = JudgmentFile(sys.argv[1])
-resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
-for number in range(10):
-    try:
-        file.append(HandJudgment("q1", f"d{number}", 1, by="ann"))
-    except NotSavedError as error:
-        sys.exit(str(error))
+for size in sys.argv[2:]:
+    file = JudgmentFile(sys.argv[1] + size)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(size), resource.RLIM_INFINITY))
+    for number in range(10):
+        try:
+            file.append(HandJudgment("q1", f"d{number}", 1, by="ann"))
+        except NotSavedError as error:
+            print(error)
+            break
 """
+FULL_AT = (0, 10, 100, 250)
+"""Sizes of a file at which the disk is full, in bytes."""
 
 
-@pytest.mark.parametrize("size", [0, 10, 100, 250])
-def test_a_full_disk_keeps_the_confirmed_lines(tmp_path, size):
+@pytest.fixture(scope="module")
+def full_disk(tmp_path_factory):
+    """Return size -> file that could not grow beyond it, and the error. One process writes all of them."""
+    start = tmp_path_factory.mktemp("full") / "judged."
+    command = [sys.executable, "-c", LIMITED, start, *map(str, FULL_AT)]
+    done = subprocess.run(command, text=True, capture_output=True, check=True)
+    errors = done.stdout.splitlines()
+    return {size: (Path(f"{start}{size}"), error) for size, error in zip(FULL_AT, errors, strict=True)}
+
+
+@pytest.mark.parametrize("size", FULL_AT)
+def test_a_full_disk_keeps_the_confirmed_lines(full_disk, tmp_path, size):
     """Each line has the same length. A part of the next line does not stay in the file."""
-    path = tmp_path / "pool.judged.jsonl"
-    done = subprocess.run([sys.executable, "-c", LIMITED, path, str(size)], text=True, capture_output=True)
-    assert "not saved: " in done.stderr
+    path, error = full_disk[size]
+    assert "not saved: " in error
     JudgmentFile(tmp_path / "one").append(HandJudgment("q1", "d0", 1, by="ann"))
     length = os.path.getsize(tmp_path / "one")
     assert os.path.getsize(path) == size // length * length

@@ -133,11 +133,17 @@ INCLUDED, EXCLUDED = st.sampled_from(["wolf", "pup", "x-ray"]), st.sampled_from(
 
 
 def nested(words: st.SearchStrategy[str], group: str) -> st.SearchStrategy[str]:
-    """Return texts with these words, in groups at any depth. group: a group with a place for clauses."""
-    phrases = st.lists(words, min_size=1).map(lambda parts: f'"{" ".join(parts)}"')
+    """Return texts with at most eight of these words or phrases, in groups at any depth.
+
+    group: a group with a place for clauses.
+    """
+    phrases = st.lists(words, min_size=1, max_size=3).map(lambda parts: f'"{" ".join(parts)}"')
     return st.recursive(
         words | phrases,
-        lambda inner: st.lists(inner, min_size=1).map(lambda parts: group.format(" ".join(parts))),
+        lambda inner: st.lists(inner, min_size=1, max_size=3).map(
+            lambda parts: group.format(" ".join(parts))
+        ),
+        max_leaves=8,
     )
 
 
@@ -154,7 +160,7 @@ def nested(words: st.SearchStrategy[str], group: str) -> st.SearchStrategy[str]:
 def test_excluded_words_are_never_words_of_the_query(kind, group, prefixes, data):
     prefix = st.sampled_from(prefixes)
     excluded = st.builds("{}{}".format, prefix, nested(EXCLUDED, group))
-    clauses = data.draw(st.lists(nested(INCLUDED, group) | excluded, min_size=1))
+    clauses = data.draw(st.lists(nested(INCLUDED, group) | excluded, min_size=1, max_size=6))
     text = " ".join(clauses)
     words = set((query_text({kind: {"query": text}}) or "").split()) - {"a", "b"}
     assert words == {word for word in ("wolf", "pup", "x-ray") if word in text}, text
