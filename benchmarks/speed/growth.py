@@ -18,14 +18,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import random
 import resource
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -36,8 +34,9 @@ os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import numpy as np
 
+from benchmarks.common.grown import grow
 from benchmarks.common.vectors import feature_files, grow_vectors, stored_vectors
-from rerank import Document, Query, Workspace, ingest
+from rerank import Query, Workspace, ingest
 from rerank.engines.approximate import ApproximateIndex, needs_index
 from rerank.engines.base import SearchRequest, VectorQuery
 from rerank.engines.nearest import Rows, nearest
@@ -45,26 +44,10 @@ from rerank.formats import read_corpus, read_queries
 from rerank.scoring.pipeline import Pipeline
 from rerank.stack.stack import Stack
 
-REPLACED_SHARE = 0.3  # of the words of a copy
-VOCABULARY_DOCUMENTS = 20_000
 QUERIES = 100
 DEPTHS = (100, 1000)
 NEAREST = 100  # documents that the ranker adds to the union
 BATCH = 65_536  # vectors that are written together
-
-
-def grow(corpus: Path, count: int) -> Iterator[Document]:
-    """Yield ``count`` documents: the ones of the corpus, then copies with replaced words."""
-    rng = random.Random(0)
-    documents = list(read_corpus(corpus))
-    vocabulary = [word for document in documents[:VOCABULARY_DOCUMENTS] for word in document.text.split()]
-    for number in range(count):
-        copy, position = divmod(number, len(documents))
-        document = documents[position]
-        words = document.text.split()
-        if copy:
-            words = [rng.choice(vocabulary) if rng.random() < REPLACED_SHARE else word for word in words]
-        yield Document(f"{document.id}-{copy}", title=document.title, text=" ".join(words))
 
 
 def measure_ingest(folder: Path, corpus: Path, count: int) -> None:

@@ -25,7 +25,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
-from growth import grow
+from benchmarks.common.grown import grow
 from hook_cases import INDEX, NONE, Case, alone, filled, percentiles, processor, service_process
 
 from rerank.formats import read_queries

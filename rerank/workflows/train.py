@@ -140,6 +140,7 @@ class _Training:
     restart: bool
     progress: Progress
     report: TrainReport = field(default_factory=TrainReport)
+    _last: tuple[Inputs, TrainReport, TrainingData] | None = field(default=None, init=False)
 
     def train_family(self, family: Family, variants: Sequence[str], options: Options) -> None:
         """Fit and install the rankers of a family until an interruption."""
@@ -164,13 +165,20 @@ class _Training:
     def _read_data(self, inputs: Inputs) -> TrainingData | None:
         """Return the training data of a family, and add its counts to the report.
 
+        A family with the inputs of the last one also has its data, which are read once.
+
         The families share the judgments, so counts are not added up. ``seen`` is of this family only,
         because it is stored with its rankers.
         """
         report = TrainReport()
         data = None
-        if inputs.qrels is not None or inputs.pairs:
+        if self._last is not None and self._last[0] == inputs:
+            _, report, data = self._last
+            report = replace(report)
+        elif inputs.qrels is not None or inputs.pairs:
+            self._last = None  # frees the memory of the data
             data = training_data(self.workspace, inputs, report, self.progress)
+            self._last = (inputs, replace(report), data)
         for count in fields(TrainReport):
             if count.name != "seen" and not getattr(report, count.name):
                 setattr(report, count.name, getattr(self.report, count.name))

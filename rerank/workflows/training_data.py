@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -29,6 +30,12 @@ DEV_DEPTH = 1000
 HELD_OUT = 0.1
 """Share of the queries that is held out without dev judgments."""
 
+MAX_TRAIN_QUERIES = 100_000
+"""Judged queries that a training learns from; more are sampled. The same limit holds for pairs of texts."""
+MAX_DEV_QUERIES = 5_000
+"""Dev queries that are searched; more are sampled. The rankers measure at most 800 of them."""
+
+Item = TypeVar("Item")
 QueryCandidates = tuple[Query, Mapping[str, int], Candidates]
 """A query, its grades and its candidates."""
 
@@ -129,8 +136,9 @@ def training_data(
         return _of_pairs(workspace, inputs, report, progress)
     data = _of_judgments(workspace, inputs, inputs.qrels, report, progress)
     if inputs.pairs:
-        data = replace(data, pairs=_corpora(inputs.pairs))
-        report.train_pairs = len(inputs.pairs)
+        rows = _sampled(range(len(inputs.pairs)), MAX_TRAIN_QUERIES, "text pairs", inputs.seed, progress)
+        data = replace(data, pairs=_corpora([inputs.pairs[row] for row in rows]))
+        report.train_pairs = len(rows)
     if inputs.dev_qrels is None:
         # For tuning the stack: no ranker was trained on these queries.
         path = workspace.folder / "held-out.tsv"
@@ -145,8 +153,11 @@ def _of_pairs(workspace: Workspace, inputs: Inputs, report: TrainReport, progres
         raise TrainingError(f"{count_of(len(pairs), 'pair')}: too few to train on; give more pairs")
     collection = Collection(workspace, progress)
     order = np.random.default_rng(inputs.seed).permutation(len(pairs)).tolist()
-    report.dev_pairs = max(1, round(HELD_OUT * len(pairs)))
-    report.train_pairs = len(pairs) - report.dev_pairs
+    report.dev_pairs = min(max(1, round(HELD_OUT * len(pairs))), MAX_DEV_QUERIES)
+    if len(pairs) - report.dev_pairs > MAX_TRAIN_QUERIES:
+        progress.say(_sample_message(MAX_TRAIN_QUERIES, len(pairs) - report.dev_pairs, "text pairs"))
+        order = order[: MAX_TRAIN_QUERIES + report.dev_pairs]
+    report.train_pairs = len(order) - report.dev_pairs
     return TrainingData(
         document_ids=[*collection.position],
         documents=collection.documents,
@@ -172,6 +183,8 @@ def _of_judgments(
     collection = Collection(workspace, progress)
     by_id = {query.id: query for query in inputs.queries}
     train_ids, dev_ids = _split(qrels, inputs.dev_qrels, by_id, report, inputs.seed)
+    train_ids = _sampled(train_ids, MAX_TRAIN_QUERIES, "train queries", inputs.seed, progress)
+    dev_ids = _sampled(dev_ids, MAX_DEV_QUERIES, "dev queries", inputs.seed, progress)
     dev_qrels = qrels if inputs.dev_qrels is None else inputs.dev_qrels
     trained = TrainingRecord.from_queries(qrels, trained=train_ids)
     report.seen = trained | TrainingRecord.from_queries(dev_qrels, stopped=dev_ids)
@@ -206,6 +219,22 @@ def _of_judgments(
         query_text=Corpus.read(query_text),
         query_texts=[query.text for query in queries],
     )
+
+
+def _sampled(items: Sequence[Item], limit: int, name: str, seed: int, progress: Progress) -> list[Item]:
+    """Return at most ``limit`` of the items, in their order. A remark names the size of the sample.
+
+    name: of the items, for the remark.
+    """
+    if len(items) <= limit:
+        return list(items)
+    progress.say(_sample_message(limit, len(items), name))
+    rows = np.random.default_rng((seed, len(items))).choice(len(items), limit, replace=False)
+    return [items[row] for row in np.sort(rows).tolist()]
+
+
+def _sample_message(count: int, total: int, name: str) -> str:
+    return f"a sample of {count:,} of {total:,} {name} is used"
 
 
 def _judge(
@@ -298,9 +327,9 @@ def _usable_queries(qrels: Qrels, by_id: Mapping[str, Query], report: TrainRepor
 
 
 def _draw(queries: Sequence[str], seed: int) -> list[str]:
-    """Draw the queries that are held out: a tenth, at least one of two or more."""
+    """Draw the queries that are held out: a tenth, at least one of two or more, at most MAX_DEV_QUERIES."""
     if len(queries) < 2:
         return []
     order = np.random.default_rng(seed).permutation(len(queries)).tolist()
-    count = max(1, round(HELD_OUT * len(queries)))
+    count = min(max(1, round(HELD_OUT * len(queries))), MAX_DEV_QUERIES)
     return sorted(queries[position] for position in order[:count])

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 WORDS_READ = 10_000_000
 """Words or categories that a training reads in total, in several epochs of a small corpus: half a minute."""
+MAX_WORDS = 10_000_000
+"""Words of documents, and of queries, for word vectors; of more, evenly spaced texts are read."""
 WALK_LENGTH = 40
 """Categories in a random walk."""
 WALK_EPOCHS = 5
@@ -86,7 +88,8 @@ class Inputs:
             raise TrainingError("the queries have no words; `text` and `joint` need query texts")
         return self._sides(query, document)
 
-    def _embed_words(self, *corpora: Corpus) -> Embedding:
+    def _embed_words(self, *all_corpora: Corpus) -> Embedding:
+        corpora = [self._sample(corpus) for corpus in all_corpora]
         return word2vec(
             lambda: chain.from_iterable(corpus.sentences() for corpus in corpora),
             sum(len(corpus.tokens) for corpus in corpora),
@@ -95,6 +98,15 @@ class Inputs:
             seed=self.config.seed + 1,
             progress=self.progress,
         )
+
+    def _sample(self, corpus: Corpus) -> Corpus:
+        """Return evenly spaced texts with about MAX_WORDS words, or all texts if these have fewer."""
+        spacing = -(-len(corpus.tokens.flat) // MAX_WORDS)
+        if spacing <= 1:
+            return corpus
+        rows = np.arange(0, len(corpus.tokens), spacing)
+        self.progress.say(f"word vectors are trained on {len(rows):,} of {len(corpus.tokens):,} texts")
+        return corpus.take(rows)
 
     @cached_property
     def category_graph(self) -> CategoryGraph:

@@ -238,8 +238,10 @@ def identity(data: TrainingData, config: CnnConfig, variant: str) -> str:
     arrays: list[NDArray[Any]] = []
     for corpus in (data.documents, data.queries, data.query_text):
         if corpus is not None:
-            settings += [corpus.words, corpus.categories]
-            arrays += [corpus.tokens.flat, corpus.tokens.offsets]
+            numbers = {names: number for number, names in enumerate(dict.fromkeys(corpus.categories))}
+            settings += [corpus.words, list(numbers)]
+            categories = np.array([numbers[names] for names in corpus.categories], np.int64)
+            arrays += [corpus.tokens.flat, corpus.tokens.offsets, categories]
     for query in (*data.train, *data.dev):
         arrays += map(np.asarray, vars(query).values())
     return content_hash(settings, arrays)

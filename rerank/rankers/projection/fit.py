@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -18,8 +19,36 @@ from rerank.rankers.projection.s2net import Matrix
 from rerank.rankers.projection.solver import Best, Vectors, descend
 from rerank.rankers.projection.spectral import cca, lsi, opca
 from rerank.rankers.projection.training_pairs import Pairs
-from rerank.rankers.training.data import Corpus, TrainingData
+from rerank.rankers.training.data import Corpus, DevSet, TrainingData
 from rerank.rankers.training.job import TrainingJob, TrainingResult
+
+MAX_DOCUMENTS = 100_000
+"""Documents that the terms and their frequencies are from, besides the judged ones; more are sampled."""
+MAX_LSI_TEXTS = 150_000
+"""Texts that LSI reads; of more, evenly spaced ones are read."""
+
+
+def sample_documents(data: TrainingData, progress: Progress) -> TrainingData:
+    """Return the data with a sample of the documents, and all documents that the training compares.
+
+    These are the judged documents, and the ones that dev queries rank. The train queries lose their other
+    candidates, which projections do not read.
+    """
+    count = len(data.document_ids)
+    if count <= MAX_DOCUMENTS:
+        return data
+    is_used = np.zeros(count, np.bool_)
+    is_used[:: -(-count // MAX_DOCUMENTS)] = True
+    if data.dev:
+        dev_set = DevSet.from_candidates(data)
+        is_used[dev_set.documents] = True
+        data = replace(data, dev=dev_set.judged)
+    for query in (*data.train, *data.dev):
+        is_used[query.documents] = True
+        is_used[query.unwanted] = True
+    rows = np.flatnonzero(is_used)
+    progress.say(f"term vectors of {len(rows):,} of {count:,} documents are used")
+    return data.with_documents(rows)
 
 
 class TermVectors(Vectors):
@@ -29,6 +58,7 @@ class TermVectors(Vectors):
     """
 
     def __init__(self, data: TrainingData, config: ProjectionConfig, progress: Progress) -> None:
+        data = sample_documents(data, progress)
         text_pairs = list(data.pairs or ())
         vocabulary_texts = [data.documents, *text_pairs]
         if data.query_text:
@@ -52,10 +82,12 @@ class TermVectors(Vectors):
         super().__init__(data, config, documents, queries, pair_sides)
 
     def collection(self) -> Any:
-        """Return the texts for LSI: the collection, and the documents of text pairs, without any query."""
+        """Return the texts for LSI: documents of the collection and of text pairs, without any query."""
         from scipy.sparse import vstack
 
-        return vstack([self.documents, *self.text_pairs[1:]]).tocsr()
+        texts = vstack([self.documents, *self.text_pairs[1:]]).tocsr()
+        spacing = -(-texts.shape[0] // MAX_LSI_TEXTS)
+        return texts[::spacing] if spacing > 1 else texts
 
 
 class ProjectionTrainer:

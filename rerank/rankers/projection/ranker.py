@@ -17,6 +17,8 @@ from rerank.rankers.base import ArrayRanker, check_width
 from rerank.rankers.training.data import LONGEST_TEXT, Corpus
 
 LONGEST_CACHED = 64  # characters of a word
+CHUNK_TEXTS = 16_384
+"""Texts whose terms are counted together, to limit the memory."""
 REMEMBERED = 200_000
 """Words whose terms are cached."""
 
@@ -93,10 +95,10 @@ def fit_terms(corpora: Iterable[Corpus], letters: int, limit: int) -> Terms:
         for word in corpus.words:
             for term in terms_of(word, letters):
                 index.setdefault(term, len(index))
-        counts = _counts(corpus, index, letters)
-        texts += counts.shape[0]
+        texts += len(corpus.tokens)
         frequency = np.concatenate((frequency, np.zeros(len(index) - len(frequency), dtype=np.int64)))
-        frequency += np.bincount(counts.indices, minlength=len(index))
+        for counts in _counts(corpus, index, letters):
+            frequency += np.bincount(counts.indices, minlength=len(index))
     names = np.array(list(index), dtype=object)
     useful = (frequency >= 2) & (frequency < texts)
     if not useful.any():
@@ -110,10 +112,17 @@ def fit_terms(corpora: Iterable[Corpus], letters: int, limit: int) -> Terms:
 
 def term_matrix(terms: Terms, corpus: Corpus) -> Any:
     """Return the term vectors of n texts as CSR, (n, V) float32. Rows have length 1 or are empty."""
-    from scipy.sparse import csr_matrix
+    from scipy.sparse import csr_matrix, vstack
 
     index = dict(zip(terms.names, range(len(terms.names))))
-    counts = _counts(corpus, index, terms.letters)
+    chunks = [_weighted(terms, counts) for counts in _counts(corpus, index, terms.letters)]
+    return vstack(chunks, "csr") if chunks else csr_matrix((0, len(index)), dtype=np.float32)
+
+
+def _weighted(terms: Terms, counts: Any) -> Any:
+    """Return the term vectors of texts by their counts of terms, CSR (n, V) float32."""
+    from scipy.sparse import csr_matrix
+
     weights = (1.0 + np.log(counts.data)) * terms.idf[counts.indices]
     rows = np.repeat(np.arange(counts.shape[0]), np.diff(counts.indptr))
     lengths = np.sqrt(np.bincount(rows, np.square(weights, dtype=np.float64), minlength=counts.shape[0]))
@@ -121,8 +130,8 @@ def term_matrix(terms: Terms, corpus: Corpus) -> Any:
     return csr_matrix((data, counts.indices, counts.indptr), shape=counts.shape)
 
 
-def _counts(corpus: Corpus, index: Mapping[str, int], letters: int) -> Any:
-    """Return how often each text has each term, CSR (n, V).
+def _counts(corpus: Corpus, index: Mapping[str, int], letters: int) -> Iterator[Any]:
+    """Yield how often each text has each term, CSR (m, V) for CHUNK_TEXTS texts at a time.
 
     It is the product of two matrices: texts by words, and words by terms.
     """
@@ -136,9 +145,11 @@ def _counts(corpus: Corpus, index: Mapping[str, int], letters: int) -> Any:
     for word in corpus.words:
         columns.append([index[term] for term in terms_of(word, letters) if term in index])
     terms_by_word = matrix(Ragged.from_lists(columns), len(index))
-    counts = (matrix(corpus.tokens, len(columns)) @ terms_by_word).tocsr()
-    counts.sort_indices()
-    return counts
+    for begin in range(0, len(corpus.tokens), CHUNK_TEXTS):
+        texts = corpus.tokens.take(np.arange(begin, min(begin + CHUNK_TEXTS, len(corpus.tokens))))
+        counts = (matrix(texts, len(columns)) @ terms_by_word).tocsr()
+        counts.sort_indices()
+        yield counts
 
 
 @dataclass(kw_only=True, repr=False)

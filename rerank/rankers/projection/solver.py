@@ -29,6 +29,8 @@ MAX_PRODUCTS = 1e11
 """Pairs x documents x dimensions up to which a pair is compared with all documents, and not only its part."""
 PART_SIZE = 4096
 """Pairs in a part."""
+MAX_PARTS = 8
+"""Parts that are drawn together; of more pairs, each draw uses others."""
 ITERATIONS_PER_PART = 15
 """Iterations after which new parts are drawn."""
 
@@ -177,20 +179,38 @@ def _measure(best: Best, vectors: Vectors, iteration: int, matrix: Matrix, loss:
 
 def _steps(pairs: Pairs, start: Matrix, config: ProjectionConfig) -> Iterator[tuple[Matrix, float]]:
     """Yield the matrix and the loss of each iteration, until no step reduces the loss."""
-    count = len(pairs)
-    objective = S2Net(pairs.queries, pairs.documents, pairs.comparisons, gamma=config.gamma)
-    loss = anchored(objective, start, config.beta) if config.beta else objective
-    products = count * pairs.documents.shape[0] * start.shape[1]
-    size = PART_SIZE if products > MAX_PRODUCTS else count
+    products = len(pairs) * pairs.documents.shape[0] * start.shape[1]
+    is_divided = products > MAX_PRODUCTS and len(pairs) > PART_SIZE
     rng = np.random.default_rng(config.seed)
     point = start
+    whole = _objective(pairs, config) if len(pairs) <= MAX_PARTS * PART_SIZE or not is_divided else None
     while True:
-        if size < count:
-            objective.compare_within(np.array_split(rng.permutation(count), -(-count // size)))
+        objective = _divided(whole, pairs, config, rng) if is_divided else whole
+        assert objective is not None
+        loss = anchored(objective, start, config.beta) if config.beta else objective
         for iteration, step in enumerate(minimize(loss, point), 1):
             point = step[0]
             yield step
-            if iteration == ITERATIONS_PER_PART and size < count:
+            if iteration == ITERATIONS_PER_PART and is_divided:
                 break
         else:
             return
+
+
+def _objective(pairs: Pairs, config: ProjectionConfig) -> S2Net:
+    return S2Net(pairs.queries, pairs.documents, pairs.comparisons, gamma=config.gamma)
+
+
+def _divided(whole: S2Net | None, pairs: Pairs, config: ProjectionConfig, rng: np.random.Generator) -> S2Net:
+    """Return an objective that compares the pairs of a random part with the documents of this part.
+
+    whole: the objective of all pairs; None if they are so many that only a sample is compared.
+    """
+    rows = rng.permutation(len(pairs))
+    objective = whole
+    if objective is None:
+        sample = pairs.take(rows[: MAX_PARTS * PART_SIZE])
+        objective = _objective(sample, config)
+        rows = np.arange(len(sample))
+    objective.compare_within(np.array_split(rows, -(-len(rows) // PART_SIZE)))
+    return objective

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -39,6 +39,12 @@ class Pairs:
     def partners(self) -> TermVectors:
         """The document of each pair, (N, V)."""
         return self.documents[self.comparisons.target]
+
+    def take(self, rows: Integers) -> Pairs:
+        """Return some pairs, with the documents that they refer to. The sum of their weights is again 1."""
+        columns, comparisons = self.comparisons.within(rows)
+        weight = comparisons.weight / comparisons.weight.sum()
+        return Pairs(self.queries[rows], self.documents[columns], replace(comparisons, weight=weight))
 
 
 class _JudgedPair(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -35,17 +36,31 @@ class Corpus:
 
     @classmethod
     def read(cls, records: Iterable[Document | Query]) -> Corpus:
-        """Tokenize documents or queries in their order. This keeps about 4 bytes per word."""
+        """Tokenize documents or queries in their order. This takes about 4 bytes per word."""
         index: dict[str, int] = {}
-        texts: list[NDArray[np.int32]] = []
+        flat = array("i")
+        offsets = array("q", [0])
         categories: list[tuple[str, ...]] = []
         interned: dict[tuple[str, ...], tuple[str, ...]] = {}
         for record in records:
             text = record.content if isinstance(record, Document) else record.text
-            tokens = [index.setdefault(word, len(index)) for word in words(text)[:LONGEST_TEXT]]
-            texts.append(np.array(tokens, dtype=np.int32))
+            flat.extend(index.setdefault(word, len(index)) for word in words(text)[:LONGEST_TEXT])
+            offsets.append(len(flat))
             categories.append(interned.setdefault(record.categories, record.categories))
-        return cls(list(index), Ragged.from_lists(texts), categories)
+        tokens = Ragged(np.array(flat, dtype=np.int32), np.array(offsets, dtype=np.int64))
+        return cls(list(index), tokens, categories)
+
+    def take(self, rows: NDArray[np.int64]) -> Corpus:
+        """Return the texts with these (m,) positions. Their words stay in their order."""
+        tokens = self.tokens.take(rows)
+        is_used = np.zeros(len(self.words), np.bool_)
+        is_used[tokens.flat] = True
+        new_numbers = np.cumsum(is_used, dtype=np.int32) - 1
+        return Corpus(
+            words=[self.words[number] for number in np.flatnonzero(is_used).tolist()],
+            tokens=Ragged(new_numbers[tokens.flat].astype(np.int32), tokens.offsets),
+            categories=[self.categories[row] for row in rows.tolist()],
+        )
 
     def sentences(self) -> Iterator[list[str]]:
         """Yield each text as a list of words."""
@@ -72,6 +87,23 @@ class TrainingQuery:
     candidates: NDArray[np.int64]
     scores: NDArray[np.float64]
     unwanted: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def with_documents(self, new_positions: NDArray[np.int64]) -> TrainingQuery:
+        """Return the query for a collection with fewer documents.
+
+        new_positions: (D,) the new position of each document, or -1 for a document that is left out.
+        """
+        documents = new_positions[self.documents]
+        candidates = new_positions[self.candidates]
+        unwanted = new_positions[self.unwanted]
+        return replace(
+            self,
+            documents=documents[documents >= 0],
+            grades=self.grades[documents >= 0],
+            candidates=candidates[candidates >= 0],
+            scores=self.scores[candidates >= 0],
+            unwanted=unwanted[unwanted >= 0],
+        )
 
 
 @dataclass(frozen=True)
@@ -102,9 +134,26 @@ class TrainingData:
     pairs: tuple[Corpus, Corpus] | None = None
     dev_pairs: int = 0
 
+    def with_documents(self, rows: NDArray[np.int64]) -> TrainingData:
+        """Return the data with only some documents. Other judged documents and candidates are left out.
+
+        rows: ascending positions of documents.
+        """
+        new_positions = np.full(len(self.document_ids), -1)
+        new_positions[rows] = np.arange(len(rows))
+        return replace(
+            self,
+            document_ids=[self.document_ids[row] for row in rows.tolist()],
+            documents=self.documents.take(rows),
+            train=[query.with_documents(new_positions) for query in self.train],
+            dev=[query.with_documents(new_positions) for query in self.dev],
+        )
+
 
 DEV_QUERIES = 800
 """Maximum number of dev queries, evenly spaced: enough to compare epochs."""
+MAX_DEV_DOCUMENTS = 100_000
+"""Documents that a ranker scores to measure dev. Of more, each dev query ranks fewer candidates."""
 DEV_RANDOM = 12
 """Irrelevant documents for each relevant one in a pool; Kuwa et al. 2020, section 5.1: 10 to 15."""
 
@@ -131,7 +180,10 @@ class DevSet:
         judged = _sample([query for query in data.dev if len(query.candidates)])
         if not judged:
             raise TrainingError("no dev query retrieves anything; give other --dev-qrels")
-        return cls._from_queries(judged)
+        dev_set = cls._from_queries(judged)
+        if len(dev_set.documents) <= MAX_DEV_DOCUMENTS:
+            return dev_set
+        return cls._from_queries(_with_depth(judged, MAX_DEV_DOCUMENTS // len(judged)))
 
     @classmethod
     def from_random_pools(cls, data: TrainingData, seed: int) -> DevSet:
@@ -169,6 +221,14 @@ class DevSet:
         documents, columns = np.unique(np.concatenate(candidates), return_inverse=True)
         cuts = np.cumsum(list(map(len, candidates)))[:-1]
         return cls(judged, documents, np.split(columns, cuts))
+
+
+def _with_depth(judged: list[TrainingQuery], depth: int) -> list[TrainingQuery]:
+    """Return the queries with only their first candidates."""
+    shallow = []
+    for query in judged:
+        shallow.append(replace(query, candidates=query.candidates[:depth], scores=query.scores[:depth]))
+    return shallow
 
 
 def _sample(judged: list[TrainingQuery]) -> list[TrainingQuery]:
