@@ -25,9 +25,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
-from benchmarks.common.grown import grow
 from hook_cases import INDEX, NONE, Case, alone, filled, percentiles, processor, service_process
 
+from benchmarks.common.grown import grow
 from rerank.formats import read_queries
 from tools.opensearch_node import Node, running
 from tools.opensearch_plugin import SETTINGS, build, put_pipeline
