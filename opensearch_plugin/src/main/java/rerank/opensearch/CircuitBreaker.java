@@ -15,13 +15,16 @@ final class CircuitBreaker {
     private static final Set<String> REFUSALS = Set.of("status_400", "status_413", "status_422");
     private static final long LOG_PAUSE = TimeUnit.SECONDS.toNanos(10);
 
+    private final String url;
     private final Config config;
     private final Stats stats;
     private final AtomicInteger failures = new AtomicInteger(); // in a row
     private final AtomicLong nextLog = new AtomicLong(System.nanoTime());
     private final AtomicLong openUntil = new AtomicLong(CLOSED); // System.nanoTime()
 
-    CircuitBreaker(Config config, Stats stats) {
+    /** url: of the service, for the log. */
+    CircuitBreaker(String url, Config config, Stats stats) {
+        this.url = url;
         this.config = config;
         this.stats = stats;
     }
@@ -74,21 +77,21 @@ final class CircuitBreaker {
     private void log(Failure failure) {
         long now = System.nanoTime(), due = nextLog.get();
         if (now - due >= 0 && nextLog.compareAndSet(due, now + LOG_PAUSE)) {
-            logger.warn("{} {}", config.url(), failure.getMessage().replaceAll("\\p{Cntrl}", " "));
+            logger.warn("{} {}", url, failure.getMessage().replaceAll("\\p{Cntrl}", " "));
         }
     }
 
     private void close() {
         failures.set(0);
         if (openUntil.getAndSet(CLOSED) != CLOSED) {
-            logger.info("{} works again", config.url());
+            logger.info("{} works again", url);
         }
     }
 
     private void open(Failure failure, int inRow) {
         if (openUntil.getAndSet(afterPause()) == CLOSED) {
             stats.breakerOpened.increment();
-            logger.warn("{} {}, the {}th failure in a row; not called for a while", config.url(), failure.getMessage(), inRow);
+            logger.warn("{} {}, the {}th failure in a row; not called for a while", url, failure.getMessage(), inRow);
         }
     }
 }

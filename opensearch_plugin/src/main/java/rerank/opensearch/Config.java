@@ -4,21 +4,24 @@ import static org.opensearch.ingest.ConfigurationUtils.*;
 
 import java.net.URI;
 import java.net.http.HttpRequest;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 
 /**
- * The settings of the request processor. Times are in milliseconds. shadow: score and count searches, and
+ * The settings of the request processor. Times are in milliseconds. urls: of the services, which take turns. shadow: score and count searches, and
  * keep their order. stacks: those that searches may name. rawValues: whether explanations show the values of signals, which can
  * be values of fields that the user may not see. minScore: hits with a smaller probability of relevance are removed; null: none.
  * retrieves: whether documents are added that the rankers of the stack retrieve. words: fields with the words of users, in which
  * a required match is no condition for them.
  */
-record Config(URI url, String stack, List<String> stacks, boolean rawValues, int depth, int collapseFactor, Double minScore, int timeout, boolean failuresAreErrors, boolean fetchesPage,
+record Config(List<URI> urls, String stack, List<String> stacks, boolean rawValues, int depth, int collapseFactor, Double minScore, int timeout, boolean failuresAreErrors, boolean fetchesPage,
               boolean retrieves, List<String> words, boolean shadow, int maxConnections, int breakerFailures, int breakerPause) {
+    private static final int MOST_URLS = 16;
+
     static Config read(String tag, Map<String, Object> config) {
         return new Config(
-            endpoint(tag, readStringProperty(Protocol.PROCESSOR, tag, config, "url")),
+            urls(tag, config),
             readOptionalStringProperty(Protocol.PROCESSOR, tag, config, "stack"), stacks(tag, config),
             readBooleanProperty(Protocol.PROCESSOR, tag, config, "raw_values", false),
             number(tag, config, "depth", 100, 10_000), number(tag, config, "collapse_factor", 3, 100), probability(tag, config, "min_score"), number(tag, config, "timeout", 1_000, 60_000),
@@ -44,10 +47,21 @@ record Config(URI url, String stack, List<String> stacks, boolean rawValues, int
         return words == null ? List.of() : List.copyOf(words);
     }
 
-    /** The URL of another path of the service. */
-    URI url(String path) {
-        String base = url.toString();
-        return URI.create(base.substring(0, base.length() - Protocol.PATH.length()) + path);
+    /** The services: one, several with commas between them, or a list. */
+    private static List<URI> urls(String tag, Map<String, Object> config) {
+        List<?> urls = config.get("url") instanceof List<?> ? readList(Protocol.PROCESSOR, tag, config, "url")
+            : Arrays.asList(readStringProperty(Protocol.PROCESSOR, tag, config, "url").split(",", -1));
+        List<URI> endpoints = urls.stream().map(url -> endpoint(tag, String.valueOf(url).strip())).distinct().toList();
+        if (endpoints.isEmpty() || endpoints.size() > MOST_URLS) {
+            throw newConfigurationException(Protocol.PROCESSOR, tag, "url", "must have from 1 to " + MOST_URLS + " URLs");
+        }
+        return endpoints;
+    }
+
+    /** The URL of a service without {@link Protocol#PATH}. */
+    static String base(URI url) {
+        String text = url.toString();
+        return text.substring(0, text.length() - Protocol.PATH.length());
     }
 
     private static String withoutSpaces(String stack) {
@@ -62,7 +76,7 @@ record Config(URI url, String stack, List<String> stacks, boolean rawValues, int
 
     /** Whether a list of URLs without paths contains this one. A listed port may be a star. */
     static boolean allows(List<String> allowed, URI url) {
-        String base = url.toString().substring(0, url.toString().length() - Protocol.PATH.length());
+        String base = base(url);
         return allowed.stream().map(pattern -> pattern.replaceAll("/+$", "")).anyMatch(pattern -> pattern.equals(base)
             || pattern.endsWith(":*") && base.matches("\\Q" + pattern.substring(0, pattern.length() - 1) + "\\E\\d+"));
     }

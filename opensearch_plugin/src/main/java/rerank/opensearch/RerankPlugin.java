@@ -143,7 +143,7 @@ public final class RerankPlugin extends Plugin implements SearchPipelinePlugin, 
                 throw new IllegalArgumentException("the processor [rerank_stack] works in stored pipelines only");
             }
             Config read = Config.read(tag, config);
-            boolean allows = Config.allows(allowed, read.url());
+            boolean allows = read.urls().stream().allMatch(url -> Config.allows(allowed, url));
             if (context.getPipelineSource() == Processor.PipelineSource.VALIDATE_PIPELINE && allows == false) {
                 throw ConfigurationUtils.newConfigurationException(Protocol.PROCESSOR, tag, "url",
                     "must be among the URLs that the nodes' setting [" + ALLOWED.getKey() + "] lists");

@@ -63,6 +63,7 @@ final class RerankProcessor extends AbstractProcessor
             List<IndexMetadata> indices = indices(request);
             plan.groups = Groups.of(plan.user, indices);
             plan.prepare(config, indices.stream().map(IndexMetadata::getSettings).toList());
+            plan.turn = service.nextTurn();
             String reason = plan.reasonToPass(), unreachable = service.unreachable();
             if (reason == null) {
                 plan.nameLegs();

@@ -177,7 +177,7 @@ final class Reranking {
             done.onFailure(new Failure("timeout", "was not called: the search for documents of rankers took too long"));
             return;
         }
-        ScoringClient.Request request = new ScoringClient.Request(Protocol.PATH, body, Math.max(timeout, 1), 1_000_000 + 2_000 * sent,
+        ScoringClient.Request request = new ScoringClient.Request(Protocol.PATH, body, plan.turn, Math.max(timeout, 1), 1_000_000 + 2_000 * sent,
             plan.isLongQuery());
         watch.begin(plan.asker.service.call(request,
             bytes -> ScoringResponse.read(bytes, sent, plan.breaksTies(), plan.minScore != null), done));

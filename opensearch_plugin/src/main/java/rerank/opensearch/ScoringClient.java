@@ -5,33 +5,43 @@ import java.net.ConnectException;
 import java.net.SocketTimeoutException;
 import java.net.URI;
 import java.net.UnknownHostException;
+import java.util.ArrayDeque;
+import java.util.Deque;
+import java.util.List;
+import java.util.Set;
 import java.util.concurrent.Semaphore;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.BiFunction;
 import java.util.function.Function;
 import org.opensearch.core.action.ActionListener;
 import org.opensearch.threadpool.Scheduler;
 
-/** The rerank service of one pipeline, with a limit of concurrent calls. */
+/**
+ * The rerank services of one pipeline, with a limit of concurrent calls. They take turns. A call that one of them cannot answer
+ * is sent to the next one, within the time limit of the call.
+ */
 final class ScoringClient {
-    private final Config config;
+    /** Failures after which another service may answer. Others come from the call, or show a wrong setting. */
+    private static final Set<String> RETRIED = Set.of("refused", "connection", "timeout", "status_429", "status_502", "status_503",
+        "status_504");
+
     private final boolean isAllowed;
     private final RerankPlugin plugin;
     private final BiFunction<Long, Runnable, Scheduler.ScheduledCancellable> scheduler;
     private final Semaphore calls;
-    private final CircuitBreaker breaker;
-    private final ConnectionPool connections;
+    private final List<ServiceEndpoint> endpoints;
+    private final AtomicInteger turns = new AtomicInteger();
 
-    /** isAllowed: whether the node may call the URL. */
+    /** isAllowed: whether the node may call the URLs. */
     ScoringClient(Config config, boolean isAllowed, RerankPlugin plugin,
                   BiFunction<Long, Runnable, Scheduler.ScheduledCancellable> scheduler) {
-        this.config = config;
         this.isAllowed = isAllowed;
         this.plugin = plugin;
         this.scheduler = scheduler;
         this.calls = new Semaphore(config.maxConnections());
-        this.breaker = new CircuitBreaker(config, plugin.stats);
-        this.connections = new ConnectionPool(ConnectionPool.LONGEST_IDLE, scheduler);
+        this.endpoints = config.urls().stream().map(url -> new ServiceEndpoint(url, config, plugin.stats, scheduler)).toList();
     }
 
     /** A search could not be reranked. reason: the name of its counter. */
@@ -51,11 +61,20 @@ final class ScoringClient {
 
     /** Why no call is sent now, or null. */
     String unreachable() {
-        return isAllowed == false ? "not_allowed" : breaker.isOpen() ? "breaker_open" : null;
+        boolean isOpen = endpoints.stream().allMatch(endpoint -> endpoint.breaker.isOpen());
+        return isAllowed == false ? "not_allowed" : isOpen ? "breaker_open" : null;
     }
 
-    /** A body for a path of the service. timeout: in milliseconds. longQuery: its failure is not counted. */
-    record Request(String path, byte[] body, int timeout, int maxAnswer, boolean longQuery) {
+    /** The position of the service that a search asks first. */
+    int nextTurn() {
+        return Math.floorMod(turns.getAndIncrement(), endpoints.size());
+    }
+
+    /**
+     * A body for a path of the service. turn: position of the service that is asked first. timeout: in milliseconds. longQuery: its
+     * failure is not counted.
+     */
+    record Request(String path, byte[] body, int turn, int timeout, int maxAnswer, boolean longQuery) {
         boolean isScoring() {
             return path.equals(Protocol.PATH);
         }
@@ -70,12 +89,12 @@ final class ScoringClient {
             done.onFailure(new Failure("busy", "is busy"));
             return () -> { };
         }
-        if (breaker.admit() == false) {
+        Call<T> call = new Call<>(request, done);
+        if (call.chooseNext() == false) {
             calls.release();
             done.onFailure(new Failure("breaker_open", "failed too often"));
             return () -> { };
         }
-        Call<T> call = new Call<>(request, done);
         call.timer = scheduler.apply((long) request.timeout(), () -> plugin.pool.execute(call::timeOut));
         plugin.pool.execute(() -> call.run(read));
         return () -> plugin.pool.execute(call::cancel);
@@ -92,6 +111,8 @@ final class ScoringClient {
         private final ActionListener<T> done;
         private final long start = System.nanoTime();
         private final AtomicBoolean isEnded = new AtomicBoolean();
+        private final Deque<ServiceEndpoint> waiting = new ArrayDeque<>(); // services that were not asked yet
+        private volatile ServiceEndpoint endpoint; // the service that is asked
         private volatile boolean isLate; // nobody waits for the answer
         private HttpConnection current; // the connection in use, or null
         private volatile Scheduler.ScheduledCancellable timer;
@@ -99,19 +120,60 @@ final class ScoringClient {
         Call(Request request, ActionListener<T> done) {
             this.request = request;
             this.done = done;
+            for (int i = 0; i < endpoints.size(); i++) {
+                waiting.add(endpoints.get((request.turn() + i) % endpoints.size()));
+            }
+        }
+
+        /** Choose the next service whose circuit breaker admits the call. Returns whether there is one. */
+        boolean chooseNext() {
+            while (waiting.isEmpty() == false) {
+                ServiceEndpoint next = waiting.poll();
+                if (next.breaker.admit()) {
+                    endpoint = next;
+                    return true;
+                }
+            }
+            return false;
         }
 
         void run(Function<byte[], T> read) {
             T result = null;
-            Failure failure = null;
-            try {
-                result = read.apply(post());
-            } catch (Throwable e) {
-                failure = failure(e, request.timeout());
-            }
+            Failure failure;
+            do {
+                int limit = limit();
+                failure = null;
+                try {
+                    result = read.apply(post(limit));
+                } catch (Throwable e) {
+                    failure = failure(e, limit);
+                }
+            } while (failure != null && isRetried(failure));
             timer.cancel();
             calls.release();
             end(result, failure);
+        }
+
+        /** Whether another service is asked after this failure, which is counted. */
+        private boolean isRetried(Failure failure) {
+            ServiceEndpoint failed = endpoint;
+            boolean hasTime = isEnded.get() == false && remaining() > 0;
+            boolean isNext = hasTime && RETRIED.contains(failure.reason) && chooseNext();
+            if (isNext) {
+                failed.breaker.count(failure, request.longQuery());
+            }
+            return isNext;
+        }
+
+        /** Milliseconds of the time limit that are left. */
+        private int remaining() {
+            return request.timeout() - (int) TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - start);
+        }
+
+        /** Milliseconds for one service: half of the remaining time if another one can be asked after it. */
+        private int limit() {
+            boolean hasNext = waiting.stream().anyMatch(next -> next.breaker.isOpen() == false);
+            return Math.max(hasNext ? remaining() / 2 : remaining(), 1);
         }
 
         void timeOut() {
@@ -133,7 +195,7 @@ final class ScoringClient {
             }
             boolean isOlderService = request.isScoring() == false && failure != null && failure.reason.equals("status_404");
             if (isOlderService == false) {
-                breaker.count(failure, request.longQuery());
+                endpoint.breaker.count(failure, request.longQuery());
             }
             if (request.isScoring()) {
                 plugin.stats.called(System.nanoTime() - start);
@@ -146,8 +208,8 @@ final class ScoringClient {
         }
 
         /** Post the body and wait for the answer. */
-        private byte[] post() throws IOException {
-            HttpConnection.Answer answer = send();
+        private byte[] post(int limit) throws IOException {
+            HttpConnection.Answer answer = send(limit);
             int status = answer.status();
             if (status != 200) {
                 throw new Failure("status_" + status, "answered with status " + status + ScoringResponse.refusal(status, answer.body()));
@@ -159,26 +221,25 @@ final class ScoringClient {
          * A service can close an idle connection at any time, and any connection while it restarts: then the call is sent again,
          * on a new one.
          */
-        private HttpConnection.Answer send() throws IOException {
-            HttpConnection idle = connections.take();
+        private HttpConnection.Answer send(int limit) throws IOException {
+            HttpConnection idle = endpoint.connections.take();
             try {
-                return idle == null ? send(new HttpConnection(), false) : send(idle, true);
+                return idle == null ? send(new HttpConnection(), false, limit) : send(idle, true, limit);
             } catch (HttpConnection.ClosedException e) {
-                return send(new HttpConnection(), false);
+                return send(new HttpConnection(), false, limit);
             }
         }
 
-        private HttpConnection.Answer send(HttpConnection connection, boolean isOpen) throws IOException {
+        private HttpConnection.Answer send(HttpConnection connection, boolean isOpen, int limit) throws IOException {
             use(connection);
             try {
-                URI url = config.url(request.path());
+                URI url = endpoint.url(request.path());
                 if (isOpen == false) {
-                    connection.open(url, request.timeout());
+                    connection.open(url, limit);
                 }
-                HttpConnection.Answer answer =
-                    connection.post(url, headers(), request.body(), request.timeout(), request.maxAnswer());
+                HttpConnection.Answer answer = connection.post(url, headers(), request.body(), limit, request.maxAnswer());
                 release();
-                connections.give(connection); // it is not kept if the end of the search has closed it
+                endpoint.connections.give(connection); // it is not kept if the end of the search has closed it
                 return answer;
             } catch (IOException e) {
                 connection.close();

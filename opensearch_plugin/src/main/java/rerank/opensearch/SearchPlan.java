@@ -91,6 +91,8 @@ final class SearchPlan implements ToXContentObject {
     /** Most hits of a search of the indices. */
     int window;
     String[] searchedIndices;
+    /** The service that both calls of this search ask first: it keeps the vectors of the query. */
+    int turn;
     String searchedRouting;
     /** Whether documents were added, which the query may not match. */
     boolean hasAdded;

@@ -6,6 +6,7 @@ import java.net.URI;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.stream.IntStream;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
@@ -24,7 +25,7 @@ class ConfigTest {
     @Test
     void defaults() {
         URI url = URI.create("http://127.0.0.1:8080/v1/hook");
-        assertEquals(new Config(url, null, List.of(), false, 100, 3, null, 1_000, false, true, false, List.of(), false, 128, 5, 5_000), read(Map.of()));
+        assertEquals(new Config(List.of(url), null, List.of(), false, 100, 3, null, 1_000, false, true, false, List.of(), false, 128, 5, 5_000), read(Map.of()));
     }
 
     @Test
@@ -35,9 +36,23 @@ class ConfigTest {
             "retrieve", true, "words", List.of("body")));
         Config config = read(settings);
         assertEquals(new Config(
-            URI.create("https://host/path/v1/hook"), "tfidf,text", List.of("bm25", "text*0.5+field:year*0.5"), true, 200, 2, 0.5, 50, true, false, true, List.of("body"), false, 1, 2, 3), config);
+            List.of(URI.create("https://host/path/v1/hook")), "tfidf,text", List.of("bm25", "text*0.5+field:year*0.5"), true, 200, 2, 0.5, 50, true, false, true, List.of("body"), false, 1, 2, 3), config);
         assertTrue(read(Map.of("shadow", true)).shadow());
-        assertEquals(URI.create("https://host/path/v1/retrieve"), config.url(Protocol.RETRIEVE_PATH));
+        assertEquals("https://host/path", Config.base(config.urls().get(0)));
+    }
+
+    @Test
+    void severalServicesAreAListOrHaveCommas() {
+        List<URI> urls = List.of(URI.create("http://a:1/v1/hook"), URI.create("http://b:2/v1/hook"));
+        assertEquals(urls, read(Map.of("url", List.of("http://a:1", "http://b:2/", "http://a:1/"))).urls());
+        assertEquals(urls, read(Map.of("url", "http://a:1, http://b:2")).urls());
+        for (Object wrong : List.of(List.of(), List.of("http://a:1", 2), "http://a:1,", numbered(17))) {
+            assertThrows(OpenSearchParseException.class, () -> read(Map.of("url", wrong)), wrong.toString());
+        }
+    }
+
+    private static List<String> numbered(int count) {
+        return IntStream.range(0, count).mapToObj(i -> "http://a:" + (i + 1)).toList();
     }
 
     @ParameterizedTest
@@ -63,8 +78,8 @@ class ConfigTest {
         "http://a:*, http://a, false", "http://a.b:*, http://axb:1, false", "*, http://a:1, false", "http://*:*, http://a:1, false",
     })
     void urlsAreAllowedByName(String allowed, String url, boolean expected) {
-        assertEquals(expected, Config.allows(List.of("http://other", allowed), read(Map.of("url", url)).url()));
-        assertFalse(Config.allows(List.of(), read(Map.of("url", url)).url()));
+        assertEquals(expected, Config.allows(List.of("http://other", allowed), read(Map.of("url", url)).urls().get(0)));
+        assertFalse(Config.allows(List.of(), read(Map.of("url", url)).urls().get(0)));
     }
 
     @ParameterizedTest

@@ -33,9 +33,10 @@ class ScoringClientTest {
     private final CompletableFuture<Integer> closed = new CompletableFuture<>();
     private RerankPlugin plugin;
     private int timeout; // of the last service
+    private int turn;
 
     private ScoringClient.Request request(int most, boolean longQuery) {
-        return new ScoringClient.Request(Protocol.PATH, new byte[] {1}, timeout, most, longQuery);
+        return new ScoringClient.Request(Protocol.PATH, new byte[] {1}, turn, timeout, most, longQuery);
     }
 
     @BeforeEach
@@ -385,6 +386,78 @@ class ScoringClientTest {
             assertEquals("breaker_open", service.unreachable());
             assertEquals("breaker_open", call(service));
         }
+    }
+
+    private ScoringClient services(Map<String, Object> more, URI... urls) {
+        Map<String, Object> config = new HashMap<>(more);
+        config.put("url", Arrays.stream(urls).map(URI::toString).toList());
+        return service(config, urls[0]);
+    }
+
+    /** The URL of a server that has stopped. */
+    private URI dead() throws IOException {
+        ServerSocket server = listening();
+        server.close();
+        return URI.create("http://127.0.0.1:" + server.getLocalPort());
+    }
+
+    @Test
+    void servicesTakeTurns() throws Exception {
+        ScoringClient service = services(Map.of(), closing(connection -> ANSWER), server(200, 0), server(200, 0));
+        List<Integer> turns = new ArrayList<>();
+        for (int i = 0; i < 6; i++) {
+            turns.add(service.nextTurn());
+        }
+        assertEquals(List.of(0, 1, 2, 0, 1, 2), turns);
+        for (int first : turns) {
+            turn = first;
+            assertEquals("fine", call(service));
+        }
+        assertEquals(2, accepted.get());
+        assertEquals(2, clients.size(), "one connection to each of the others");
+    }
+
+    @Test
+    void anotherServiceAnswersForOneThatFails() throws Exception {
+        for (URI failing : List.of(dead(), closing(connection -> ""), server(502, 0), server(503, 0))) {
+            ScoringClient service = services(Map.of(), failing, server(200, 0));
+            for (int i = 0; i < 5; i++) {
+                assertEquals("fine", call(service));
+            }
+            assertNull(service.unreachable());
+        }
+    }
+
+    @Test
+    void aServiceThatFailsIsSkippedForAWhile() throws Exception {
+        ScoringClient service = services(Map.of("breaker_failures", 3), closing(connection -> "no HTTP"), server(200, 0));
+        for (int i = 0; i < 6; i++) {
+            assertEquals("fine", call(service));
+        }
+        assertEquals(3, accepted.get());
+    }
+
+    @Test
+    void aServiceThatHangsLeavesTimeForAnother() throws Exception {
+        ScoringClient service = services(Map.of("timeout", 10_000), server(200, 60_000), server(200, 0));
+        assertEquals("fine", call(service));
+    }
+
+    @Test
+    void aFaultOfTheSearchIsNotSentToAnotherService() throws Exception {
+        for (int status : List.of(400, 401, 403, 404, 413, 422, 500)) {
+            assertEquals("status_" + status, call(services(Map.of(), server(status, 0), server(200, 0))));
+        }
+    }
+
+    @Test
+    void aCallFailsIfAllServicesFail() throws Exception {
+        ScoringClient service = services(Map.of(), dead(), dead());
+        assertEquals("refused", call(service));
+        assertEquals("refused", call(service));
+        assertEquals("breaker_open", service.unreachable());
+        assertEquals("breaker_open", call(service));
+        assertEquals(2, plugin.stats.breakerOpened.sum());
     }
 
     @Test
