@@ -60,7 +60,13 @@ def _open_hook(folder: str, route: str, name: str | None) -> Hook:
 
 
 @command.command("install", cls=Command)
-@option("--service", metavar="URL", required=True, group="Service", help="URL of the service for the nodes.")
+@option(
+    "--service",
+    metavar="URL",
+    required=True,
+    group="Service",
+    help="URL of the service for the nodes. Plugin: several with commas share the searches.",
+)
 @option(
     "--timeout",
     metavar="SECONDS",

@@ -21,10 +21,11 @@ from rerank.engines.opensearch.index import NO_PIPELINE
 from rerank.engines.opensearch.legs import WITH_SCORES, is_hybrid
 from rerank.engines.opensearch.writing import DEFAULT_PIPELINE
 from rerank.hook.cluster import Cluster, Node
-from rerank.hook.options import HookOptions
+from rerank.hook.options import HookOptions, split_urls
 from rerank.hook.readiness import (
+    ServiceCheck,
     ServiceState,
-    check_service,
+    check_services,
     field_problems,
     index_problems,
     min_score_problems,
@@ -185,8 +186,9 @@ class Hook(ABC):
         else:
             problems += self._pipeline_problems(pipeline, config)
             depth = int(config.get("depth", 100))
-            service, service_problems = self._check_service(config["url"], config.get("stack"), depth)
-            problems += service_problems
+            check = self._check_services(split_urls(config["url"]), config.get("stack"), depth)
+            service = check.service
+            problems += check.unreachable + check.problems
             stack = self._readable_stack(config.get("stack"), service)
             problems += field_problems(self.engine, config.get("stack") or (service or {}).get("stack"))
 
@@ -222,10 +224,8 @@ class Hook(ABC):
             problems += retrieval_problems(self.engine, stack, config)
         return problems
 
-    def _check_service(
-        self, url: str, stack: str | None, depth: int
-    ) -> tuple[ServiceState | None, list[str]]:
-        return check_service(url, self._token, self.workspace.versions(), stack, depth)
+    def _check_services(self, urls: Sequence[str], stack: str | None, depth: int) -> ServiceCheck:
+        return check_services(urls, self._token, self.workspace.versions(), stack, depth)
 
     def _preflight(self, options: HookOptions, default: bool) -> tuple[list[str], Stack | None]:
         """Check all requirements; return warnings, and the stack if it can be read.
@@ -242,17 +242,17 @@ class Hook(ABC):
         if missing_plugins:
             raise EngineError("; ".join(missing_plugins))
 
-        service, problems = self._check_service(options.url, options.stack, options.depth)
-        if service is not None:
-            if default and problems:
-                raise EngineError(f"{'; '.join(problems)}: searches would fail; nothing was changed")
-            if "rankers" not in service:
-                problems.insert(0, f"the service at {options.url} was not checked: it {_NO_TOKEN}")
+        check = self._check_services(options.urls, options.stack, options.depth)
+        if default and check.problems:
+            raise EngineError(f"{'; '.join(check.problems)}: searches would fail; nothing was changed")
+        warnings = check.unreachable + check.problems
+        if check.service is not None and "rankers" not in check.service:
+            warnings.insert(0, f"the service at {options.url} was not checked: it {_NO_TOKEN}")
 
-        stack = self._readable_stack(options.stack, service)
+        stack = self._readable_stack(options.stack, check.service)
         if options.min_score is not None and stack is not None:
             check_min_score(options.min_score, stack.relevance)
-        return problems, stack
+        return warnings, stack
 
     def install(self, options: HookOptions, *, default: bool = False, dry_run: bool = False) -> InstallReport:
         """Make the pipeline, and delete what an earlier one leaves. default: use it for every search.
@@ -382,10 +382,10 @@ class Hook(ABC):
         """
         if config.get("stack") is not None:
             return self._stack(str(config["stack"]))
-        service, problems = self._check_service(config["url"], None, 1)
-        stack = self._readable_stack(None, service)
+        check = self._check_services(split_urls(config["url"]), None, 1)
+        stack = self._readable_stack(None, check.service)
         if stack is None:
-            reason = problems[0] if service is None else f"the service {_NO_TOKEN}"
+            reason = check.unreachable[0] if check.service is None else f"the service {_NO_TOKEN}"
             raise EngineError(f"the pipeline uses the stack of the service, but {reason}")
         return stack
 

@@ -13,7 +13,8 @@ from rerank.engines.opensearch.connection import is_url
 class HookOptions:
     """The settings of a pipeline.
 
-    service:    URL of the service, as the nodes reach it.
+    service:    URL of the service, as the nodes reach it. The route plugin also takes several URLs, with
+                commas between them: searches ask one service after the other.
     stack:      the stack that scores; None: the default.
     depth:      candidates per search.
     timeout:    seconds to wait for the service.
@@ -43,16 +44,32 @@ class HookOptions:
     id_field: str | None = None
 
     @property
+    def urls(self) -> list[str]:
+        """The URLs of the services, each without a slash at the end."""
+        return split_urls(self.service)
+
+    @property
     def url(self) -> str:
-        """The URL without a slash at the end."""
-        return self.service.rstrip("/")
+        """The URLs with commas between them, as a pipeline stores them."""
+        return ",".join(self.urls)
 
     def __post_init__(self) -> None:
-        if not is_url(self.service) or set("?#@") & set(self.service):
-            raise UsageError(
-                f"--service {self.service!r}: not a URL like http://a:8765; a token belongs in the keystore"
-            )
+        for url in self.urls:
+            if not is_url(url) or set("?#@") & set(url):
+                raise UsageError(
+                    f"--service {url!r}: not a URL like http://a:8765; a token belongs in the keystore"
+                )
         if not 0.001 <= self.timeout <= 60:
             raise UsageError(f"--timeout {self.timeout}: give 0.001 to 60 seconds")
         if self.min_score is not None and not 0 <= self.min_score <= 1:
             raise UsageError(f"--min-score {self.min_score:g}: give a number from 0 to 1")
+
+
+def split_urls(text: str) -> list[str]:
+    """Return the URLs of a text with commas between them, each once and without a slash at the end.
+
+    >>> split_urls("http://a:8765/, http://b:8765,http://a:8765")
+    ['http://a:8765', 'http://b:8765']
+    """
+    urls = [url.strip().rstrip("/") for url in text.split(",")]
+    return list(dict.fromkeys(urls))

@@ -11,7 +11,7 @@ from rerank import __version__
 from rerank.common.errors import EngineError, UsageError
 from rerank.engines.opensearch.templates import PROCESSOR, other_processors
 from rerank.hook.base import Hook, differs
-from rerank.hook.options import HookOptions
+from rerank.hook.options import HookOptions, split_urls
 from rerank.hook.reports import Request
 
 PLUGIN = "rerank"
@@ -98,7 +98,7 @@ class PluginHook(Hook):
         )
 
     def _requests(self, options: HookOptions, pipeline: Mapping[str, Any] | None) -> list[Request]:
-        url_problems = self._url_problems(options.url)
+        url_problems = self._url_problems(options.urls)
         if url_problems:
             raise EngineError("; ".join(url_problems))
         existing = pipeline
@@ -111,18 +111,19 @@ class PluginHook(Hook):
         new = self._pipeline_body(options, existing or {})
         return [Request("PUT", self._path, new)] if differs(pipeline, new) else []
 
-    def _url_problems(self, url: str) -> list[str]:
-        """Return why nodes would not call the service."""
+    def _url_problems(self, urls: Sequence[str]) -> list[str]:
+        """Return why nodes would not call the services."""
         answer = self.cluster.ask("GET", "/_nodes/settings?flat_settings=true") or {}
         problems = []
         for node in answer.get("nodes", {}).values():
             allowed = node.get("settings", {}).get(ALLOWED, [])
             if isinstance(allowed, str):
                 allowed = allowed.split(",")
-            if not is_allowed(url, allowed):
+            refused = [url for url in urls if not is_allowed(url, allowed)]
+            if refused:
                 problems.append(
-                    f"node {node['name']} may not call {url}: write {ALLOWED}:"
-                    f" {json.dumps([*allowed, url])} into its opensearch.yml and restart it"
+                    f"node {node['name']} may not call {', '.join(refused)}: write {ALLOWED}:"
+                    f" {json.dumps([*allowed, *refused])} into its opensearch.yml and restart it"
                 )
         return problems
 
@@ -135,6 +136,8 @@ class PluginHook(Hook):
         if "url" not in config:
             return None
 
+        if isinstance(config["url"], list):
+            config["url"] = ",".join(map(str, config["url"]))
         if "timeout" in config:
             config["timeout"] = float(config["timeout"]) / 1000
         if "min_score" in config:
@@ -142,7 +145,9 @@ class PluginHook(Hook):
         return config
 
     def _pipeline_problems(self, pipeline: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
-        return self._url_problems(str(config["url"])) + super()._pipeline_problems(pipeline, config)
+        return self._url_problems(split_urls(str(config["url"]))) + super()._pipeline_problems(
+            pipeline, config
+        )
 
     def _pipeline_body(self, options: HookOptions, pipeline: Mapping[str, Any]) -> dict[str, Any]:
         new = body(options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import urllib3
 
@@ -29,6 +29,36 @@ _HIT_BYTES = 600
 
 PATIENCE = 5.0
 """Seconds that the service, or one node, may take to answer."""
+
+
+class ServiceCheck(NamedTuple):
+    """The state of the services of a pipeline.
+
+    service:     the first answer to ``/readyz``; None: no service answers.
+    problems:    why a service that answers cannot be used.
+    unreachable: the services that do not answer, as problems.
+    """
+
+    service: ServiceState | None
+    problems: list[str]
+    unreachable: list[str]
+
+
+def check_services(
+    urls: Sequence[str], token: str, versions: Mapping[str, str], stack: str | None, depth: int
+) -> ServiceCheck:
+    """Ask the services of a pipeline for their states. See :func:`check_service`."""
+    states: list[ServiceState] = []
+    problems: list[str] = []
+    unreachable: list[str] = []
+    for url in urls:
+        state, problems_of_one = check_service(url, token, versions, stack, depth)
+        if state is None:
+            unreachable += problems_of_one
+        else:
+            states.append(state)
+            problems += problems_of_one
+    return ServiceCheck(states[0] if states else None, problems, unreachable)
 
 
 def check_service(

@@ -52,6 +52,8 @@ def settings(options: HookOptions) -> dict[str, Any]:
     """
     if options.shadow or options.add_to or options.min_score is not None:
         raise UsageError("--shadow, --add-to and --min-score are for the route plugin")
+    if len(options.urls) > 1:
+        raise UsageError("--service: several URLs are for the route plugin; give the URL of a load balancer")
     return {
         "url": options.url,
         "stack": options.stack,

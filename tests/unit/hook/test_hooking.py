@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rerank.common.errors import UsageError
-from rerank.hook import ROUTES, HookOptions, Request, StockHook, plugin, stock
+from rerank.hook import ROUTES, HookOptions, Request, StockHook, plugin, readiness, stock
 from rerank.hook.cluster import Node
 from rerank.hook.readiness import service_problems
 from rerank.hook.retrieval import decide_retrieval
@@ -38,6 +38,27 @@ def test_invalid_timeouts_are_refused(timeout):
 
 def test_a_slash_at_the_end_of_the_url_is_removed():
     assert HookOptions("https://search.example/base//").url == "https://search.example/base"
+
+
+def test_several_services_are_stored_in_one_text():
+    options = HookOptions("http://a:1/, http://b:2")
+    assert options.urls == ["http://a:1", "http://b:2"]
+    assert plugin.body(options)["request_processors"][0]["rerank_stack"]["url"] == "http://a:1,http://b:2"
+    with pytest.raises(UsageError, match="--service: several URLs are for the route plugin"):
+        stock.settings(options)
+    for url in ("http://a:1,", "http://a:1,b:2", ","):
+        with pytest.raises(UsageError, match="--service"):
+            HookOptions(url)
+
+
+def test_a_service_that_does_not_answer_is_no_problem_of_the_others(monkeypatch):
+    def check_service(url, *arguments):
+        return (None, [f"{url} is down"]) if "down" in url else ({"ready": True}, [f"{url} is old"])
+
+    monkeypatch.setattr(readiness, "check_service", check_service)
+    check = readiness.check_services(["http://down", "http://up"], "", {}, None, 1)
+    assert check == ({"ready": True}, ["http://up is old"], ["http://down is down"])
+    assert readiness.check_services(["http://down"], "", {}, None, 1).service is None
 
 
 @pytest.mark.parametrize("min_score", [-0.1, 1.1, float("nan")])
