@@ -18,6 +18,7 @@ class NearestByRanker(NamedTuple):
 
     name:   name of the ranker.
     ids:    ids of the documents, best first; None: a k-NN query finds them.
+    depth:  number of ids that are needed if all documents meet the conditions of the search.
     field:  k-NN field with the vectors.
     path:   path of the nested field with several vectors per document; "": each document has one vector.
     vector: vector of the query.
@@ -26,6 +27,7 @@ class NearestByRanker(NamedTuple):
 
     name: str
     ids: Sequence[str] | None = None
+    depth: int = 0
     field: str = ""
     path: str = ""
     vector: Sequence[float] = ()

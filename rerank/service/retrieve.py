@@ -101,7 +101,7 @@ def _limit(retrievers: Sequence[NearestByRanker], limit: int) -> list[NearestByR
 
 def _json(retriever: NearestByRanker) -> dict[str, Any]:
     if retriever.ids is not None:
-        return {"name": retriever.name, "ids": list(retriever.ids)}
+        return {"name": retriever.name, "depth": retriever.depth, "ids": list(retriever.ids)}
     return {
         "name": retriever.name,
         "field": retriever.field,

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from rerank.common.arrays import feature_width
 from rerank.common.errors import UsageError, WorkspaceError
+from rerank.common.order import rank
 from rerank.documents.records import Document
 from rerank.documents.text import count_of
 from rerank.engines.base import Encoder, Encoding, FeatureStore, VectorQuery, cannot_retrieve
@@ -135,21 +136,16 @@ class AttachedFeatures(FeatureStore):
         matrix = self._matrix(text_rows, query, count=int(located.rows[-1]) + 1)
         unused = located.unused[located.unused < len(matrix)]
 
-        def first_ids(rows: NDArray[np.int64]) -> list[str]:
-            return [located.of_row(row)[0] for row in rows.tolist()]
-
         if matrix.dtype == np.float16 and not query.passages:
             single = self._single_search(query, matrix, located)
-            rows = single.nearest(query.vector, depth, unused, first_ids)
+            rows = single.nearest(query.vector, depth, unused, located.first_ids)
         else:
-            (rows,) = nearest(matrix, query.vector[None, :], depth, query.passages, unused, first_ids)
+            (rows,) = nearest(matrix, query.vector[None, :], depth, query.passages, unused, located.first_ids)
 
-        scored: list[tuple[float, str]] = []
         products_of_rows = products(matrix[rows], query.vector, query.passages)
-        for row, product in zip(rows.tolist(), products_of_rows.tolist()):
-            for id in located.of_row(row):
-                scored.append((-product, id))
-        return list(dict.fromkeys(id for _, id in sorted(scored)))[:depth]
+        ids, row_of_id = located.ids_of(rows)
+        order = rank(ids, products_of_rows[row_of_id])
+        return list(dict.fromkeys(ids[position] for position in order.tolist()))[:depth]
 
     @staticmethod
     def _matrix(text_rows: TextRows, query: VectorQuery, count: int) -> NDArray[Any]:

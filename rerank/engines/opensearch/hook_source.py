@@ -48,7 +48,7 @@ class ClusterHits(HookSource):
             column = self._column(query)
             if column is None and self._attached is not None:
                 ids = self._attached.nearest(query, OVER_FETCH * depth if over_fetch else depth, fresh=False)
-                retrievers.append(NearestByRanker(query.name, ids))
+                retrievers.append(NearestByRanker(query.name, ids, depth))
                 size += len(ids) * len(shape.uuids)
                 continue
             if column is None or column.vectors == "exact":
@@ -57,7 +57,7 @@ class ClusterHits(HookSource):
             name, path = vector_field(key, column.passages)
             count = neighbors_per_shard(depth, shape)
             vector = query.vector.tolist()
-            retrievers.append(NearestByRanker(query.name, None, name, path, vector, count))
+            retrievers.append(NearestByRanker(query.name, None, 0, name, path, vector, count))
             size += shape.shards * count
         return NearestDocuments(retrievers, list(shape.uuids.values()), min(size, shape.window))
 

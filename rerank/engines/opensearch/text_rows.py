@@ -59,11 +59,24 @@ class LocatedDocuments(NamedTuple):
     ends: Numbers
     unused: Numbers
 
-    def of_row(self, row: int) -> list[str]:
-        """Return the ids of the documents of one of the ``rows``."""
-        index = int(np.searchsorted(self.rows, row))
-        begin = int(self.ends[index - 1]) if index else 0
-        return self.ids[begin : int(self.ends[index])]
+    def first_ids(self, rows: Numbers) -> list[str]:
+        """Return the smallest id of the documents of each of these ``rows``."""
+        begins, _ = self._spans(rows)
+        return [self.ids[position] for position in begins.tolist()]
+
+    def ids_of(self, rows: Numbers) -> tuple[list[str], Numbers]:
+        """Return the k ids of the documents of (m,) ``rows``, and the (k,) positions of their rows."""
+        begins, counts = self._spans(rows)
+        row_of_id = np.repeat(np.arange(len(rows)), counts)
+        position_in_row = np.arange(len(row_of_id)) - np.repeat(np.cumsum(counts) - counts, counts)
+        positions = begins[row_of_id] + position_in_row
+        return [self.ids[position] for position in positions.tolist()], row_of_id
+
+    def _spans(self, rows: Numbers) -> tuple[Numbers, Numbers]:
+        """Return the (m,) positions of the first id of each row in ``ids``, and their numbers of ids."""
+        index = np.searchsorted(self.rows, rows)
+        begins = np.where(index > 0, self.ends[index - 1], 0)
+        return begins, self.ends[index] - begins
 
 
 class _Loaded(NamedTuple):

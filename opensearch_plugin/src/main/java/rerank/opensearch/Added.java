@@ -1,11 +1,13 @@
 package rerank.opensearch;
 
 import java.util.Arrays;
+import java.util.HashSet;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.stream.Collectors;
+import java.util.stream.Stream;
 import org.opensearch.action.search.SearchResponse;
 import org.opensearch.core.index.shard.ShardId;
 import org.opensearch.search.SearchHit;
@@ -40,6 +42,16 @@ record Added(List<SearchHit> hits, Set<Place> unmatched, String reason) {
             hits.forEach(Added::removeName);
         }
         return new Added(hits, unmatched, null);
+    }
+
+    /** These documents and others; only a reason if one part has a reason. */
+    Added and(Added others) {
+        if (reason != null || others.reason != null) {
+            return none(reason != null ? reason : others.reason);
+        }
+        Set<Place> all = new HashSet<>(unmatched);
+        all.addAll(others.unmatched);
+        return new Added(Stream.concat(hits.stream(), others.hits.stream()).toList(), all, null);
     }
 
     private static void removeName(SearchHit hit) {

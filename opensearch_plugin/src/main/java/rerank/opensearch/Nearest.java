@@ -20,8 +20,15 @@ import rerank.opensearch.ScoringClient.Failure;
 record Nearest(List<Retriever> retrievers, Set<String> uuids, int size, String reason) {
     private static final int MOST_RETRIEVERS = 16, MOST_IDS = 10_000, MOST_NUMBERS = 16_000, LONGEST = 512;
 
-    /** ids: of documents; or a k-NN field, its nested field or "", a vector and the number of neighbors. */
-    private record Retriever(List<String> ids, String field, String path, List<?> vector, int k) { }
+    /**
+     * ids: of documents, best first, of which {@code depth} are needed; or a k-NN field, its nested field or "", a vector and the
+     * number of neighbors.
+     */
+    private record Retriever(List<String> ids, int depth, String field, String path, List<?> vector, int k) {
+        static Retriever of(List<String> ids, int depth) {
+            return new Retriever(ids, depth, null, null, null, 0);
+        }
+    }
 
     static Nearest read(byte[] bytes) {
         Map<String, Object> answer;
@@ -45,7 +52,8 @@ record Nearest(List<Retriever> retrievers, Set<String> uuids, int size, String r
         if (value instanceof Map<?, ?> map && map.get("ids") != null) {
             List<?> ids = list(map.get("ids"), MOST_IDS);
             if (ids.stream().allMatch(id -> id instanceof String text && text.length() <= LONGEST)) {
-                return new Retriever(ids.stream().map(String.class::cast).toList(), null, null, null, 0);
+                int depth = map.get("depth") == null ? ids.size() : Math.min(number(map.get("depth")), ids.size());
+                return Retriever.of(ids.stream().map(String.class::cast).toList(), depth);
             }
         } else if (value instanceof Map<?, ?> map && map.get("field") instanceof String field && map.get("path") instanceof String path) {
             // Another field could show values that the user finds by searching.
@@ -54,7 +62,7 @@ record Nearest(List<Retriever> retrievers, Set<String> uuids, int size, String r
             List<?> vector = list(map.get("vector"), MOST_NUMBERS);
             int k = number(map.get("k"));
             if (isOurs && k > 0 && vector.stream().allMatch(x -> x instanceof Number n && Float.isFinite(n.floatValue()))) {
-                return new Retriever(null, field, path, vector, k);
+                return new Retriever(null, 0, field, path, vector, k);
             }
         }
         throw new Failure("bad_answer", "named documents or fields that are not allowed");
@@ -77,6 +85,42 @@ record Nearest(List<Retriever> retrievers, Set<String> uuids, int size, String r
     /** Whether each shard has its own nearest documents, so that more are found than are kept. */
     boolean isByShard() {
         return retrievers.stream().anyMatch(retriever -> retriever.ids == null);
+    }
+
+    /** Whether documents are only needed if others do not meet the conditions of the query. */
+    boolean hasReserve() {
+        return retrievers.stream().anyMatch(retriever -> retriever.ids != null && retriever.depth < retriever.ids.size());
+    }
+
+    /** The documents that are needed if all meet the conditions: those of each retriever to its depth. */
+    Nearest needed() {
+        return new Nearest(retrievers.stream().map(retriever -> retriever.ids == null ? retriever
+            : Retriever.of(retriever.ids.subList(0, retriever.depth), retriever.depth)).toList(), uuids, size, reason);
+    }
+
+    /** The ids of all documents after the needed ones, each once. They are best first if one retriever names them. */
+    List<String> reserve() {
+        Set<String> needed = retrievers.stream().filter(retriever -> retriever.ids != null)
+            .flatMap(retriever -> retriever.ids.subList(0, retriever.depth).stream()).collect(Collectors.toSet());
+        return retrievers.stream().filter(retriever -> retriever.ids != null)
+            .flatMap(retriever -> retriever.ids.subList(retriever.depth, retriever.ids.size()).stream())
+            .distinct().filter(id -> needed.contains(id) == false).toList();
+    }
+
+    /** Other documents of the same indices, by their ids. */
+    Nearest others(List<String> ids) {
+        return new Nearest(List.of(Retriever.of(ids, ids.size())), uuids, ids.size(), null);
+    }
+
+    /** Whether all documents are named by id. */
+    boolean hasOnlyIds() {
+        return retrievers.stream().allMatch(retriever -> retriever.ids != null);
+    }
+
+    /** The number of different documents that are named by id. */
+    int count() {
+        return (int) retrievers.stream().filter(retriever -> retriever.ids != null).flatMap(retriever -> retriever.ids.stream())
+            .distinct().count();
     }
 
     /**

@@ -282,9 +282,16 @@ final class Retrieval {
         String why = found.reason() != null ? found.reason() : plan.isCancelled() ? "cancelled" : fits(found.size()) ? null : "window";
         if (why != null) {
             listener.onResponse(Added.none(why));
-            return;
+        } else if (plan.indices == 1 && found.hasReserve()) { // several indices can have documents of the same id
+            new NearestSearch(found, (part, then) -> searchOnce(part, query, new SearchRequest(request), then)).begin(listener);
+        } else {
+            searchOnce(found, query, request, listener);
         }
+    }
+
+    private void searchOnce(Nearest found, Conditioned query, SearchRequest request, ActionListener<Added> then) {
         boolean isNamed = scoresAboveZero(query.json) == false;
+        ActionListener<Added> listener = wrapPreservingContext(then, plugin.threadContext); // it may search again
         ActionListener<SearchResponse> searched = Reranking.ending(listener,
             response -> listener.onResponse(Added.of(response, found, isNamed)), e -> {
                 logger.debug("the documents of rankers cannot be searched", e);
@@ -304,7 +311,7 @@ final class Retrieval {
         if (query.query != null && HYBRID.equals(name(query.query)) == false) { // its scores depend on its other hits
             which.should(isNamed ? QueryBuilders.boolQuery().must(query.query).queryName(Added.MATCHED) : query.query);
         }
-        return plan.addedDocuments(which).postFilter(query.postFilter).size(Math.max(found.size(), 1));
+        return plan.addedDocuments(which).postFilter(query.postFilter).size(Math.max(found.hasOnlyIds() && plan.indices == 1 ? found.count() : found.size(), 1));
     }
 
     private BoolQueryBuilder withConditions(Nearest found, Conditioned query) {
