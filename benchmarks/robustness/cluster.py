@@ -11,9 +11,8 @@ prints these parts:
   starts again. A client knows all nodes, and sends a search again to another one if a node refuses or closes
   the connection, as the clients of OpenSearch do. An error is a response with another status than 200 or
   with a failed shard, or a search that no node answers.
-- *two services*: behind one address, a TCP load balancer that sends each new connection to the next service
-  that accepts it. One service is killed with kill -9. *not reranked* are searches with other hits than
-  before.
+- *two services*: the pipeline names both. One is killed with kill -9. *not reranked* are searches with other
+  hits than before.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ import json
 import random
 import re
 import signal
-import socket
 import sys
 import tempfile
 import threading
@@ -33,7 +31,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -172,49 +170,6 @@ class Load:
             print(f"    {count} times {error}")
 
 
-class Balancer:
-    """A TCP load balancer: each new connection goes to the next service that accepts it."""
-
-    def __init__(self, urls: Sequence[str]) -> None:
-        self._ports = itertools.cycle([int(url.rpartition(":")[2]) for url in urls])
-        self._count = len(urls)
-        self._socket = socket.create_server(("127.0.0.1", 0), backlog=128)
-        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        with suppress(OSError):  # closed
-            while True:
-                client, _ = self._socket.accept()
-                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
-
-    def _serve(self, client: socket.socket) -> None:
-        for _ in range(self._count):
-            with suppress(OSError):
-                service = socket.create_connection(("127.0.0.1", next(self._ports)))
-                for end in (client, service):
-                    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                threading.Thread(target=_copy, args=(service, client), daemon=True).start()
-                _copy(client, service)
-                return
-        client.close()
-
-    def close(self) -> None:
-        """Accept no more connections."""
-        self._socket.close()
-
-
-def _copy(source: socket.socket, target: socket.socket) -> None:
-    """Copy bytes until a side closes its connection; then close both."""
-    with suppress(OSError):
-        while data := source.recv(1 << 16):
-            target.sendall(data)
-    for end in (source, target):
-        with suppress(OSError):
-            end.shutdown(socket.SHUT_RDWR)
-        end.close()
-
-
 def rss(pid: int) -> int:
     """Return the resident memory of a process, in MiB."""
     match = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
@@ -289,14 +244,12 @@ def kill_node(cluster: Cluster, queries: Sequence[str], clients: int) -> None:
 def kill_service(
     cluster: Cluster, workspace: Path, folder: Path, queries: Sequence[str], clients: int
 ) -> None:
-    """Kill one of two services behind a load balancer, and print the errors of the clients."""
+    """Kill one of the two services of a pipeline, and print the errors of the clients."""
     with ExitStack() as stack:
         first = stack.enter_context(service_process(workspace, folder / "first.log"))
         second = stack.enter_context(service_process(workspace, folder / "second.log"))
-        balancer = Balancer([first[0], second[0]])
-        stack.callback(balancer.close)
         config = {"stack": WEIGHTS, "depth": DEPTH, "timeout": TIMEOUT_MS}
-        put_pipeline(cluster.nodes[0], "two", url=balancer.url, **config)
+        put_pipeline(cluster.nodes[0], "two", url=f"{first[0]},{second[0]}", **config)
         expected = rankings(cluster.urls, queries, "two")
         load = Load(cluster.urls, "two", queries, expected)
         before = counts(cluster.nodes)
