@@ -185,6 +185,54 @@ def test_status_reports_whether_pipeline_and_stack_fit(library, service, install
     assert sum(counters["added"]["documents"] for counters in status["statistics"].values()) > 0
 
 
+def test_the_end_of_one_of_two_services_is_not_noticed(
+    library, service, installed, run, script, plugged, texts, tmp_path
+) -> None:
+    """All searches are reranked, and have the same hits, while one service is killed."""
+    reports: list[str] = []
+    errors: list[BaseException] = []
+    over = threading.Event()
+    expected = [scored(search(plugged, library, text)) for text in texts]
+
+    def searches(number: int) -> None:
+        while not over.is_set():
+            position = number % len(texts)
+            try:
+                answer = search(plugged, library, texts[position], ext={"rerank_stack": {"explain": True}})
+                assert_equal_hits(scored(answer), expected[position])
+                reports.append(answer["ext"]["rerank_stack"]["outcome"])
+            except BaseException as error:
+                errors.append(error)
+            number += 1
+
+    def wait(count: int = 60) -> None:
+        wanted = len(reports) + count
+        wait_until(lambda: len(reports) >= wanted or errors)
+
+    with serving(script, library, tmp_path, RERANK_SERVICE_TOKEN=TOKEN) as other:
+        both = replace(service, url=f"{other.url},{service.url}")
+        install(run, library, both)
+        threads = [threading.Thread(target=searches, args=(number,)) for number in range(3)]
+        for thread in threads:
+            thread.start()
+        try:
+            wait()
+            other.ends = -signal.SIGKILL
+            other.process.kill()
+            other.process.wait()
+            wait(200)
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join()
+    assert not errors
+    assert set(reports) == {"reranked"}
+    problems = hook_status(run, library)["problems"]
+    assert any(other.url in problem for problem in problems)
+    assert not any(service.url in problem for problem in problems)
+    install(run, library, service)
+
+
 def test_searches_are_answered_despite_faults(
     library, service, installed, run, script, plugged, port, small, texts, tmp_path
 ) -> None:

@@ -149,6 +149,19 @@ def test_the_list_is_the_union_in_the_order_of_the_service(hook: Retrieving, nam
         assert [id for page in pages for id in page] == wanted
 
 
+@pytest.mark.parametrize("name", BODIES)
+def test_documents_that_do_not_meet_the_conditions_are_replaced(
+    hook: Retrieving, herd: str, name: str
+) -> None:
+    body = BODIES[name]
+    needed = NAMED[:2]
+    hook.dummy.retrieve(hook.node, herd, *NAMED, depth=len(needed))
+    conditions = {"bool": {"filter": [{"ids": {"values": needed}}, hook.conditions(body)]}}
+    meeting = ids(hook.plain({"query": conditions, "size": COUNT}))
+    wanted = hook.expected(body, needed if len(meeting) == len(needed) else NAMED)
+    assert ids(hook.search({**body, "size": COUNT})) == wanted
+
+
 def test_the_score_of_the_query_of_an_added_document_is_exact(hook: Retrieving) -> None:
     plain = {hit["_id"]: hit["_score"] for hit in hook.plain({"query": WORDS, "size": COUNT})["hits"]["hits"]}
     hook.search({"query": WORDS})

@@ -204,13 +204,14 @@ class Dummy(ThreadingHTTPServer):
         """Answer that the last candidate is the best, with these additional values."""
         self.answering = lambda handler, body: handler.send(reverse(body, **more))
 
-    def retrieve(self, node: Node, index: str, *ids: str, size: int = 1000) -> None:
-        """Answer that these documents are the nearest."""
+    def retrieve(self, node: Node, index: str, *ids: str, size: int = 1000, depth: int | None = None) -> None:
+        """Answer that these documents are the nearest, of which ``depth`` are needed. Default: all."""
         uuids = [
             about["settings"]["index"]["uuid"]
             for about in node.request("GET", f"/{index}/_settings").values()
         ]
-        answer = {"find": [{"name": "s2net", "ids": ids}], "uuids": uuids, "size": size}
+        retriever = {"name": "s2net", "ids": ids, "depth": len(ids) if depth is None else depth}
+        answer = {"find": [retriever], "uuids": uuids, "size": size}
         self.retrieving = lambda handler, body: handler.send(json.dumps(answer).encode())
 
     def get_request(self) -> tuple[Any, Any]:
