@@ -13,7 +13,7 @@ rerank.common.errors.UsageError: --rate takes a number, above 0, below 1, not 2
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from difflib import get_close_matches
 from math import isfinite
 from types import UnionType
@@ -44,12 +44,10 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 class Options(Struct, frozen=True, forbid_unknown_fields=True):
     """Base of configurations; annotate fields by :func:`option`.
 
-    presets:                name -> changed values.
-    ignored_with_judgments: options without effect on a training on judged queries.
+    presets: name -> changed values.
     """
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"default": {}}
-    ignored_with_judgments: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def of(cls, preset: str = "default", **values: object) -> Self:
@@ -65,12 +63,19 @@ class Options(Struct, frozen=True, forbid_unknown_fields=True):
         """
         return {}
 
+    def validate(self, set_names: Set[str] = frozenset(), *, with_judgments: bool = False) -> None:
+        """Raise UsageError for a value that its option refuses, and for an option without effect.
+
+        A family adds the rules for options that depend on each other; see :func:`refuse_ineffective`.
+
+        set_names:      options that the user set, also to their defaults.
+        with_judgments: whether the training reads judged queries.
+        """
+        for option in options_of(type(self)):
+            option.read(getattr(self, option.name))
+
     def check(self) -> None:
         """Raise an error for an input that does not exist or cannot be used, before any work."""
-
-    def ineffective_options(self) -> Mapping[str, str]:
-        """Return each option without effect, and the option that is the reason, such as ``--steps 4``."""
-        return {}
 
 
 class Option(Struct, frozen=True):
@@ -261,10 +266,18 @@ def build(config: type[Config], overrides: Mapping[str, Any], preset: str = "def
         if name not in options:
             raise unknown_option(name, options)
     configuration = config(**{name: options[name].read(value) for name, value in values.items()})
-    for name, reason in configuration.ineffective_options().items():
-        if name in overrides:
-            raise UsageError(f"{option_name(name)} has no effect with {reason}; leave it out")
+    configuration.validate(overrides.keys())
     return configuration
+
+
+def refuse_ineffective(names: Iterable[str], set_names: Set[str], reason: str) -> None:
+    """Raise UsageError if the user set one of these options, which have no effect.
+
+    reason: the option that makes them ineffective, such as ``--steps 4``.
+    """
+    for name in names:
+        if name in set_names:
+            raise UsageError(f"{option_name(name)} has no effect with {reason}; leave it out")
 
 
 def unknown_option(name: str, known_names: Iterable[str]) -> UsageError:
@@ -272,12 +285,6 @@ def unknown_option(name: str, known_names: Iterable[str]) -> UsageError:
     similar = get_close_matches(name, known_names, 1)
     question = f"; did you mean {similar[0]}?" if similar else ""
     return UsageError(f"setting {name!r} is unknown{question}")
-
-
-def check(config: Options) -> None:
-    """Raise UsageError for a configuration whose fields were set to values that their options refuse."""
-    for option in options_of(type(config)):
-        option.read(getattr(config, option.name))
 
 
 def values_of(config: Options) -> dict[str, Any]:

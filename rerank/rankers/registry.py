@@ -13,7 +13,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from rerank.common.config import Options, build, check, options_of
+from rerank.common.config import Options, build, options_of
 from rerank.common.errors import UsageError, WorkspaceError, option_name
 from rerank.common.files import as_system_error, parse_json
 from rerank.rankers.base import Ranker
@@ -203,7 +203,7 @@ def configurations(
     if isinstance(config, Options):
         if not isinstance(config, tuple(family.options_class() for family in groups)):
             raise UsageError(f"a {type(config).__name__} does not configure {', '.join(variants)}")
-        check(config)
+        config.validate()
     options_by_family: dict[Family, Options] = {}
     for family, names in groups.items():
         options_class = family.options_class()

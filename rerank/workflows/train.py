@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -239,20 +239,19 @@ def _check_inputs(
         "pairs": bool(inputs.pairs),
         "labeled pairs": bool(inputs.labeled[0]),
     }
+    set_names = {*config} if isinstance(config, Mapping) else set[str]()
     has_labeled_dev_pairs = bool(inputs.labeled[1])
     _check_unused_inputs(
         groups, {**has_input, "labeled pairs": has_input["labeled pairs"] or has_labeled_dev_pairs}
     )
     for family, names in groups.items():
         options = options_by_family[family]
+        options.validate(set_names, with_judgments=has_input["judgments"])
         options.check()
         sources = family.learns_from
         if "links" not in sources and not any(has_input[source] for source in sources):
             needed = ", or ".join(_INPUTS[source] for source in sources)
             raise UsageError(f"{', '.join(names)} learns from {' or '.join(sources)}; give {needed}")
-    if has_input["judgments"]:
-        set_names = {*config} if isinstance(config, Mapping) else set[str]()
-        _check_ignored_options(options_by_family.values(), set_names)
     if restart:
         _check_restart(groups, options_by_family)
 
@@ -267,20 +266,6 @@ def _check_unused_inputs(groups: Mapping[Family, Sequence[str]], is_given: Mappi
                 f"{option}: no effect with {', '.join(names)}, which learns from {' or '.join(sources)};"
                 " leave it out"
             )
-
-
-def _check_ignored_options(all_options: Collection[Options], set_names: Set[str]) -> None:
-    """Raise UsageError for an option that has no effect on a training on judgments.
-
-    all_options: of all families. set_names: options that the user set, also to their defaults.
-    """
-    for options in all_options:
-        defaults = type(options)()
-        for name in options.ignored_with_judgments:
-            readers = [reader for reader in all_options if hasattr(reader, name)]
-            is_set = name in set_names and readers == [options]
-            if is_set or getattr(options, name) != getattr(defaults, name):
-                raise UsageError(f"{option_name(name)} has no effect with --qrels; leave it out")
 
 
 def _check_restart(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
-from rerank.common.config import Count, Natural, Options, Positive, option
+from rerank.common.config import Count, Natural, Options, Positive, option, refuse_ineffective
 from rerank.rankers.cnn.sampling import Negatives
 
 _TEXT = ("text", "joint")
@@ -90,7 +90,7 @@ class CnnConfig(Options, frozen=True):
         """Return the defaults that depend on the head: option -> value. The MLP needs other ones."""
         return MLP if values.get("head") == "mlp" else {}
 
-    def ineffective_options(self) -> Mapping[str, str]:
-        """Return the option of a size that the head does not use -> the option that decides this."""
-        name = "hidden" if self.head == "cosine" else "vector_size"
-        return {name: f"--head {self.head}"}
+    def validate(self, set_names: Set[str] = frozenset(), *, with_judgments: bool = False) -> None:
+        super().validate(set_names, with_judgments=with_judgments)
+        unused_size = "hidden" if self.head == "cosine" else "vector_size"
+        refuse_ineffective([unused_size], set_names, f"--head {self.head}")

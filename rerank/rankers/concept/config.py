@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Annotated, Any, ClassVar, Literal
 
-from rerank.common.config import Count, option
+from rerank.common.config import Count, option, refuse_ineffective
 from rerank.rankers.encoder.config import EncoderConfig
 
 Objective = Literal["graph-component", "classifier"]
@@ -38,8 +38,7 @@ class ConceptConfig(EncoderConfig, frozen=True):
     queue: Annotated[Count, option("Maximum number of keys of the momentum encoder that are kept.")] = 256
     momentum: Annotated[float, option("Momentum m of the second encoder.", ge=0, lt=1)] = 0.99
 
-    def ineffective_options(self) -> dict[str, str]:
-        reasons = super().ineffective_options()
+    def validate(self, set_names: Set[str] = frozenset(), *, with_judgments: bool = False) -> None:
+        super().validate(set_names, with_judgments=with_judgments)
         if self.objective == "classifier":
-            reasons |= dict.fromkeys(("queue", "momentum"), "--objective classifier")
-        return reasons
+            refuse_ineffective(["queue", "momentum"], set_names, "--objective classifier")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Annotated, Any, ClassVar, Literal
 
-from rerank.common.config import Count, Natural, Positive, option
+from rerank.common.config import Count, Natural, Positive, option, refuse_ineffective
 from rerank.rankers.dense.ranker import BEST
 from rerank.rankers.encoder.config import EncoderConfig, Tokens
 from rerank.rankers.graphs.cocitation import Level
@@ -51,6 +51,8 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 _UNTRAINED = {"untrained", "model", "layers", "pooling", "passage_tokens", "passages", "best"}
 """Options that also have an effect without training."""
+_LINKS_ONLY = ("untrained", "objective", "relation", "strategy", "related", "held_out")
+"""Options of a training on links, without effect on a training on judged queries."""
 
 
 class DenseConfig(EncoderConfig, frozen=True):
@@ -58,14 +60,6 @@ class DenseConfig(EncoderConfig, frozen=True):
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
     upper: ClassVar[int] = 2
-    ignored_with_judgments: ClassVar[tuple[str, ...]] = (
-        "untrained",
-        "objective",
-        "relation",
-        "strategy",
-        "related",
-        "held_out",
-    )
 
     untrained: Annotated[bool, option("Use the model without training; this needs no links.")] = False
     passage_tokens: Annotated[
@@ -117,14 +111,21 @@ class DenseConfig(EncoderConfig, frozen=True):
             defaults["passage_tokens"] = None
         return defaults
 
-    def ineffective_options(self) -> dict[str, str]:
+    def validate(self, set_names: Set[str] = frozenset(), *, with_judgments: bool = False) -> None:
+        super().validate(set_names, with_judgments=with_judgments)
         if self.untrained:
-            return dict.fromkeys({*self.__struct_fields__} - _UNTRAINED, "--untrained")
-        reasons = super().ineffective_options()
+            training_options = [name for name in self.__struct_fields__ if name not in _UNTRAINED]
+            refuse_ineffective(training_options, set_names, "--untrained")
         if self.strategy is not None:
-            reasons["relation"] = f"--strategy {self.strategy}"
+            refuse_ineffective(["relation"], set_names, f"--strategy {self.strategy}")
         if self.objective != "quintuplet":
-            reasons["related"] = f"--objective {self.objective}"
+            refuse_ineffective(["related"], set_names, f"--objective {self.objective}")
         if not self.held_out:
-            reasons |= dict.fromkeys(("patience", "average"), "--held-out 0")
-        return reasons
+            refuse_ineffective(["patience", "average"], set_names, "--held-out 0")
+        if with_judgments:
+            refuse_ineffective(_LINKS_ONLY, {*set_names, *self._changed()}, "--qrels")
+
+    def _changed(self) -> list[str]:
+        """Return the options that do not have their defaults, for example because of a preset."""
+        defaults = DenseConfig()
+        return [name for name in self.__struct_fields__ if getattr(self, name) != getattr(defaults, name)]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
-from rerank.common.config import Count, Natural, Options, Positive, option
+from rerank.common.config import Count, Natural, Options, Positive, option, refuse_ineffective
 from rerank.common.errors import UsageError
 from rerank.rankers.encoder.folder import check_encoder, runs_in_onnx
 from rerank.rankers.encoder.published import Pooling
@@ -74,9 +75,10 @@ class EncoderConfig(ModelConfig, frozen=True):
     ] = True
     seed: Annotated[Natural, option("Random seed.")] = 0
 
-    def ineffective_options(self) -> dict[str, str]:
-        """Return the option ``epochs`` -> ``--steps`` if the number of steps is set, which replaces it."""
-        return {"epochs": f"--steps {self.steps}"} if self.steps else {}
+    def validate(self, set_names: Set[str] = frozenset(), *, with_judgments: bool = False) -> None:
+        super().validate(set_names, with_judgments=with_judgments)
+        if self.steps:
+            refuse_ineffective(["epochs"], set_names, f"--steps {self.steps}")
 
     def check(self) -> None:
         """Raise UsageError for a model that is missing, damaged, not supported, or cannot learn."""
