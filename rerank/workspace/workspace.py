@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import shutil
@@ -31,19 +30,16 @@ from rerank.stack.linear import NAME
 from rerank.stack.parse import retriever_depths
 from rerank.stack.releases import KEPT_RELEASES, Releases, tuned_versions
 from rerank.stack.signals import check_retriever, ranker_names, resolve
-from rerank.stack.stack import Stack, find_stack, stack_key
+from rerank.stack.stack import Stack, find_stack
 from rerank.workspace import config_file
 from rerank.workspace.folder import SETTINGS, check_folder, new_folder, write_durably
 from rerank.workspace.settings import WorkspaceSettings
+from rerank.workspace.tuned_stacks import find_tuned_stack, stack_path
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
     from rerank.rankers.graphs.citations import Citations
-
-
-LONGEST_NAME = 200
-"""Characters of the name of a stack in the name of its file."""
 
 
 class Workspace:
@@ -387,10 +383,7 @@ class Workspace:
 
     def stack_path(self, signals: Sequence[str]) -> Path:
         """Return the file in which tuning stores the stack of these signals."""
-        name = stack_key(signals)
-        if len(name) > LONGEST_NAME:
-            name = f"{name[:LONGEST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
-        return self.folder / "stacks" / f"{name}.json"
+        return stack_path(self.folder, signals)
 
     def stack(self, text: str, *, latest: bool = False) -> Stack:
         """Return the stack that a text names.
@@ -408,28 +401,13 @@ class Workspace:
         if not latest and releases.stack is not None and text == releases.name:
             return releases.stack
 
-        load_tuned = partial(self._tuned_stack, releases=releases, latest=latest)
+        load_tuned = partial(find_tuned_stack, releases, latest=latest)
         first_stage, search = self.first_stage_of(None)
         return find_stack(text, self.ranker, load_tuned, first_stage, search)
 
-    def _tuned_stack(self, signals: Sequence[str], releases: Releases, latest: bool) -> Stack | None:
-        """Return the tuned stack of these signals, or None.
-
-        The active stack is preferred if it has their name, and the last tuned one with ``latest``.
-        """
-        key = stack_key(signals)
-        path = self.stack_path(signals)
-        if path.exists() and (latest or key != releases.name):
-            return Stack.load(path)
-        active = releases.stack
-        # A stack can also be named by only its signals with weight.
-        if active is not None and key in (releases.name, stack_key(active.signals)):
-            return active
-        return None
-
     def is_tuned(self, signals: Sequence[str]) -> bool:
         """Return whether these signals have tuned weights."""
-        return self._tuned_stack(signals, self.releases, latest=True) is not None
+        return find_tuned_stack(self.releases, signals, latest=True) is not None
 
     @property
     def releases(self) -> Releases:
