@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 
 import click
 
@@ -20,6 +22,9 @@ from .options import (
     workspace_option,
 )
 from .output import suggested
+
+if TYPE_CHECKING:
+    from rerank.workflows.attach import AttachReport
 
 
 @click.command("attach", cls=Command)
@@ -58,9 +63,11 @@ def command(
     report = rerank.attach(
         folder, index_fields, opensearch=opensearch, lang=lang, categories=categories, dry_run=dry_run
     )
-    if as_json:
-        output.print_json(report)
-        return
+    output.print_report(report, partial(_show, folder=folder), as_json=as_json)
+
+
+def _show(report: AttachReport, folder: str) -> None:
+    """Print the fields of the index, and the next command for a workspace that was made."""
     for name, field_names in report.fields.items():
         click.echo(f"{name}: {', '.join(field_names)}")
     indices = ", ".join(report.indices)

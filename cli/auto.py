@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -99,9 +100,11 @@ def command(
         seed=seed,
         progress=output.Bar(hidden=as_json),
     )
-    if as_json:
-        output.print_json(report)
-        return
+    output.print_report(report, partial(_show_report, source=source, folder=folder), as_json=as_json)
+
+
+def _show_report(report: AutoReport, source: str, folder: str) -> None:
+    """Print the tables or, without judged queries, the steps that make them; then the next commands."""
     if report.evaluated is None:
         _show_untested(report)
         commands = _commands_to_judge(report, source, folder)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 import rerank
@@ -9,6 +11,9 @@ from rerank.documents.text import count_of
 
 from . import output
 from .options import Command, json_option, option, split_at_commas, workspace_option
+
+if TYPE_CHECKING:
+    from rerank.workflows.encode import EncodeReport
 
 
 @click.command("encode", cls=Command)
@@ -37,9 +42,10 @@ def command(
     """
     progress = output.Bar(hidden=as_json)
     report = rerank.encode(folder, retrieve=retrieve, force=force, slice=index_slice, progress=progress)
-    if as_json:
-        output.print_json(report)
-        return
+    output.print_report(report, _show, as_json=as_json)
+
+
+def _show(report: EncodeReport) -> None:
     for name, count in report.encoded.items():
         click.echo(f"{name}: {count_of(count, 'document')} encoded")
     if not report.encoded:

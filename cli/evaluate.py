@@ -144,9 +144,10 @@ def command(
         html = rerank.evaluation_page(workspace, report, all_queries, Path(qrels).name)
         write_text(page, html, follow=True)
         output.note(f"written to {page}")
-    if as_json:
-        output.print_json(report)
-        return
+    output.print_report(report, _show_all, as_json=as_json)
+
+
+def _show_all(report: EvaluationReport) -> None:
     show(report)
     show_remarks(report)
 

@@ -179,7 +179,7 @@ def install(
         id_field=id_field,
     )
     report = _open_hook(folder, route, name).install(hook_options, default=default, dry_run=dry_run)
-    _show_requests(report, as_json)
+    _print_changes(report, as_json=as_json)
 
 
 @command.command("status", cls=Command)
@@ -192,10 +192,7 @@ def status(folder: str, route: str, name: str | None, as_json: bool) -> None:
     Exit code 1 if there is a problem.
     """
     report = _open_hook(folder, route, name).status()
-    if as_json:
-        output.print_json(report)
-    else:
-        _show_status(report)
+    output.print_report(report, _show_status, as_json=as_json)
     if report.problems:
         sys.exit(1)
 
@@ -261,16 +258,18 @@ def _show_counters(url: str, counters: dict[str, Any]) -> None:
 @json_option
 def remove(folder: str, route: str, name: str | None, dry_run: bool, as_json: bool) -> None:
     """Remove the pipeline, and stop using it as default."""
-    _show_requests(_open_hook(folder, route, name).remove(dry_run=dry_run), as_json)
+    report = _open_hook(folder, route, name).remove(dry_run=dry_run)
+    _print_changes(report, as_json=as_json)
 
 
-def _show_requests(report: InstallReport, as_json: bool) -> None:
-    """Print the requests of an installation or a removal."""
+def _print_changes(report: InstallReport, *, as_json: bool) -> None:
+    """Print the warnings and the requests of an installation or a removal."""
     for warning in report.warnings:
         output.note(f"warning: {warning}")
-    if as_json:
-        output.print_json(report)
-        return
+    output.print_report(report, _show_requests, as_json=as_json)
+
+
+def _show_requests(report: InstallReport) -> None:
     for request in report.requests:
         click.echo(f"would {request}" if report.dry_run else str(request))
     if not report.requests:
@@ -290,10 +289,7 @@ def test(folder: str, query: str, count: int, route: str, name: str | None, as_j
     from rerank.hook import try_search
 
     trial = try_search(_open_hook(folder, route, name), query, count)
-    if as_json:
-        output.print_json(trial)
-    else:
-        _show_trial(trial)
+    output.print_report(trial, _show_trial, as_json=as_json)
     if not trial.same:
         sys.exit(1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -135,7 +136,8 @@ def command(
         _check_workspace(folder, lang, opensearch)
         with documents.naming():
             preview = preview_ingest(folder, documents, lang=lang, replace=replace, progress=progress)
-        _show_preview(preview, errors, folder, as_json)
+        preview.invalid = [str(error) for error in errors]
+        output.print_report(preview, partial(_show_preview, folder=folder), as_json=as_json)
         return
     report = rerank.ingest(
         folder,
@@ -152,10 +154,8 @@ def command(
         opensearch=opensearch,
         progress=progress,
     )
-    if as_json:
-        output.print_json(report)
-    else:
-        _show(report, folder, format, has_graph=categories is not None)
+    show = partial(_show, folder=folder, format=format, has_graph=categories is not None)
+    output.print_report(report, show, as_json=as_json)
 
 
 def _deleted_ids(delete: Sequence[str], delete_from: str | None) -> list[str]:
@@ -277,14 +277,8 @@ def _check_workspace(folder: str, lang: str | None, opensearch: Settings | None)
         open_existing(folder, lang, opensearch)
 
 
-def _show_preview(
-    preview: IngestPreview, errors: Sequence[rerank.RerankError], folder: str, as_json: bool
-) -> None:
-    """Print the counts of a dry run. errors: of the records that would be skipped."""
-    preview.invalid = [str(error) for error in errors]
-    if as_json:
-        output.print_json(preview)
-        return
+def _show_preview(preview: IngestPreview, folder: str) -> None:
+    """Print the counts of a dry run, and the records that would be skipped."""
     removed = f", {preview.removed:,} to remove" if preview.removed else ""
     click.echo(
         f"dry run: {count_of(preview.documents, 'valid document')} ({preview.lang or 'no one language'}):"

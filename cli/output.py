@@ -10,9 +10,9 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rerank.scoring.build_table import ScoringReport
     from rerank.stack.linear import Linear
 
+Report = TypeVar("Report")
 
 INTERVAL = 30.0
 """Seconds between two lines of progress if stderr is not a terminal."""
@@ -123,6 +124,14 @@ def print_json(report: object) -> None:
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     is_utf8 = encoding.lower().replace("-", "") == "utf8"
     click.echo(json.dumps(to_json_value(report), ensure_ascii=not is_utf8, indent=2))
+
+
+def print_report(report: Report, show: Callable[[Report], object], *, as_json: bool) -> None:
+    """Print a result: with --json as JSON, else as ``show`` prints it for people."""
+    if as_json:
+        print_json(report)
+    else:
+        show(report)
 
 
 def remark(line: str) -> None:

@@ -15,7 +15,7 @@ from . import output
 from .options import Command, json_option, option, seed_option, workspace_option
 
 if TYPE_CHECKING:
-    from rerank.pairs.evaluate import PairScores
+    from rerank.pairs.evaluate import PairScores, PairsReport
 
 
 @click.group("pairs")
@@ -59,9 +59,11 @@ def predict(
     scores = rerank.predict_pairs(
         workspace, ranker, unlabeled, dev_pairs=dev_pairs or (), threshold=threshold, progress=progress
     )
-    if as_json:
-        output.print_json(scores)
-        return
+    output.print_report(scores, _show_predictions, as_json=as_json)
+
+
+def _show_predictions(scores: PairScores) -> None:
+    """Print the scores as TSV, and how the related pairs were decided."""
     _print_tsv(scores)
     if scores.threshold is not None:
         output.note(f"related: scores of at least {scores.threshold:.4g}")
@@ -125,9 +127,10 @@ def evaluate(
         seed=seed,
         progress=output.Bar(hidden=as_json),
     )
-    if as_json:
-        output.print_json(report)
-        return
+    output.print_report(report, _show_evaluation, as_json=as_json)
+
+
+def _show_evaluation(report: PairsReport) -> None:
     thresholds = f", thresholds of {count_of(report.dev_pairs, 'dev pair')}" if report.dev_pairs else ""
     click.echo(f"{count_of(report.pairs, 'pair')}, {report.related} related{thresholds}")
     click.echo(repr(report))

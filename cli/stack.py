@@ -26,7 +26,7 @@ from .options import (
 from .output import suggested
 
 if TYPE_CHECKING:
-    from rerank.workflows.promote import Promotion
+    from rerank.workflows.promote import Promotion, Rollback
 
 
 @click.group("stack")
@@ -103,10 +103,7 @@ def promote(
         output.note(f"{format_leakage(report.leaks, report.queries)}: compare on other queries")
     for name in report.newer:
         output.note(f"{name} was trained again after {report.name} was tuned; the earlier version is used")
-    if as_json:
-        output.print_json(report)
-    else:
-        _show_promotion(report)
+    output.print_report(report, _show_promotion, as_json=as_json)
     if not report.shown and not report.promoted:
         sys.exit(1)
 
@@ -141,9 +138,10 @@ def rollback(folder: str, dry_run: bool, as_json: bool) -> None:
     The version that was active is kept.
     """
     report = rerank.rollback(folder, dry_run=dry_run, progress=output.Bar(hidden=as_json))
-    if as_json:
-        output.print_json(report)
-        return
+    output.print_report(report, _show_rollback, as_json=as_json)
+
+
+def _show_rollback(report: Rollback) -> None:
     would_be = "would be " if report.dry_run else ""
     click.echo(f"{would_be}active again: version {report.version}")
     output.show_weights(report.stack)

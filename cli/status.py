@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -14,7 +15,7 @@ from .options import Command, json_option, workspace_option
 from .output import suggested
 
 if TYPE_CHECKING:
-    from rerank.workflows.status import RankerState, StackState
+    from rerank.workflows.status import RankerState, StackState, StatusReport
 
 
 @click.command("status", cls=Command)
@@ -24,9 +25,11 @@ def command(folder: str, as_json: bool) -> None:
     """Show documents, rankers, and stacks of a workspace."""
     workspace = rerank.Workspace.open(folder)
     report = rerank.status(workspace)
-    if as_json:
-        output.print_json(report)
-        return
+    output.print_report(report, partial(_show, workspace), as_json=as_json)
+
+
+def _show(workspace: rerank.Workspace, report: StatusReport) -> None:
+    """Print the documents, rankers and stacks of a workspace."""
     documents = count_of(report.documents, "document")
     click.echo(f"{documents} ({report.lang or 'no one language'}) in {report.location}")
     for ranker in report.rankers:

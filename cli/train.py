@@ -173,10 +173,7 @@ def command(
     interrupted = any(result.interrupted for result in report.rankers)
     if interrupted:
         _note_missing_rankers(rankers, report)
-    if as_json:
-        output.print_json(report)
-    else:
-        _show(report)
+    output.print_report(report, _show, as_json=as_json)
     if interrupted:
         sys.exit(INTERRUPTED)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -135,9 +136,10 @@ def command(
         seed=seed,
         progress=output.Bar(hidden=as_json),
     )
-    if as_json:
-        output.print_json(report)
-        return
+    output.print_report(report, partial(_show_all, workspace), as_json=as_json)
+
+
+def _show_all(workspace: rerank.Workspace, report: TuneReport) -> None:
     show(report)
     output.print_scoring_notes(report.scoring)
     output.warn_of_unjudged(report.judged_at_10, report.irrelevant_judged)

@@ -149,9 +149,10 @@ def command(
         srw=srw,
     )
     report = judge_clicks(logs, out, click_options, workspace, output.Bar(hidden=as_json))
-    if as_json:
-        output.print_json(report)
-        return
+    output.print_report(report, _show_files, as_json=as_json)
+
+
+def _show_files(report: ClickReport) -> None:
     show(report)
     click.echo(f"\nwritten to {report.folder}")
 

@@ -12,7 +12,7 @@ from .. import output
 from ..options import Command, json_option, option, queries_option
 
 if TYPE_CHECKING:
-    from rerank.judging.convert import Target
+    from rerank.judging.convert import ConvertReport, Target
 
 _TARGETS = ("srw", "queryset", "quepid", "rank-eval", "trec")
 
@@ -33,9 +33,10 @@ def command(source: str, target: str, queries: str, to: Target, index: str | Non
     from rerank.judging.convert import convert_judgments
 
     report = convert_judgments(source, target, queries=queries, to=to, index=index)
-    if as_json:
-        output.print_json(report)
-        return
+    output.print_report(report, _show, as_json=as_json)
+
+
+def _show(report: ConvertReport) -> None:
     if report.agreement:
         output.note(report.agreement)
     for warning in report.warnings:

@@ -67,9 +67,10 @@ def command(
         raise click.UsageError(f"--ubi names {len(urls)} clusters; name one")
     ubi = ubi_settings(urls[0] if urls else None, profile, None)
     report = judge_interleaving(logs, files, ubi=ubi, experiment=experiment, clicks=actions)
-    if as_json:
-        output.print_json(report)
-        return
+    output.print_report(report, _show, as_json=as_json)
+
+
+def _show(report: InterleavingReport) -> None:
     click.echo(f"experiment {report.experiment}")
     click.echo(repr(report))
     click.echo(f"\n{_describe_result(report)}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -79,9 +81,10 @@ def command(
     pool_options = PoolOptions(count=count, top=top, seed=seed)
     report = make_pool(workspace, stacks, queries, pool_options, output.Bar(hidden=as_json))
     report.pool.save(out)
-    if as_json:
-        output.print_json(report)
-        return
+    output.print_report(report, partial(_show_file, out=out, judged=judged), as_json=as_json)
+
+
+def _show_file(report: PoolReport, out: str, judged: Path) -> None:
     show(report)
     click.echo(f"\nwritten to {out}; {output.suggested('serve', '--judge', out)} shows it to judges")
     if judged.exists():
