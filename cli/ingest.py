@@ -263,10 +263,11 @@ def _sources(
     corpus: Sequence[str], format: Format, *, body: bool, skip_invalid: bool
 ) -> tuple[DocumentSources, list[rerank.RerankError]]:
     """Return the documents, and a list that gets the errors of skipped ones while they are read."""
+    from rerank.formats.lines import raise_invalid
     from rerank.workflows.document_sources import DocumentSources
 
     errors: list[rerank.RerankError] = []
-    return DocumentSources(corpus, format, body, errors.append if skip_invalid else None), errors
+    return DocumentSources(corpus, format, body, errors.append if skip_invalid else raise_invalid), errors
 
 
 def _check_workspace(folder: str, lang: str | None, opensearch: Settings | None) -> None:

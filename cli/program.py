@@ -159,13 +159,13 @@ def _describe(error: BaseException) -> tuple[str, int]:
 
 
 def _describe_system_error(error: OSError) -> str:
-    from rerank.common.files import as_system_error
+    from rerank.common.files import as_system_error, system_reason
 
     explained = as_system_error(error, "rerank")
     if explained is not None:
         return str(explained)
     location = f"{error.filename}: " if error.filename else ""
-    return f"{location}{error.strerror or error}"
+    return f"{location}{system_reason(error)}"
 
 
 def _fail(message: str, exit_code: int) -> NoReturn:

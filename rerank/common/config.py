@@ -31,6 +31,9 @@ Config = TypeVar("Config", bound="Options")
 _BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _TYPES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
+_LIMIT_TEXTS = {"ge": "{:g} or more", "gt": "above {:g}", "le": "at most {:g}", "lt": "below {:g}"}
+"""Limits of msgspec -> their descriptions."""
+
 Count = Annotated[int, Meta(ge=1)]
 """1, 2, 3, ..."""
 Natural = Annotated[int, Meta(ge=0)]
@@ -117,14 +120,10 @@ class Option(Struct, frozen=True):
             if meta.ge is not None and meta.le is not None:
                 texts.append(f"{meta.ge:g} to {meta.le:g}")
                 continue
-            if meta.ge is not None:
-                texts.append(f"{meta.ge:g} or more")
-            if meta.gt is not None:
-                texts.append(f"above {meta.gt:g}")
-            if meta.le is not None:
-                texts.append(f"at most {meta.le:g}")
-            if meta.lt is not None:
-                texts.append(f"below {meta.lt:g}")
+            for name, text in _LIMIT_TEXTS.items():
+                limit = getattr(meta, name)
+                if limit is not None:
+                    texts.append(text.format(limit))
         return texts
 
     def read(self, value: object) -> Any:

@@ -120,6 +120,16 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("nested too deep") from error
 
 
+def system_reason(error: OSError) -> str:
+    """Return the reason of a system error in words, such as ``No such file or directory``."""
+    return error.strerror or str(error)
+
+
+def unreadable_text(error: OSError | ValueError) -> str:
+    """Return the reason why a text file cannot be read: of the system, or that it is not UTF-8."""
+    return system_reason(error) if isinstance(error, OSError) else "not UTF-8 text"
+
+
 def as_system_error(error: BaseException | None, path: object) -> RerankError | None:
     """Return the error for a problem of the system, such as a full disk; None if the file is invalid.
 
@@ -171,7 +181,7 @@ def folder_lock(folder: str | os.PathLike[str], doing: str, *, patience: float =
 
 
 def _cannot_write(path: str | os.PathLike[str], error: OSError) -> RerankError:
-    reason = f"{error.strerror or error}; check the folder and the disk"
+    reason = f"{system_reason(error)}; check the folder and the disk"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         reason = _MACHINE[error.errno]
     return RerankError(f"{os.fspath(path)}: cannot be written: {reason}")

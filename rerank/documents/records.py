@@ -77,7 +77,7 @@ class Document:
     @property
     def content(self) -> str:
         """Title and text, which engines index and rankers read. The title is on its own line."""
-        return f"{self.title}\n{self.text}" if self.title and self.text else self.title or self.text
+        return "\n".join(filter(None, (self.title, self.text)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +236,7 @@ class LabeledPair(NamedTuple):
     @property
     def key(self) -> tuple[str, str]:
         """The two ids in ascending order, equal for both orders of the pair."""
-        return (self.a, self.b) if self.a <= self.b else (self.b, self.a)
+        return min(self.a, self.b), max(self.a, self.b)
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,15 +275,13 @@ class Candidates:
 
 def record_id(value: object, label: str) -> str:
     """Return an id as text; integers are accepted. Raises UsageError, also for an empty id."""
-    if type(value) is str and value and not value.isspace():
-        return value
-    if isinstance(value, Integral) and not isinstance(value, bool):
-        return str(int(value))
-    if not isinstance(value, str):
+    if isinstance(value, str):
+        if not value.strip():
+            raise UsageError(f"{label} is empty; give one")
+        return str(value)
+    if isinstance(value, bool) or not isinstance(value, Integral):
         raise UsageError(f"{label} is {shorten(value)}, not a text or an integer")
-    if not value.strip():
-        raise UsageError(f"{label} is empty; give one")
-    return str(value)
+    return str(int(value))
 
 
 def category_names(values: object, label: str) -> tuple[str, ...]:

@@ -230,6 +230,10 @@ class SearchRequest:
             return [self.first_stage]
         return [retriever for retriever in self.retrievers if isinstance(retriever, str)]
 
+    def depth_of(self, query: VectorQuery) -> int:
+        """Return the number of documents that a vector retrieves: its own depth, or the common one."""
+        return query.depth or self.depth
+
     def without_template(self, first_stage: str) -> SearchRequest:
         """Return the request to the other retrievers, whose candidates are scored by ``first_stage``."""
         retrievers = [retriever for retriever in self.retrievers if retriever != self.first_stage]

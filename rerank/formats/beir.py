@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,13 @@ from rerank.formats.contents import describe_line
 from rerank.formats.lines import (
     Build,
     Line,
+    OnInvalid,
     Record,
     Value,
     check_fields,
     first_line,
     parse_json_lines,
+    raise_invalid,
     read_numbered_lines,
 )
 from rerank.formats.opening import Source, name_of
@@ -84,9 +86,7 @@ _INTEGER = re.compile(r"0|-?[1-9]\d{0,17}")
 _DECIMAL = re.compile(r"-?(0|[1-9]\d*)\.\d+")
 
 
-def read_corpus(
-    source: Source, *, invalid: Callable[[InputError], object] | None = None
-) -> Iterator[Document]:
+def read_corpus(source: Source, *, invalid: OnInvalid = raise_invalid) -> Iterator[Document]:
     """Read documents one by one: ``{"_id", "title"?, "text"?, "categories"?, "links"?, "lang"?}``.
 
     ``_id`` is a string or an integer; ``categories`` and ``links`` are a list, a string or null. Other fields
@@ -97,9 +97,9 @@ def read_corpus(
     ``|`` or ``;`` separates categories, and ``|`` or white space separates links.
 
     source: a file, plain or compressed, or ``-`` for standard input. invalid: receives the errors of invalid
-    records, which are then skipped.
+    records, which are then skipped. By default, the first error is raised.
 
-    Raises InputError (``FILE:LINE: ...``), also for an invalid record without ``invalid``.
+    Raises InputError (``FILE:LINE: ...``).
 
     >>> path = folder / "corpus.jsonl"
     >>> _ = path.write_text('{"_id": 7, "title": "Sorting", "categories": "algorithms", "year": 1962}')
@@ -237,7 +237,7 @@ def _read_records(
     kind: type[Record],
     columns: Mapping[str, Sequence[str]],
     build: Build[Record, Value],
-    invalid: Callable[[InputError], object] | None = None,
+    invalid: OnInvalid,
 ) -> Iterator[Value]:
     """Yield the records of a file of JSON or of a table; the first line decides."""
     lines = skip_separator_hint(read_numbered_lines(source))
@@ -248,7 +248,7 @@ def _parse_records(
     name: str,
     lines: Iterator[Line],
     form: tuple[type[Record], Mapping[str, Sequence[str]], Build[Record, Value]],
-    invalid: Callable[[InputError], object] | None = None,
+    invalid: OnInvalid = raise_invalid,
 ) -> Iterator[Value]:
     """Yield the records of the lines of a file. form: the fields, the columns, and the value of a record."""
     kind, columns, build = form
@@ -258,12 +258,13 @@ def _parse_records(
         _refuse_table_without_header(name, first, columns)
         yield from parse_json_lines(name, lines, kind, build, invalid)
         return
-    for location, fields in _read_table(name, lines, table, columns, invalid):
+    rows = split_rows(name, lines, table.separator)
+    _check_header(table, *next(rows), columns)
+    for location, cells in rows:
         try:
+            fields = _fields_of_row(table, location, cells, columns)
             value = build(location, fields, check_fields(location, fields, kind))
         except InputError as error:
-            if invalid is None:
-                raise
             invalid(error)
             continue
         yield value
@@ -282,19 +283,13 @@ def _refuse_table_without_header(name: str, first: bytes, columns: Mapping[str, 
         )
 
 
-def _read_table(
-    name: str,
-    lines: Iterator[Line],
-    table: Table,
-    columns: Mapping[str, Sequence[str]],
-    invalid: Callable[[InputError], object] | None,
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield FILE:LINE and the fields of each row."""
-    rows = split_rows(name, lines, table.separator)
-    header_location, header = next(rows)
+def _check_header(
+    table: Table, location: str, header: Sequence[str], columns: Mapping[str, Sequence[str]]
+) -> None:
+    """Raise InputError for a header with two equal columns, or without an id or a text."""
     if table.repeated:
         raise InputError(
-            f"{header_location}: the header has several columns {table.repeated[0]!r}; rename or remove them"
+            f"{location}: the header has several columns {table.repeated[0]!r}; rename or remove them"
         )
     text_columns = [field for field in ("title", "text") if field in columns]
     for alternatives in (["_id"], text_columns):
@@ -302,25 +297,24 @@ def _read_table(
             kind = describe_line(table.separator.join(header)) or ""
             looks = f" and looks like {kind}" if kind.startswith("judgments") else ""
             raise InputError(
-                f"{header_location}: the header has no column {' or '.join(alternatives)}{looks};"
+                f"{location}: the header has no column {' or '.join(alternatives)}{looks};"
                 " add it, or check the order of the files"
             )
-    for location, cells in rows:
-        try:
-            fields: dict[str, Any] = dict(table.fields(location, cells))
-        except InputError as error:
-            if invalid is None:
-                raise
-            invalid(error)
-            continue
-        for field, value in fields.items():
-            if field in ("categories", "links"):
-                fields[field] = split_cell(value, spaces=field == "links")
-            elif field not in table.columns:
-                fields[field] = parse_cell(value)
-        if "title" not in columns:  # an empty text of a query
-            fields.setdefault("text", "")
-        yield location, fields
+
+
+def _fields_of_row(
+    table: Table, location: str, cells: Sequence[str], columns: Mapping[str, Sequence[str]]
+) -> dict[str, Any]:
+    """Return the fields of a row, as a JSON line has them. Raises InputError for a wrong number of cells."""
+    fields: dict[str, Any] = dict(table.fields(location, cells))
+    for field, value in fields.items():
+        if field in ("categories", "links"):
+            fields[field] = split_cell(value, spaces=field == "links")
+        elif field not in table.columns:
+            fields[field] = parse_cell(value)
+    if "title" not in columns:  # an empty text of a query
+        fields.setdefault("text", "")
+    return fields
 
 
 def split_cell(cell: str, *, spaces: bool) -> list[str]:

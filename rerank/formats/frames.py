@@ -23,6 +23,11 @@ def is_data_set(values: object) -> bool:
     return any(hasattr(values, f"{kind}_iter") for kind in (DOCUMENTS, QUERIES, JUDGMENTS))
 
 
+def is_tabular(values: object) -> bool:
+    """Return whether :func:`read_frame` can read a value."""
+    return is_frame(values) or is_data_set(values)
+
+
 def read_frame(values: Any, kind: str, columns: Mapping[str, Sequence[str]]) -> Iterator[dict[str, Any]]:
     """Yield the rows of a frame, or the records of a data set, one by one.
 

@@ -13,7 +13,7 @@ from rerank.documents.records import LabeledPair, Qrels, Query, integral_grade, 
 from rerank.documents.text import query_key
 from rerank.formats import read_labeled_pairs, read_qrels, read_queries
 from rerank.formats.beir import QUERY_COLUMNS, query_from_fields
-from rerank.formats.frames import JUDGMENTS, QUERIES, is_data_set, is_frame, read_frame
+from rerank.formats.frames import JUDGMENTS, QUERIES, is_tabular, read_frame
 from rerank.formats.qrels import COLUMNS
 from rerank.formats.tables import normalize_column
 
@@ -40,7 +40,7 @@ def as_list(values: Any) -> list[Any]:
     >>> as_list("text"), as_list(("text", "meta"))
     (['text'], ['text', 'meta'])
     """
-    if is_frame(values) or is_data_set(values):
+    if is_tabular(values):
         return [values]
     if isinstance(values, Iterable) and not isinstance(values, (str, os.PathLike, Mapping)):
         return list(values)
@@ -73,7 +73,7 @@ def _query_values(queries: Queries) -> list[Any]:
     if isinstance(queries, Mapping) and "_id" not in queries:
         texts_by_id = queries.items()
         return [Query(id, text) if isinstance(text, str) else text for id, text in texts_by_id]
-    if is_frame(queries) or is_data_set(queries):
+    if is_tabular(queries):
         return list(read_frame(queries, QUERIES, QUERY_COLUMNS))
     return as_list(queries)
 
@@ -107,7 +107,7 @@ def as_qrels(qrels: Judgments, queries: Sequence[Query] = ()) -> Qrels:
 
 def _judgment_values(qrels: Any) -> Any:
     """Return judgments as arguments of Qrels."""
-    if is_frame(qrels) or is_data_set(qrels):
+    if is_tabular(qrels):
         return list(map(_as_judgment, read_frame(qrels, JUDGMENTS, _JUDGMENT_COLUMNS)))
     if isinstance(qrels, Mapping) or not isinstance(qrels, Iterable):
         return qrels

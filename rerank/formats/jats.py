@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from rerank.documents.records import Document
 from rerank.formats.archives import file_name, read_files
 from rerank.formats.jats_body import Sentence, read_sentences
 from rerank.formats.jats_xml import HREF, LANG, NOT_TEXT, PARAGRAPHS, parse_article, plain
+from rerank.formats.lines import OnInvalid, raise_invalid
 from rerank.formats.references import find_doi, reference_key
 
 if TYPE_CHECKING:
@@ -113,13 +114,14 @@ def _unique(values: Sequence[str]) -> tuple[str, ...]:
 def read_jats(
     path: str | os.PathLike[str],
     *,
-    invalid: Callable[[InputError], object] | None = None,
+    invalid: OnInvalid = raise_invalid,
     known_keys: set[str] | None = None,
     sentences: bool = True,
 ) -> Iterator[Article]:
     """Read articles of a file, an archive (zip, tar) or a folder, one at a time, by name.
 
-    invalid:    is called with the error of each invalid file, which is then skipped.
+    invalid:    is called with the error of each invalid file, which is then skipped. By default, the
+                first error is raised.
     known_keys: keys of articles that were read before; the keys of this source are added.
     sentences:  False skips the body.
 
@@ -129,14 +131,12 @@ def read_jats(
     name = None
     for name, data, problem in read_files(Path(path), ENDINGS, LARGEST):
         try:
-            if problem or data is None:
+            if data is None:
                 raise InputError(f"{name}: {problem}")
             article = read_article(data, name, sentences=sentences, key=_relative_name(Path(path), name))
             if article.key in known_keys:
                 raise InputError(f"{name}: article {article.key} occurs twice; remove one of the files")
         except InputError as error:
-            if invalid is None:
-                raise
             invalid(error)
             continue
         known_keys.add(article.key)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
@@ -20,6 +20,9 @@ Record = TypeVar("Record", bound=msgspec.Struct)
 Value = TypeVar("Value")
 Build = Callable[[str, dict[str, Any], Record], Value]
 """Makes a value of FILE:LINE, all fields, and the checked fields."""
+
+OnInvalid = Callable[[InputError], object]
+"""Receives the error of an invalid record, which is then skipped."""
 
 Line = tuple[int, bytes]
 """Number, from 1, and bytes with the end of the line."""
@@ -108,17 +111,22 @@ def check_columns(
         raise InputError(f"{location}: {filled} filled columns, not {count}; {layout}")
 
 
+def raise_invalid(error: InputError) -> NoReturn:
+    """Raise the error of an invalid record. Functions that skip such records receive another function."""
+    raise error
+
+
 def read_json_lines(
     source: Source,
     kind: type[Record],
     build: Build[Record, Value],
-    skip: Callable[[InputError], object] | None = None,
+    invalid: OnInvalid = raise_invalid,
 ) -> Iterator[Value]:
     """Yield ``build(FILE:LINE, fields, record)`` for each JSON object, or each item of a JSON array.
 
-    kind: the fields to check. skip: receives errors; None: raise them.
+    kind: the fields to check. invalid: receives the errors of invalid records, which are then skipped.
     """
-    yield from parse_json_lines(name_of(source), read_numbered_lines(source), kind, build, skip)
+    yield from parse_json_lines(name_of(source), read_numbered_lines(source), kind, build, invalid)
 
 
 def parse_json_lines(
@@ -126,7 +134,7 @@ def parse_json_lines(
     lines: Iterator[Line],
     kind: type[Record],
     build: Build[Record, Value],
-    skip: Callable[[InputError], object] | None = None,
+    invalid: OnInvalid = raise_invalid,
 ) -> Iterator[Value]:
     """Yield the records of numbered lines of the file ``name``, as :func:`read_json_lines`."""
     first, lines = first_line(lines)
@@ -136,9 +144,7 @@ def parse_json_lines(
             fields = _parse_object(location, decode(location, text))
             value = build(location, fields, check_fields(location, fields, kind))
         except InputError as error:
-            if skip is None:
-                raise
-            skip(error)
+            invalid(error)
             continue
         yield value
 

@@ -18,6 +18,7 @@ from importlib import import_module
 from typing import Any, BinaryIO, cast
 
 from rerank.common.errors import InputError, UsageError
+from rerank.common.files import system_reason
 
 Source = str | os.PathLike[str]
 
@@ -103,7 +104,7 @@ def reading_error(name: str, line: int, error: Exception) -> InputError:
         return InputError(f"{name}: no such file; check the path")
     if error.errno == errno.EISDIR:
         return InputError(f"{name}: is a folder; name the file inside it")
-    return InputError(f"{name}: cannot be read: {error.strerror or error}; check its permissions")
+    return InputError(f"{name}: cannot be read: {system_reason(error)}; check its permissions")
 
 
 def _open_raw(name: str, stack: ExitStack) -> BinaryIO:

@@ -142,16 +142,17 @@ def check_values(search: SearchTemplate, queries: Sequence[Query]) -> None:
     """
     missing = _required_fields(search.source)
     for query in queries:
-        missing -= {*query.params, *(("lang",) if query.lang else ())}
-        if not missing:
-            return
-    if missing:
-        name = min(missing)
-        problem = f"query {queries[0].id!r} has no value" if len(queries) == 1 else "no query has a value"
-        raise InputError(
-            f"{search}: {problem} for its slot {name}; give queries a field {name!r}, or put"
-            f" {{{{#{name}}}}} and {{{{/{name}}}}} around the optional part"
-        )
+        missing.difference_update(query.params)
+        if query.lang:
+            missing.discard("lang")
+    if not missing:
+        return
+    name = min(missing)
+    problem = f"query {queries[0].id!r} has no value" if len(queries) == 1 else "no query has a value"
+    raise InputError(
+        f"{search}: {problem} for its slot {name}; give queries a field {name!r}, or put"
+        f" {{{{#{name}}}}} and {{{{/{name}}}}} around the optional part"
+    )
 
 
 def fields_of(search: SearchTemplate) -> set[str]:

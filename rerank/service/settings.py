@@ -11,6 +11,7 @@ from typing import Annotated, Literal, get_args
 
 from rerank.common.config import Options, option
 from rerank.common.errors import InputError, UsageError
+from rerank.common.files import unreadable_text
 
 TOKEN_VARIABLE = "RERANK_SERVICE_TOKEN"
 
@@ -111,14 +112,15 @@ def _read_text(path: str | None) -> str:
     try:
         return Path(path).read_text("utf-8")
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        reason = unreadable_text(error)
         raise InputError(f"{path}: the token cannot be read ({reason}); name a file with a token") from error
 
 
 def _parse_token(words: Sequence[str], location: str) -> Token:
     """Return the token of a line: its secret, and perhaps its endpoints. Raises InputError."""
     secret, *endpoints = words
-    if len(endpoints) > 1 or not secret.isascii() or not secret.isprintable():
+    is_usable = secret.isascii() and secret.isprintable()
+    if len(endpoints) > 1 or not is_usable:
         raise InputError(
             f"{location}: a token is one word of printable ASCII characters; endpoints may follow, as in"
             f" TOKEN {','.join(NAMES[:2])}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from rerank.common.errors import InputError, UsageError
-from rerank.common.files import parse_json
+from rerank.common.files import parse_json, system_reason
 from rerank.documents.records import SearchTemplate
 from rerank.stack.linear import Linear
 from rerank.stack.normalize import Moments
@@ -177,6 +177,6 @@ def read(path: str | os.PathLike[str]) -> object:
     try:
         return parse_json(Path(path).read_bytes())
     except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror or error}; check its permissions") from error
+        raise InputError(f"cannot be read: {system_reason(error)}; check its permissions") from error
     except ValueError as error:
         raise InputError(f"not a JSON file ({error}); tune it again") from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from typing import Any, Literal
@@ -12,7 +12,8 @@ from rerank.common.errors import InputError, RepeatedIdError, UsageError
 from rerank.documents.records import Document, shorten
 from rerank.formats import read_corpus
 from rerank.formats.beir import DOCUMENT_COLUMNS, document_from_fields
-from rerank.formats.frames import DOCUMENTS, is_data_set, is_frame, read_frame
+from rerank.formats.frames import DOCUMENTS, is_tabular, read_frame
+from rerank.formats.lines import OnInvalid, raise_invalid
 from rerank.formats.opening import Source, name_of
 
 Format = Literal["jsonl", "jats"]
@@ -27,7 +28,7 @@ class DocumentSources:
     """Reads documents from files and records, one source after the other.
 
     format, body: as for :func:`rerank.ingest`.
-    invalid:      called with the error of each invalid record. None: the first one is raised.
+    invalid:      called with the error of each invalid record. By default, the first one is raised.
     """
 
     def __init__(
@@ -35,7 +36,7 @@ class DocumentSources:
         sources: Sequence[Records],
         format: Format = "jsonl",
         body: bool = False,
-        invalid: Callable[[InputError], object] | None = None,
+        invalid: OnInvalid = raise_invalid,
     ) -> None:
         self._sources = sources
         self._format = format
@@ -85,7 +86,7 @@ class DocumentSources:
             yield from self._read_record(location, source)
         elif isinstance(source, (str, PathLike)):
             yield from read_corpus(source, invalid=self._invalid)
-        elif is_frame(source) or is_data_set(source):
+        elif is_tabular(source):
             for row, fields in enumerate(read_frame(source, DOCUMENTS, DOCUMENT_COLUMNS)):
                 yield from self._read_record(f"{location} row {row}", fields)
         else:
@@ -95,8 +96,6 @@ class DocumentSources:
         try:
             yield document_from_fields(location, fields)
         except InputError as error:
-            if self._invalid is None:
-                raise
             self._invalid(error)
 
     def _read_articles(self) -> Iterator[Document]:

@@ -127,7 +127,7 @@ def _longer_label(text: str | Stack, stack: Stack) -> str:
 
 def _load_stack(workspace: Workspace, text: str | Stack, first_stage: str | None) -> Stack:
     """Load a stack, with another first stage if one is named."""
-    stack = text if isinstance(text, Stack) else workspace.stack(text, latest=True)
+    stack = workspace.stack(text, latest=True)
     if first_stage is not None:
         signal, search = workspace.first_stage_of(first_stage)
         if search is not None:

@@ -21,6 +21,7 @@ from rerank.documents.text import count_of, join_names, language, language_or_no
 from rerank.engines.base import WriteOptions, WriteResult, field_number
 from rerank.formats import read_categories
 from rerank.formats.inputs import as_list
+from rerank.formats.lines import raise_invalid
 from rerank.formats.opening import Source, name_of
 from rerank.workflows.document_sources import DocumentSources, Format, Records
 from rerank.workflows.encode import encode, encoders_of
@@ -105,7 +106,7 @@ def ingest(
     existing = None
     if not sources or Workspace.exists(workspace):
         existing = open_existing(workspace, lang, opensearch)
-    reader = DocumentSources(sources, format, body, errors.append if skip_invalid else None)
+    reader = DocumentSources(sources, format, body, errors.append if skip_invalid else raise_invalid)
     documents = iter(reader)
     sample = list(progress.over(islice(documents, 1 if existing else SAMPLE), "read", unit="doc"))
     if sources and not sample:

@@ -24,8 +24,7 @@ class StackRanker:
         self, workspace: WorkspaceOrPath, stack: str | Stack | None = None, count: int = 1000
     ) -> None:
         self.workspace = Workspace.open(workspace)
-        name = stack or self.workspace.default_stack
-        self.stack = name if isinstance(name, Stack) else self.workspace.stack(name)
+        self.stack = self.workspace.stack(stack or self.workspace.default_stack)
         self.count = count
         self._pipeline = self.workspace.pipeline(
             self.stack.signals, retrieve=self.stack.retrieve, versions=self.workspace.versions(self.stack)

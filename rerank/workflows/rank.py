@@ -50,7 +50,7 @@ def rank(
     """
     workspace = Workspace.open(workspace)
     progress = progress or Progress()
-    resolved = stack if isinstance(stack, Stack) else workspace.stack(stack or workspace.default_stack)
+    resolved = workspace.stack(stack or workspace.default_stack)
     pipeline = workspace.pipeline(
         resolved.signals,
         retrieve=resolved.retrieve,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rerank.common.errors import NoCollectionError, RerankError, UsageError, WorkspaceError
-from rerank.common.files import write_text
+from rerank.common.files import system_reason, write_text
 from rerank.documents.filters import filters_of
 from rerank.documents.records import Query, SearchTemplate, shorten
 from rerank.documents.text import language
@@ -111,7 +111,7 @@ class Workspace:
                 write_durably(unfinished, text)
                 undo.pop_all()
         except OSError as error:
-            problem = f"cannot make a workspace ({error.strerror or error}); check the folder and the disk"
+            problem = f"cannot make a workspace ({system_reason(error)}); check the folder and the disk"
             raise WorkspaceError(f"{path}: {problem}") from error
         return cls.open(path)
 
@@ -365,8 +365,7 @@ class Workspace:
            1  0.9530  wolf  a wolf hunts at night  0.9530
         """
         _check_arguments(query, k, stack)
-        if not isinstance(stack, Stack):
-            stack = self.stack(stack or self.default_stack)
+        stack = self.stack(stack or self.default_stack)
         pipeline = self.pipeline(
             stack.signals,
             retrieve=stack.retrieve,
@@ -385,14 +384,16 @@ class Workspace:
         """Return the file in which tuning stores the stack of these signals."""
         return stack_path(self.folder, signals)
 
-    def stack(self, text: str, *, latest: bool = False) -> Stack:
-        """Return the stack that a text names.
+    def stack(self, text: str | Stack, *, latest: bool = False) -> Stack:
+        """Return the stack that a text names; a stack is returned unchanged.
 
         ``tfidf,text``: the tuned stack of these signals. ``tfidf*0.4 + text*0.6``: these weights on min-max
         normalized scores. Also a stack file, a signal, or the number of an activated stack.
 
         latest: prefer the last tuned stack to the active one.
         """
+        if isinstance(text, Stack):
+            return text
         if text.endswith(".json"):
             return Stack.load(text)
         releases = self.releases
@@ -427,7 +428,7 @@ class Workspace:
         Raises the errors of :meth:`stack`, NotTrainedError for unknown rankers, UsageError for unknown
         versions.
         """
-        stack = text if isinstance(text, Stack) else self.stack(text, latest=True)
+        stack = self.stack(text, latest=True)
         with self._installed.exclusive_lock():  # training must not remove a version now
             for name in stack.rankers:
                 self.ranker(name)

@@ -23,7 +23,7 @@ from rerank.documents.records import Document
 from rerank.documents.text import count_of
 from rerank.engines.base import Encoder, Encoding, FeatureStore, VectorQuery, cannot_retrieve
 from rerank.engines.nearest import SingleSearch, nearest, products
-from rerank.engines.opensearch.columns import Column, feature_key
+from rerank.engines.opensearch.columns import Column, feature_key, with_vectors
 from rerank.engines.opensearch.doc_value_features import DocValueFeatures
 from rerank.engines.opensearch.index import FRESH
 from rerank.engines.opensearch.reading import DocumentVersion, Hits, primary
@@ -108,12 +108,12 @@ class AttachedFeatures(FeatureStore):
 
         The mapping is read at most every two seconds.
         """
-        column = self._doc_values.columns.get(feature_key(name, version))
+        column = with_vectors(self._doc_values.columns.get(feature_key(name, version)))
         now = time.monotonic()
-        if (column is None or not column.vectors) and now > self._mapping_read + FRESH:
+        if column is None and now > self._mapping_read + FRESH:
             self._mapping_read = now
-            column = self._doc_values.searchable(name, version)
-        return column if column is not None and column.vectors else None
+            return self._doc_values.searchable(name, version)
+        return column
 
     def nearest(self, query: VectorQuery, depth: int, *, fresh: bool = True) -> list[str]:
         """Return the ids of the ``depth`` documents whose features are nearest to a vector, best first.

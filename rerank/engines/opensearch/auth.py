@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from rerank.common.errors import InputError, NotInstalledError, RerankError, UsageError
-from rerank.common.files import write_text
+from rerank.common.files import unreadable_text, write_text
 
 if TYPE_CHECKING:
     from rerank.engines.opensearch.connection import Settings
@@ -158,7 +158,7 @@ def _read_secret_file(file: str, kind: str) -> str:
     try:
         secret = Path(file).read_text("utf-8").strip()
     except (OSError, UnicodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        reason = unreadable_text(error)
         raise InputError(f"{file}: the {kind} cannot be read ({reason}); correct the file") from error
     if not secret:
         raise InputError(f"{file}: the {kind} is empty; write it into the file")

@@ -211,6 +211,11 @@ def column(name: str, values: NDArray[Any], count: int, stored: Column | None) -
     return stored
 
 
+def with_vectors(column: Column | None) -> Column | None:
+    """Return a column whose vectors the index can search for; None if it cannot, or there is no column."""
+    return column if column is not None and column.vectors else None
+
+
 def encode(
     encoder: Encoder,
     documents: Sequence[Document],
@@ -237,8 +242,8 @@ def encode(
         texts = new_column.encode(values)
         for position, text in zip(missing, texts):
             features[position][key] = text
-    searched = stored.get(key)
-    if searched is not None and searched.vectors:
+    searched = with_vectors(stored.get(key))
+    if searched is not None:
         searched.add_vectors(key, features)
     return missing
 

@@ -21,6 +21,7 @@ from rerank.engines.opensearch.columns import (
     feature_key,
     ranker_of,
     vector_key,
+    with_vectors,
     without_vectors,
 )
 from rerank.engines.opensearch.reading import Hits, Reader
@@ -130,10 +131,7 @@ class DocValueFeatures(FeatureStore):
         If the mapping that was read last has no such column, the mapping is read again.
         """
         key = feature_key(name, version)
-        column = self.columns.get(key)
-        if column is None or not column.vectors:
-            column = self.stored().get(key)
-        return column if column is not None and column.vectors else None
+        return with_vectors(self.columns.get(key)) or with_vectors(self.stored().get(key))
 
     def retrieving(self, encoders: Sequence[Encoder]) -> set[str]:
         """Return the rankers whose vectors are in the mapping, or will be after these encoders have run."""

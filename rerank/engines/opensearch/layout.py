@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from itertools import chain
 from typing import Any
 
 from rerank.common.errors import EngineError, UsageError
@@ -17,6 +18,7 @@ _SEARCHED = ("text", "match_only_text")
 
 FIELDS = ("title", "text", "categories", "links", "lang")
 """Parts of a document. In an index that rerank made, these are the names of its fields."""
+_OWN_FIELDS = {name: (name,) for name in FIELDS}
 
 
 def fields_of(table: Mapping[str, Any], settings_file: str) -> dict[str, tuple[str, ...]]:
@@ -70,10 +72,11 @@ class Layout:
         self.attached = bool(fields)
         self._stemmed = language(lang) in STEMMERS
         self.first_stages = ("bm25",) if fields else FIRST_STAGES
-        self.source: bool | list[str] = sorted({path for paths in fields.values() for path in paths}) or True
-        self._words = [path for name in ("title", "text") for path in fields.get(name, ())]
-        parts = fields or {name: (name,) for name in FIELDS}
-        self._paths = [(name, path.split(".")) for name, paths in parts.items() for path in paths]
+        self.source: bool | list[str] = sorted({*chain.from_iterable(fields.values())}) or True
+        self._words = [*fields.get("title", ()), *fields.get("text", ())]
+        self._paths: list[tuple[str, list[str]]] = []
+        for name, paths in (fields or _OWN_FIELDS).items():
+            self._paths += [(name, path.split(".")) for path in paths]
 
     @property
     def word_fields(self) -> list[str]:
@@ -97,15 +100,14 @@ class Layout:
         """
         texts: dict[str, list[str]] = {name: [] for name in FIELDS}
         for name, path in self._paths:
-            value = source.get(path[0]) if len(path) == 1 else _value_at(source, path)
-            texts[name] += _strings(value)
+            texts[name] += _strings(_value_at(source, path))
         return Document(
             id,
             "\n".join(texts["title"]),
             "\n".join(texts["text"]),
             tuple(texts["categories"]),
             tuple(texts["links"]),
-            texts["lang"][0] if texts["lang"] else None,
+            next(iter(texts["lang"]), None),
             {} if self.attached else source.get("extra") or {},
         )
 
@@ -164,9 +166,7 @@ def check_fields(index: str, mappings: Mapping[str, Any], fields: Mapping[str, S
     source = mappings.get("_source", {})
     if source.get("enabled") is False:
         raise EngineError(f"index {index!r} has no _source, so it cannot be read; reindex it with _source")
-    not_stored: list[str] = []
-    for paths in fields.values():
-        not_stored += [path for path in paths if not _in_source(path, source)]
+    not_stored = [path for path in chain.from_iterable(fields.values()) if not _in_source(path, source)]
     if not_stored:
         raise EngineError(
             f"index {index!r} excludes {', '.join(not_stored)} from _source; name others, or reindex it with"

@@ -113,7 +113,7 @@ class Searcher:
         columns: dict[str, Column] = {}
         depths = [options.depth] * len(options.signals)
         for query in options.vector_queries:
-            depths.append(query.depth or options.depth)
+            depths.append(options.depth_of(query))
             column = self._searchable_column(query)
             if column is not None:
                 columns[query.name] = column
@@ -225,7 +225,7 @@ class Searcher:
         It looks for more documents if there are conditions, which the files do not know.
         """
         assert self._attached is not None
-        depth = vector_query.depth or request.depth
+        depth = request.depth_of(vector_query)
         ids = self._attached.nearest(vector_query, OVER_FETCH * depth if conditions else depth)
         shape = self._index.shape()
         scoring = self._layout.query(request.text, request.first_stage)
@@ -243,7 +243,7 @@ class Searcher:
         key = feature_key(vector_query.name, vector_query.version)
         name, path = vector_field(key, column.passages)
         vector = vector_query.vector.tolist()
-        depth = vector_query.depth or request.depth
+        depth = request.depth_of(vector_query)
         shape = self._index.shape()
 
         if column.vectors == "exact":
@@ -285,10 +285,7 @@ class Searcher:
             scores |= zip(unscored, self.score(request.text, request.first_stage, unscored).tolist())
         union = _ordered([hit._replace(score=scores[id]) for id, hit in hits_by_id.items()])
 
-        retrieved_by: dict[str, NDArray[np.bool_]] = {}
-        for name, hits in hits_by_retriever.items():
-            ids = {hit.id for hit in hits}
-            retrieved_by[name] = np.array([hit.id in ids for hit in union], np.bool_)
+        retrieved_by = {name: _contains(hits, union) for name, hits in hits_by_retriever.items()}
         return replace(self._candidates(union, took, request, feature_keys), retrieved_by=retrieved_by)
 
     @staticmethod
@@ -326,7 +323,7 @@ class Searcher:
             else:
                 order = {id: position for position, id in enumerate(answer.nearest)}
                 hits = _each_once(sorted(answer.hits, key=lambda hit: order[hit.id]))
-            best_hits[query.name] = hits[: query.depth or request.depth]
+            best_hits[query.name] = hits[: request.depth_of(query)]
         return best_hits
 
     def _by_product(self, hits: Sequence[Hit], query: VectorQuery, key: str) -> list[Hit]:
@@ -338,7 +335,7 @@ class Searcher:
         else:
             exact = values.astype(np.float64) @ vector
         products = exact.astype(np.float32)
-        order = rank([hit.id for hit in hits], products).tolist()
+        order = rank(_ids(hits), products).tolist()
         return _each_once([hits[i] for i in order if products[i] > 0])
 
     def _decoded(self, hits: Sequence[Hit], key: str) -> tuple[NDArray[Any], NDArray[np.bool_]]:
@@ -354,7 +351,7 @@ class Searcher:
         self, hits: Sequence[Hit], took: float, request: SearchRequest, feature_keys: Mapping[str, str]
     ) -> Candidates:
         """Return hits as candidates in this order, with the features that the request names."""
-        ids = [hit.id for hit in hits]
+        ids = _ids(hits)
         scores = np.array([hit.score for hit in hits], np.float64)
         values, missing = self._features_of_hits(hits, request.features, feature_keys)
         return Candidates(ids, scores, np.arange(len(ids), dtype=np.int64), values, missing, took=took)
@@ -366,11 +363,11 @@ class Searcher:
 
         Without features in the index, all are missing. features: ranker -> version.
         """
-        values: Features = {}
-        missing: Missing = {}
         if self._attached is not None and features:
             versions = [hit.version for hit in hits if hit.version is not None]
-            return self._attached.read(features, [hit.id for hit in hits], versions)
+            return self._attached.read(features, _ids(hits), versions)
+        values: Features = {}
+        missing: Missing = {}
         for name in features:
             if name in feature_keys:
                 values[name], missing[name] = self._decoded(hits, feature_keys[name])
@@ -391,7 +388,7 @@ class Searcher:
         bodies = [self._body(search, keys, stored) for search in searches]
         responses = list(self._send(searches, bodies))
         results = [response["hits"]["hits"] for response in responses]
-        ids_of_results = list(map(_ids, results))
+        ids_of_results = [list(map(_read_id, result)) for result in results]
         if attached is not None and reads_files:
             ids_of_results = attached.ids(results)
 
@@ -399,7 +396,7 @@ class Searcher:
         for search, response, ids in zip(searches, responses, ids_of_results):
             if not all(ids):
                 (response,) = self._send([search], [self._body(search, keys, True)])
-                ids = _ids(response["hits"]["hits"])
+                ids = list(map(_read_id, response["hits"]["hits"]))
             hits = list(map(_hit, response["hits"]["hits"], ids))
             answers.append(Answer(hits, response["took"] / 1000, search.nearest))
         return answers
@@ -440,9 +437,14 @@ def _inside(path: str, query: dict[str, Any]) -> dict[str, Any]:
     return {"nested": {"path": path, "query": query, "score_mode": "max"}} if path else query
 
 
-def _ids(hits: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the ids of hits; "" for a hit that was sorted by an id that it does not have."""
-    return [(hit["sort"][1] if "sort" in hit else hit.get("_id")) or "" for hit in hits]
+def _ids(hits: Sequence[Hit]) -> list[str]:
+    return [hit.id for hit in hits]
+
+
+def _read_id(hit: Mapping[str, Any]) -> str:
+    """Return the id of a hit in a response; "" if it was sorted by an id that it does not have."""
+    id = hit["sort"][1] if "sort" in hit else hit.get("_id")
+    return id or ""
 
 
 def _hit(hit: Mapping[str, Any], id: str) -> Hit:
@@ -453,8 +455,14 @@ def _hit(hit: Mapping[str, Any], id: str) -> Hit:
     return Hit(id, score, hit.get("fields", {}), version)
 
 
+def _contains(hits: Sequence[Hit], union: Sequence[Hit]) -> NDArray[np.bool_]:
+    """Return whether each hit of a union is among the hits of one retriever."""
+    ids = set(_ids(hits))
+    return np.array([hit.id in ids for hit in union], np.bool_)
+
+
 def _ordered(hits: Sequence[Hit]) -> list[Hit]:
-    order = rank([hit.id for hit in hits], [hit.score for hit in hits])
+    order = rank(_ids(hits), [hit.score for hit in hits])
     return _each_once([hits[i] for i in order.tolist()])
 
 

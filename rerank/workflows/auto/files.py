@@ -68,15 +68,27 @@ def read_folder(path: Path, *, has_clicks: bool = False) -> Folder:
     categories = _find_file(path, ("categories",), (".tsv",))
     qrels = _find_judgments(path)
     clicks = _click_logs(path)
-    needs_queries = bool(qrels) or not (clicks or has_clicks)
-    missing = [] if corpus is not None else ["corpus.jsonl"]
-    if needs_queries and queries is None:
-        missing += ["queries.jsonl"] if qrels else ["queries.jsonl", "qrels"]
-    if corpus is None or missing:
-        raise _missing_files(path, missing)
-    if needs_queries and not qrels:
+    has_log = bool(clicks) or has_clicks
+    _check_required(path, corpus, queries, qrels, has_log=has_log)
+    if not qrels and not has_log:
         _check_unknown_tables(path, categories)
+    assert corpus is not None
     return Folder(path, corpus, queries, qrels, categories, clicks)
+
+
+def _check_required(
+    folder: Path, corpus: Path | None, queries: Path | None, qrels: Mapping[str, Path], *, has_log: bool
+) -> None:
+    """Raise InputError for a missing file. Only without judgments, a click log replaces the queries."""
+    missing: list[str] = []
+    if corpus is None:
+        missing.append("corpus.jsonl")
+    if queries is None and qrels:
+        missing.append("queries.jsonl")
+    elif queries is None and not has_log:
+        missing += ["queries.jsonl", "qrels"]
+    if missing:
+        raise _missing_files(folder, missing)
 
 
 def _missing_files(folder: Path, missing: Sequence[str]) -> InputError:
@@ -101,13 +113,9 @@ def _find_judgments(folder: Path) -> dict[str, Path]:
 
 def _check_unknown_tables(folder: Path, categories: Path | None) -> None:
     """Raise InputError if a folder without judgments has a table that could be judgments."""
-    tables = {
-        file
-        for ending in _JUDGMENT_ENDINGS
-        for compression in _COMPRESSIONS
-        for pattern in (f"*{ending}{compression}", f"qrels/*{ending}{compression}")
-        for file in folder.glob(pattern)
-    }
+    tables: set[Path] = set()
+    for subfolder, ending, compression in product(("", "qrels/"), _JUDGMENT_ENDINGS, _COMPRESSIONS):
+        tables.update(folder.glob(f"{subfolder}*{ending}{compression}"))
     records = ("corpus.", "queries.")
     unknown = [file for file in tables if file != categories and not file.name.startswith(records)]
     if unknown:
