@@ -143,7 +143,7 @@ class Scorer:
 
         Upper and lower case do not matter. If a ranker accepts any category, the query does not change.
         """
-        if self._category_names is None or not query.categories:
+        if not self._category_names or not query.categories:
             return query, ()
         matches = {category: self._find_category(category) for category in query.categories}
         categories = tuple(dict.fromkeys(filter(None, matches.values())))
@@ -152,7 +152,7 @@ class Scorer:
         return query, tuple(category for category, match in matches.items() if match is None)
 
     def _find_category(self, category: str) -> str | None:
-        for names in self._category_names or ():
+        for names in self._category_names:
             match = names.find(category)
             if match is not None:
                 return match
@@ -161,25 +161,30 @@ class Scorer:
     def similar_categories(self, category: str) -> list[str]:
         """Return known categories with similar names, best first."""
         similar: list[str] = []
-        for names in self._category_names or ():
+        for names in self._category_names:
             similar += names.similar(category)
         return similar
 
     @cached_property
-    def _category_names(self) -> list[CategoryNames] | None:
-        """The categories that each ranker knows, or None if a ranker accepts any category."""
+    def _category_names(self) -> list[CategoryNames]:
+        """The categories that each ranker knows; empty if a ranker accepts any category, or none does."""
         names: list[CategoryNames] = []
-        for signal in self.signals:
-            if isinstance(signal, Ranker) and signal.uses_categories:
-                if signal.categories is None:
-                    return None
-                names.append(signal.categories)
-        return names or None
+        for ranker in self.rankers:
+            if ranker.uses_categories:
+                if ranker.categories is None:
+                    return []
+                names.append(ranker.categories)
+        return names
+
+    @cached_property
+    def rankers(self) -> tuple[Ranker, ...]:
+        """The signals that score by features of the documents."""
+        return tuple(signal for signal in self.signals if isinstance(signal, Ranker))
 
     @cached_property
     def features(self) -> dict[str, str]:
         """Ranker -> feature version."""
-        return {signal.name: signal.version for signal in self.signals if isinstance(signal, Ranker)}
+        return {ranker.name: ranker.version for ranker in self.rankers}
 
     @cached_property
     def _existing_fields(self) -> set[str]:
@@ -222,12 +227,12 @@ class Scorer:
             if not isinstance(signal, Ranker):
                 raw[:, column] = _search_scores(signal.name, inputs)
                 continue
-            missing_count = int(inputs.missing[signal.name].sum())
-            if missing_count:
-                recomputed[signal.name] = missing_count
+            missing = inputs.missing[signal.name]
+            if missing.any():
+                recomputed[signal.name] = int(missing.sum())
             with timer.stage("encode"):
                 features = fill_missing_features(
-                    signal, inputs.features[signal.name], inputs.missing[signal.name], documents, timer
+                    signal, inputs.features[signal.name], missing, documents, timer
                 )
                 vector = vectors.get(signal.name)
                 if vector is None:
@@ -268,9 +273,8 @@ class Scorer:
     def _validated(self, inputs: ScoringInput) -> ScoringInput:
         """Mark the features as missing that their ranker cannot use."""
         missing = dict(inputs.missing)
-        for signal in self.signals:
-            if isinstance(signal, Ranker):
-                missing[signal.name] = missing[signal.name] | ~signal.valid(inputs.features[signal.name])
+        for ranker in self.rankers:
+            missing[ranker.name] = missing[ranker.name] | ~ranker.valid(inputs.features[ranker.name])
         return replace(inputs, missing=missing, validated=True)
 
     def _read(
@@ -342,9 +346,12 @@ class Scorer:
         self, inputs: ScoringInput, feedback_candidates: Candidates | None
     ) -> tuple[str, ...]:
         read_categories = partial(_read_categories, inputs.categories, inputs.documents or self.engine.get)
-        if feedback_candidates is None:
-            return feedback_categories(inputs.ids, inputs.scores[self.first_stage], read_categories)
-        return feedback_categories(feedback_candidates.ids, feedback_candidates.scores, read_categories)
+        ids = inputs.ids
+        scores = inputs.scores[self.first_stage]
+        if feedback_candidates is not None:
+            ids = feedback_candidates.ids
+            scores = feedback_candidates.scores
+        return feedback_categories(ids, scores, read_categories)
 
 
 def _read_categories(
@@ -358,17 +365,15 @@ def _read_categories(
 
 def _search_scores(name: str, inputs: ScoringInput) -> Array:
     """Return (n,) scores of the input. Raises UsageError if the user's search has not computed them."""
-    if name not in inputs.scores:
-        if is_leg(name):
-            clause = name.partition(":")[2]
-            raise UsageError(
-                f"the signal {name} is the score of a clause of your own search; give --first-stage"
-                f' template:FILE with a clause that has "_name": "{clause}"'
-            )
+    if name in inputs.scores:
+        return inputs.scores[name]
+    if is_leg(name):
+        clause = name.partition(":")[2]
         raise UsageError(
-            f"the signal {name} is the score of your own search; give --first-stage template:FILE"
+            f"the signal {name} is the score of a clause of your own search; give --first-stage"
+            f' template:FILE with a clause that has "_name": "{clause}"'
         )
-    return inputs.scores[name]
+    raise UsageError(f"the signal {name} is the score of your own search; give --first-stage template:FILE")
 
 
 def feedback_categories(
