@@ -52,3 +52,11 @@ class Progress:
             for item in items:
                 yield item
                 self.advance()
+
+
+SILENT = Progress()
+"""Shows nothing: the progress of functions if the caller gives none."""
+
+
+def ignore_count(count: int) -> None:
+    """Show nothing. Functions that count units of work call it if the caller gives no other function."""

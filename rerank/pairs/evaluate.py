@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.common.errors import UsageError
-from rerank.common.progress import Progress
+from rerank.common.progress import SILENT, Progress
 from rerank.common.results import Report
 from rerank.documents.records import LabeledPair
 from rerank.documents.text import count_of
@@ -126,7 +126,7 @@ def predict_pairs(
     *,
     dev_pairs: Pairs = (),
     threshold: float | None = None,
-    progress: Progress | None = None,
+    progress: Progress = SILENT,
 ) -> PairScores:
     """Score the relatedness of pairs of documents, and predict which are related.
 
@@ -161,7 +161,7 @@ def evaluate_pairs(
     baseline: str | None = None,
     permutations: int = 2000,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: Progress = SILENT,
 ) -> PairsReport:
     """Measure how well rankers separate related from unrelated pairs, and compare them with a baseline.
 
@@ -244,7 +244,7 @@ def _scores(
     name: str,
     pairs: Sequence[tuple[str, str, bool | None]],
     dev_pairs: Sequence[LabeledPair],
-    progress: Progress | None,
+    progress: Progress,
 ) -> tuple[Array, float | None]:
     """Return (n,) scores by a signal, and the threshold: the best one on dev pairs, else the ranker's."""
     rankers = {ranker: workspace.ranker(ranker) for ranker in ranker_names([name])}

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.common.errors import InputError
-from rerank.common.progress import Progress
+from rerank.common.progress import SILENT, Progress
 from rerank.documents.records import Document, Query
 from rerank.engines.base import Engine
 from rerank.rankers.base import Ranker
@@ -39,7 +39,7 @@ class Relates(Protocol):
 
 
 def score_pairs(
-    engine: Engine, signal: Signal, pairs: Sequence[tuple[str, str]], progress: Progress | None = None
+    engine: Engine, signal: Signal, pairs: Sequence[tuple[str, str]], progress: Progress = SILENT
 ) -> NDArray[np.float64]:
     """Return (n,) scores of n pairs of document ids.
 
@@ -50,7 +50,6 @@ def score_pairs(
 
     Raises InputError for an unknown id.
     """
-    progress = progress or Progress()
     ids = sorted({*chain.from_iterable(pairs)})
     scorer = Scorer(engine, (signal,), engine.first_stages[0], infer=False)
     documents, features = _read(scorer, ids)

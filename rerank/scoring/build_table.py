@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from rerank.common.errors import InputError, UsageError
-from rerank.common.progress import Progress
+from rerank.common.progress import SILENT, Progress
 from rerank.documents.filters import Filter
 from rerank.documents.records import Candidates, Qrels, Query, SearchTemplate
 from rerank.engines.base import Engine, FilledTemplate, SearchRequest
@@ -117,7 +117,7 @@ class TableRequest:
 
 
 def score_table(
-    pipeline: Pipeline, request: TableRequest, progress: Progress | None = None
+    pipeline: Pipeline, request: TableRequest, progress: Progress = SILENT
 ) -> tuple[ScoreTable, ScoringReport]:
     """Score the candidates of queries. Return the table and a report.
 
@@ -141,7 +141,7 @@ def score_table(
     rows: list[tuple[str, Sequence[str], np.ndarray, str]] = []
     recall: dict[str, list[float]] = {}
     retrieved = _candidates(pipeline, request, scorer.features)
-    retrieved = (progress or Progress()).over(retrieved, "score candidates", len(request.queries), "query")
+    retrieved = progress.over(retrieved, "score candidates", len(request.queries), "query")
     for query, candidates in retrieved:
         if request.retrieved:
             query_recall = _recall(candidates, request.qrels.relevant(query.id), request.first_stage)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.common.errors import InputError
+from rerank.common.progress import ignore_count
 from rerank.documents.records import Qrels
 from rerank.evaluation.ranks import RankMeasure
 from rerank.stack.linear import Linear
@@ -152,7 +153,7 @@ def grid_means(
     judged: Sequence[TuningQuery],
     grids: Sequence[Grid],
     measure: RankMeasure,
-    progress: Callable[[int], object] | None = None,
+    progress: Callable[[int], object] = ignore_count,
 ) -> list[Array]:
     """Return the mean over the queries of each setting, (G,) for each grid.
 
@@ -162,8 +163,7 @@ def grid_means(
     for query in judged:
         for total, grid in zip(totals, grids):
             total += query_values(query, grid, measure)
-        if progress is not None:
-            progress(1)
+        progress(1)
     return [total / len(judged) for total in totals]
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.common.errors import UsageError
+from rerank.common.progress import ignore_count
 from rerank.common.results import to_json_value
 from rerank.documents.records import Qrels
 from rerank.evaluation.ranks import RankMeasure
@@ -154,7 +155,7 @@ def tune(
     normalizations: Sequence[str] = TRIED,
     least: float = 0.0,
     parts: int = PARTS,
-    progress: Callable[[int], object] | None = None,
+    progress: Callable[[int], object] = ignore_count,
 ) -> TuningResult:
     """Return the best weights over all normalizations, by mean over judged queries with a relevant document.
 
@@ -221,7 +222,7 @@ class _Tuning:
     first_stage: str
     baseline: Mapping[str, float]
 
-    def result(self, normalizations: Sequence[str], progress: Callable[[int], object] | None) -> TuningResult:
+    def result(self, normalizations: Sequence[str], progress: Callable[[int], object]) -> TuningResult:
         """Measure the settings of these normalizations and of ``fitted``, and choose the best ones."""
         measured = self.measure_settings(dict.fromkeys((*normalizations, FITTED)), progress)
         single = _values_of_single_signals(measured[0], self.table.signals)
@@ -252,7 +253,7 @@ class _Tuning:
         )
 
     def measure_settings(
-        self, normalizations: Iterable[str], progress: Callable[[int], object] | None
+        self, normalizations: Iterable[str], progress: Callable[[int], object]
     ) -> list[Measured]:
         """Return the settings of each normalization, also settings that may not be chosen."""
         grids: list[Grid] = []

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from rerank.common.errors import RerankError
 from rerank.common.order import rank
+from rerank.common.progress import SILENT
 from rerank.documents.records import Qrels, Query
 from rerank.evaluation.protocols import Protocol
 from rerank.stack.linear import Linear
@@ -102,7 +103,7 @@ def _foreign_scores(
     rows: dict[str, dict[str, ScoreRow]] = {case: {} for case in tables}
     queries = [query for query in experiment.queries if query.id in foreign]
     with suppress(RerankError):  # without them, only the candidates of each query are used
-        scored, _ = replace(experiment, queries=queries, qrels=foreign, progress=None).table(
+        scored, _ = replace(experiment, queries=queries, qrels=foreign, progress=SILENT).table(
             protocol=_JUDGED,
             signals=list(dict.fromkeys((*signals, first_stage))),
             first_stage=first_stage,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rerank.common.errors import NotTrainedError, WorkspaceError
-from rerank.common.progress import Progress
+from rerank.common.progress import SILENT, Progress
 from rerank.common.results import Report
 from rerank.engines.base import Encoder, IndexSlice
 from rerank.rankers.base import Ranker
@@ -29,7 +29,7 @@ def encode(
     retrieve: Sequence[str] = (),
     force: bool = False,
     slice: str | None = None,
-    progress: Progress | None = None,
+    progress: Progress = SILENT,
 ) -> EncodeReport:
     """Compute the features that documents do not have yet, and store them in the engine.
 
@@ -43,7 +43,6 @@ def encode(
     {}
     """
     workspace = Workspace.open(workspace)
-    progress = progress or Progress()
     retrieve = ranker_names(retriever_depths(retrieve))  # lexical signals need nothing
     for name in retrieve:
         check_retrieves(workspace.ranker(name))

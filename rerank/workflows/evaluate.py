@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from rerank.common.progress import Progress
+from rerank.common.progress import SILENT, Progress
 from rerank.documents.records import Qrels
 from rerank.evaluation.leakage import TrainingRecord, leakage, without_training_documents
 from rerank.evaluation.measures import MEASURES, check_measures
@@ -40,7 +40,7 @@ def evaluate(
     ignore_categories: bool = False,
     infer: bool = True,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: Progress = SILENT,
 ) -> EvaluationReport:
     """Rank judged queries by each stack, measure, and compare with the baseline.
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from rerank.common.errors import EngineError, InputError, WorkspaceError
-from rerank.common.progress import Progress
+from rerank.common.progress import SILENT, Progress
 from rerank.documents.filters import Filter, filters_of
 from rerank.documents.records import Qrels, Query, SearchTemplate
 from rerank.documents.text import count_of
@@ -36,7 +36,7 @@ class JudgedQueries:
     filters: Sequence[Filter] = ()
     infer: bool = True
     seed: int = 0
-    progress: Progress | None = None
+    progress: Progress = SILENT
 
     @classmethod
     def of(
@@ -48,7 +48,7 @@ class JudgedQueries:
         ignore_categories: bool = False,
         infer: bool = True,
         seed: int = 0,
-        progress: Progress | None = None,
+        progress: Progress = SILENT,
     ) -> JudgedQueries:
         """Read queries, judgments and filters in any form that :func:`rerank.evaluate` accepts.
 
@@ -83,7 +83,7 @@ class Experiment:
     filters: Sequence[Filter]
     searches: Sequence[SearchTemplate]
     unknown_queries: int
-    progress: Progress | None
+    progress: Progress
 
     @classmethod
     def of_stacks(

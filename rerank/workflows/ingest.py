@@ -14,7 +14,7 @@ from os import PathLike
 from typing import TYPE_CHECKING
 
 from rerank.common.errors import BusyError, EngineError, InputError, UsageError
-from rerank.common.progress import Progress
+from rerank.common.progress import SILENT, Progress
 from rerank.common.results import Report
 from rerank.documents.records import Document
 from rerank.documents.text import count_of, join_names, language, language_or_none
@@ -82,7 +82,7 @@ def ingest(
     yes: bool = False,
     encode_features: bool = True,
     opensearch: Settings | None = None,
-    progress: Progress | None = None,
+    progress: Progress = SILENT,
 ) -> IngestReport:
     """Add or update documents. A missing workspace is created.
 
@@ -99,7 +99,6 @@ def ingest(
     >>> report.added, report.documents, report.lang
     (1, 1, 'en')
     """
-    progress = progress or Progress()
     edges = read_categories(categories) if categories else None
     sources = as_list(sources)
     errors: list[InputError] = []

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from rerank.common.batches import batched
 from rerank.common.errors import RepeatedIdError
-from rerank.common.progress import Progress
+from rerank.common.progress import SILENT, Progress
 from rerank.common.results import Report
 from rerank.documents.records import Document
 from rerank.documents.text import language, language_or_none
@@ -46,7 +46,7 @@ def preview_ingest(
     *,
     lang: str | None = None,
     replace: bool = False,
-    progress: Progress | None = None,
+    progress: Progress = SILENT,
 ) -> IngestPreview:
     """Count what :func:`rerank.ingest` would do with the documents. Nothing is written.
 
@@ -56,7 +56,7 @@ def preview_ingest(
     Raises InputError for a repeated id, and for another language than the one of the workspace.
     """
     existing = open_existing(workspace, lang) if Workspace.exists(workspace) else None
-    counted = (progress or Progress()).over(documents, "read", unit="doc")
+    counted = progress.over(documents, "read", unit="doc")
     preview = IngestPreview()
     ids: set[str] = set()
     sample: list[Document] = []

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rerank.common.errors import BusyError, InputError, UsageError
-from rerank.common.progress import Progress
+from rerank.common.progress import SILENT, Progress
 from rerank.common.results import Report, to_json_value
 from rerank.documents.text import join_names
 from rerank.evaluation.leakage import Leak, leakage
@@ -83,7 +83,7 @@ def promote(
     force: bool = False,
     dry_run: bool = False,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: Progress = SILENT,
 ) -> Promotion:
     """Compare a tuned stack with the active one on judged queries. Activate it if its gain is shown.
 
@@ -178,9 +178,7 @@ def _compare(
     )
 
 
-def rollback(
-    workspace: WorkspaceOrPath, *, dry_run: bool = False, progress: Progress | None = None
-) -> Rollback:
+def rollback(workspace: WorkspaceOrPath, *, dry_run: bool = False, progress: Progress = SILENT) -> Rollback:
     """Activate the previous stack and encode newer documents. A failed encoding does not undo this.
 
     dry_run: only report. Raises UsageError without a previous stack.
@@ -201,7 +199,6 @@ def rollback(
     if dry_run:
         return report
     workspace.rollback()
-    progress = progress or Progress()
     try:
         report.encoded = {name: n for name, n in encode(workspace, progress=progress).encoded.items() if n}
     except (BusyError, InputError) as error:

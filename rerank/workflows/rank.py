@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rerank.common.progress import Progress
+from rerank.common.progress import SILENT, Progress
 from rerank.common.results import Report
 from rerank.documents.filters import filters_of
 from rerank.formats.inputs import Queries, as_queries
@@ -38,7 +38,7 @@ def rank(
     stack: str | Stack | None = None,
     filter: str | Sequence[str] = (),
     infer: bool = True,
-    progress: Progress | None = None,
+    progress: Progress = SILENT,
 ) -> RankReport:
     """Return the first ``k`` documents for each query.
 
@@ -49,7 +49,6 @@ def rank(
     'wolf'
     """
     workspace = Workspace.open(workspace)
-    progress = progress or Progress()
     resolved = workspace.stack(stack or workspace.default_stack)
     pipeline = workspace.pipeline(
         resolved.signals,

@@ -13,7 +13,7 @@ import msgspec
 from rerank.common.errors import InputError, UsageError
 from rerank.common.files import check_output
 from rerank.common.order import rank
-from rerank.common.progress import Progress
+from rerank.common.progress import SILENT, Progress, ignore_count
 from rerank.common.results import Report, to_json_value
 from rerank.documents.records import Qrels, SearchTemplate
 from rerank.documents.text import count_of
@@ -120,7 +120,7 @@ def tune(
     then: str | None = None,
     top: int | None = None,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: Progress = SILENT,
 ) -> TuneReport:
     """Find the weights and normalization of a stack on judged queries and write the stack file.
 
@@ -208,7 +208,7 @@ class _StackTuner:
     def __init__(self, workspace: Workspace, start: Stack, judged: JudgedQueries, protocol: Protocol) -> None:
         self.workspace = workspace
         self.protocol = protocol
-        self.progress = judged.progress or Progress()
+        self.progress = judged.progress
         self.dropped: dict[str, float] = {}
         self.experiment = Experiment.of_stacks(workspace, [start], judged)
         self.start = replace(start, search=next(iter(self.experiment.searches), None))
@@ -265,7 +265,7 @@ class _StackTuner:
         *,
         first_stage: str,
         least: float = 0.0,
-        progress: Callable[[int], object] | None = None,
+        progress: Callable[[int], object] = ignore_count,
     ) -> TuningResult:
         table, qrels = scored
         return tune_table(

@@ -10,6 +10,7 @@ import numpy as np
 
 from rerank import Workspace
 from rerank.common.config import merge_options, options_of, values_of
+from rerank.common.progress import SILENT
 from rerank.documents.records import Document
 from rerank.engines.base import SearchRequest
 from rerank.rankers.dense.config import DenseConfig
@@ -30,7 +31,7 @@ def collection(size=60, seed=0):
     return found
 
 
-def trainer(tiny, progress=None, documents=None, checkpoint=None, loss=None, **changes):
+def trainer(tiny, progress=SILENT, documents=None, checkpoint=None, loss=None, **changes):
     base = {"model": tiny, "passage_tokens": 16, "batch": 12, "steps": 6, "every": 3}
     if changes.get("held_out") != 0:
         base["average"] = False

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from rerank.common.arrays import Ragged
 from rerank.common.errors import TrainingError
-from rerank.common.progress import Progress
+from rerank.common.progress import SILENT, Progress
 from rerank.documents.categories import CategoryGraph
 from rerank.documents.records import Query
 from rerank.rankers.cnn.config import CnnConfig
@@ -158,7 +158,7 @@ def word2vec(
     epochs: int | None = None,
     min_count: int = 2,
     title: str = "word2vec",
-    progress: Progress | None = None,
+    progress: Progress = SILENT,
 ) -> Embedding:
     """Train word vectors by skip-gram word2vec; their mean length is 1.
 
@@ -169,7 +169,6 @@ def word2vec(
     min_count: words with fewer occurrences get no vector, unless all words are that rare.
     title: the name of the step in the progress.
     """
-    progress = progress or Progress()
     try:
         from gensim.models import Word2Vec
     except ModuleNotFoundError as error:
@@ -211,7 +210,7 @@ def _without_gensim(
 
 
 def deepwalk(
-    graph: CategoryGraph, *, size: int, seed: int, per_node: int = 10, progress: Progress | None = None
+    graph: CategoryGraph, *, size: int, seed: int, per_node: int = 10, progress: Progress = SILENT
 ) -> Embedding:
     """Embed categories by random walks (Perozzi et al. 2014; Kuwa et al. 2020, section 3.2).
 

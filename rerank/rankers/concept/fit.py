@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.common.errors import TrainingError
-from rerank.common.progress import Progress
+from rerank.common.progress import SILENT, Progress
 from rerank.documents.text import count_of
 from rerank.engines.base import Engine
 from rerank.evaluation.pair_measures import accuracy, auc, best_threshold
@@ -40,7 +40,7 @@ class ConceptTask(EncoderTask):
         tokens: Sequence[NDArray[np.int32]],
         encoder: TextEncoder,
         config: ConceptConfig,
-        progress: Progress | None = None,
+        progress: Progress = SILENT,
         checkpoint: Path | None = None,
         *,
         name: str = "concept",

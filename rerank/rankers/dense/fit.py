@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from rerank.common.config import values_of
 from rerank.common.errors import TrainingError
-from rerank.common.progress import Progress
+from rerank.common.progress import SILENT, Progress
 from rerank.documents.text import count_of
 from rerank.evaluation.ranks import NDCG
 from rerank.rankers.dense.config import DenseConfig
@@ -132,7 +132,7 @@ class DenseTask(EncoderTask):
         texts: Texts,
         encoder: TextEncoder,
         config: DenseConfig,
-        progress: Progress | None = None,
+        progress: Progress = SILENT,
         checkpoint: Path | None = None,
         *,
         name: str = "dense",

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.common.arrays import Ragged
-from rerank.common.progress import Progress
+from rerank.common.progress import SILENT, Progress
 from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.losses import Contrastive
 from rerank.rankers.dense.neighbors import Neighbors, StructuralPair
@@ -125,7 +125,7 @@ class JudgedTask(EncoderTask):
         documents: Ragged,
         encoder: TextEncoder,
         config: DenseConfig,
-        progress: Progress | None = None,
+        progress: Progress = SILENT,
         checkpoint: Path | None = None,
         *,
         name: str = "dense",

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rerank.common.errors import TrainingError
-from rerank.common.progress import Progress
+from rerank.common.progress import SILENT, Progress, ignore_count
 from rerank.documents.text import count_of
 from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.texts import Texts
@@ -187,7 +187,7 @@ def by_pagerank(
     related: int = 64,
     *,
     seed: int = 0,
-    progress: Callable[[int], object] | None = None,
+    progress: Callable[[int], object] = ignore_count,
 ) -> Neighbors:
     """Return the related documents by personalized PageRank (Raman et al. 2021, equation 1).
 
@@ -260,7 +260,7 @@ class Structure:
     neighbors: Neighbors
 
     @classmethod
-    def find(cls, texts: Texts, config: DenseConfig, progress: Progress | None = None) -> Structure:
+    def find(cls, texts: Texts, config: DenseConfig, progress: Progress = SILENT) -> Structure:
         """Hold out a share of the pairs, and find the related documents.
 
         Raises TrainingError if no two documents with text are related.
@@ -272,12 +272,11 @@ class Structure:
         if isinstance(graph, Citations):
             assert config.strategy is not None
             neighbors: Neighbors = by_citations(graph, usable, config.strategy)
+        elif config.objective == "quintuplet":
+            with progress.step("neighbors", len(usable), "doc") as advance:
+                neighbors = by_pagerank(graph, usable, config.related, seed=config.seed, progress=advance)
         else:
-            if config.objective == "quintuplet":
-                with (progress or Progress()).step("neighbors", len(usable), "doc") as advance:
-                    neighbors = by_pagerank(graph, usable, config.related, seed=config.seed, progress=advance)
-            else:
-                neighbors = by_links(graph, usable)
+            neighbors = by_links(graph, usable)
         if not neighbors.paired.any():
             raise TrainingError(_no_pair(graph, config))
         return cls(graph, held_out, neighbors)

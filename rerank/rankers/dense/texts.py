@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from rerank.common.arrays import Ragged
 from rerank.common.batches import batched
+from rerank.common.progress import ignore_count
 from rerank.documents.records import Document
 from rerank.rankers.dense.ranker import windows
 from rerank.rankers.encoder.modules import document_tokens
@@ -41,7 +42,7 @@ class Texts:
         cls,
         documents: Iterable[Document],
         tokenize: Callable[[list[str]], list[list[int]]],
-        progress: Callable[[int], object] | None = None,
+        progress: Callable[[int], object] = ignore_count,
         *,
         relation: Literal["links", "categories", "citations"] = "links",
         separator: Sequence[int] | None = None,
@@ -59,8 +60,7 @@ class Texts:
                 for tokens in document_tokens(batch, tokenize, separator):
                     flat.append(np.array(tokens, dtype=np.int32))
                 yield from batch
-                if progress is not None:
-                    progress(len(batch))
+                progress(len(batch))
 
         graph: LinkGraph | Citations
         if relation == "citations":

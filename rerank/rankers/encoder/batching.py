@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from rerank.common.errors import UsageError
+from rerank.common.progress import ignore_count
 from rerank.rankers.encoder.transformer import TextEncoder, by_tokens, precision
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ class BatchEncoder:
         return self._halves is not None and self.encoder.device.type == "cpu"
 
     def fill(
-        self, texts: Iterable[NDArray[np.int32]], progress: Callable[[int], object] | None = None
+        self, texts: Iterable[NDArray[np.int32]], progress: Callable[[int], object] = ignore_count
     ) -> bool:
         """Run the frozen layers for different texts, and keep their outputs.
 
@@ -140,8 +141,7 @@ class BatchEncoder:
             batch = [ordered[row] for row in rows]
             for text, output in zip(batch, self._lower(batch)):
                 self.outputs[text.tobytes()] = output.half()
-            if progress is not None:
-                progress(len(rows))
+            progress(len(rows))
         return True
 
     def encode(self, texts: list[NDArray[np.int32]]) -> Tensor:

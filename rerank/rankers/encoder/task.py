@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rerank.common.config import values_of
 from rerank.common.errors import TrainingError
-from rerank.common.progress import Progress
+from rerank.common.progress import SILENT, Progress
 from rerank.rankers.base import Ranker, content_hash
 from rerank.rankers.encoder.batching import BatchEncoder, Loss, with_vectors
 from rerank.rankers.encoder.config import EncoderConfig
@@ -59,14 +59,14 @@ class EncoderTask(Task):
         encoder: TextEncoder,
         config: EncoderConfig,
         sampler: Sampler,
-        progress: Progress | None = None,
+        progress: Progress = SILENT,
         checkpoint: Path | None = None,
         loss: Loss | None = None,
     ) -> None:
         self.encoder = encoder
         self.config = config
         self.sampler = sampler
-        self.progress = progress or Progress()
+        self.progress = progress
         self.steps_per_epoch = sampler.steps()
         self.checkpoint: Checkpoint | None = None
         if checkpoint is not None:

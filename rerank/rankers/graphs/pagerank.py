@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.common.errors import UsageError
+from rerank.common.progress import ignore_count
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -31,7 +32,7 @@ def top_pagerank(
     k: int = 64,
     *,
     seed: int = 0,
-    progress: Callable[[int], object] | None = None,
+    progress: Callable[[int], object] = ignore_count,
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
     """Return the k best other documents of each of N documents, by personalized PageRank.
 
@@ -61,7 +62,7 @@ def top_pagerank(
         columns, values = _best(columns[is_other], values[is_other], k, hashes)
         ids[document, : len(columns)] = columns
         scores[document, : len(columns)] = values
-        if progress is not None and (document % ROWS == ROWS - 1 or document == size - 1):
+        if document % ROWS == ROWS - 1 or document == size - 1:
             progress(document % ROWS + 1)
     return ids, scores
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rerank.common.errors import UsageError
 from rerank.common.files import write_text
-from rerank.common.progress import Progress
+from rerank.common.progress import SILENT, Progress
 from rerank.common.results import Report
 from rerank.documents.records import Qrels, Query
 from rerank.documents.text import count_of
@@ -114,7 +114,7 @@ def auto(
     measure: str = "nDCG@10",
     minutes: float = MINUTES,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: Progress = SILENT,
 ) -> AutoReport:
     """Make a tuned and measured stack from documents, queries and judgments.
 
@@ -158,7 +158,7 @@ def auto(
         check_encoder(model)
     end = time.monotonic() + 60 * minutes
     files = read_folder(Path(folder), has_clicks=ubi is not None)
-    context = AutoContext(files, measure, minutes, seed, model, progress or Progress(), end, ubi)
+    context = AutoContext(files, measure, minutes, seed, model, progress, end, ubi)
     try:
         return _run_steps(context, Path(workspace), opensearch, lang)
     except KeyboardInterrupt as stop:

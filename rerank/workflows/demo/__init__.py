@@ -12,7 +12,7 @@ from typing import Any
 
 from rerank.common.errors import WorkspaceError
 from rerank.common.files import write_text
-from rerank.common.progress import Progress
+from rerank.common.progress import SILENT, Progress
 from rerank.common.results import Report
 from rerank.documents.records import Qrels, Query
 from rerank.formats import read_qrels, read_queries
@@ -104,14 +104,13 @@ def _is_trained(workspace: Workspace, name: str) -> bool:
     return name in workspace.trained() and not (workspace.folder / "training" / name).exists()
 
 
-def run_demo(folder: str | Path, *, seed: int = 0, progress: Progress | None = None) -> Demo:
+def run_demo(folder: str | Path, *, seed: int = 0, progress: Progress = SILENT) -> Demo:
     """Run the demo in ``folder``.
 
     Queries are the first two sentences of lay summaries. Grade 2 is the article of the summary, grade 1 a
     related article or one connected by a citation. Headings are from the relevant article: an upper bound.
     """
     path = fresh_folder(folder)
-    progress = progress or Progress()
     queries = read_queries(COLLECTION / "queries.jsonl.gz")
     qrels = {name: read_qrels(COLLECTION / "qrels" / f"{name}.tsv") for name in ("train", "dev", "test")}
     workspace = _ingest(path, progress)

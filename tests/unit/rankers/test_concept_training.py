@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from rerank.common.progress import SILENT
 from rerank.documents.records import LabeledPair
 from rerank.rankers.concept.batches import PairSampler
 from rerank.rankers.concept.config import ConceptConfig
@@ -51,7 +52,7 @@ def concepts(encoder, train=TRAIN, dev=DEV):
 SMALL = {"batch": 15, "rate": 2e-3, "queue": 12, "precision": "fp32", "average": False}
 
 
-def trainer(tiny, checkpoint=None, progress=None, train=TRAIN, dev=DEV, **changes):
+def trainer(tiny, checkpoint=None, progress=SILENT, train=TRAIN, dev=DEV, **changes):
     if changes.get("objective") == "classifier":
         changes = {"queue": None, **changes}
     config = ConceptConfig.of(**{**SMALL, "model": tiny, **changes})

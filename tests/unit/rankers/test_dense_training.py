@@ -10,6 +10,7 @@ import torch
 
 import rerank
 from rerank.common.errors import TrainingError, UsageError
+from rerank.common.progress import SILENT
 from rerank.rankers.dense.fit import LinkEvaluation
 from rerank.rankers.dense.neighbors import by_pagerank
 from rerank.rankers.dense.quintuplets import QuintupletSampler, Vocabulary
@@ -28,7 +29,7 @@ def load(tiny):
     return TextEncoder.load(tiny, longest=16)
 
 
-def train(tiny, checkpoint=None, progress=None, evaluator=None, loss=None, **changes):
+def train(tiny, checkpoint=None, progress=SILENT, evaluator=None, loss=None, **changes):
     task = trainer(tiny, progress, checkpoint=checkpoint, loss=loss, **{**SETTINGS, **changes})
     task.evaluate = evaluator or task.evaluate
     run = task.fit()
