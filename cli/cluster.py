@@ -99,8 +99,10 @@ def ubi_settings(
     location = "--ubi"
     if profile is not None:
         table, location = _read_profile(profile)
-    elif documents is not None and url.rstrip("/") in {node.rstrip("/") for node in documents.url}:
-        table = documents.table()
+    elif documents is not None:
+        nodes = {node.rstrip("/") for node in documents.url}
+        if url.rstrip("/") in nodes:
+            table = documents.table()
     return Settings.read({**table, "url": url, "index": EVENTS}, location)
 
 

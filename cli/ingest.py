@@ -175,7 +175,7 @@ def _note_query_files(files: Sequence[str]) -> None:
 
 
 def _check_work(corpus: Sequence[str], deleted_ids: Sequence[str], categories: str | None) -> None:
-    if not corpus and not deleted_ids and not categories:
+    if not any((corpus, deleted_ids, categories)):
         raise click.UsageError("nothing to do: name a CORPUS, --delete, --delete-from or --categories")
 
 

@@ -47,7 +47,8 @@ class GroupedOption(click.Option):
         self.group = group
         help_text = self.help or ""
         default = attributes.get("default")
-        if default is not None and default is not False and "Default:" not in help_text:
+        has_default = default is not None and default is not False
+        if has_default and "Default:" not in help_text:
             self.help = f"{help_text} Default: {_format_default(default)}."
 
 

@@ -258,7 +258,9 @@ def weights_of(combiner: Linear, *cases: str) -> str:
 def show_weights(stack: Stack) -> None:
     """Print the weights of a stack, one line for each case of queries, and its second phase."""
     combiner_by_case = stack.combiner.cases
-    other_cases = [case for case in CASES if case not in combiner_by_case] if combiner_by_case else []
+    other_cases: list[str] = []
+    if combiner_by_case:
+        other_cases = [case for case in CASES if case not in combiner_by_case]
     click.echo("  " + weights_of(stack.combiner, *other_cases))
     for case, combiner in combiner_by_case.items():
         click.echo("  " + weights_of(combiner, case))

@@ -74,7 +74,10 @@ def _show_predictions(scores: PairScores) -> None:
 def _print_tsv(scores: PairScores) -> None:
     """Print the columns that have a value in at least one row."""
     rows = scores.rows()
-    columns = [name for name in rows[0] if any(row[name] is not None for row in rows)]
+    columns: list[str] = []
+    for name in rows[0]:
+        if any(row[name] is not None for row in rows):
+            columns.append(name)
     writer = csv.writer(sys.stdout, delimiter="\t", lineterminator="\n")
     writer.writerow(columns)
     for row in rows:

@@ -249,8 +249,9 @@ def _print_notes(
         *_missing_features(workspace, pipeline, stack, answer),
     ):
         output.note(note)
-    uses_categories = any(signal.uses_categories for signal in scorer.signals)
-    if answer.case == "given" and not uses_categories and stack.search is None:
+    signals_use_categories = any(signal.uses_categories for signal in scorer.signals)
+    uses_categories = signals_use_categories or stack.search is not None
+    if answer.case == "given" and not uses_categories:
         output.note(f"--category has no effect: no signal of {stack} reads categories")
 
 

@@ -131,7 +131,8 @@ class Option(Struct, frozen=True):
 
         A list is a text with commas, or any iterable. Raises UsageError for values that it does not accept.
         """
-        if value is None or (value == "none" and "none" not in self.choices):
+        is_none = value == "none" and "none" not in self.choices
+        if value is None or is_none:
             if self.optional:
                 return None
             raise self._error(value)

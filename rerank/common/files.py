@@ -72,9 +72,11 @@ def atomic_write(path: str | os.PathLike[str], *, follow: bool = False) -> Itera
     except BaseException as error:
         with suppress(OSError):
             temporary.unlink()
-        if isinstance(error, OSError) and (not in_block or error.errno in DISK_ERRORS):
-            raise _cannot_write(path, error) from error
-        raise
+        if not isinstance(error, OSError):
+            raise
+        if in_block and error.errno not in DISK_ERRORS:
+            raise
+        raise _cannot_write(path, error) from error
     sync_folder(target.parent)
 
 
@@ -104,7 +106,9 @@ def check_output(path: str | os.PathLike[str], mark: str) -> None:
 
 def check_relative_path(name: str) -> None:
     """Raise ValueError for a path outside the folder, such as ``../other``."""
-    if not name or "\0" in name or name.startswith("/") or ".." in name.split("/"):
+    parts = name.split("/")
+    is_absolute_or_empty = parts[0] == ""
+    if is_absolute_or_empty or ".." in parts or "\0" in name:
         raise ValueError(f"{name!r} is outside the folder")
 
 

@@ -79,15 +79,16 @@ class Filter:
         """
         match = _FILTER.fullmatch(text)
         groups = ("", "", "") if match is None else match.groups()
-        field, sign, value = (group.strip() for group in groups)
-        if not (field and sign and value):
+        parts = [group.strip() for group in groups]
+        if not all(parts):
             raise UsageError(f"filter {text!r}: no field, sign and value; {_HOW}")
-        return cls(field, sign, value)
+        return cls(*parts)
 
     def __post_init__(self) -> None:
         if self.op not in SIGNS:
             raise UsageError(f"filter {str(self)!r}: {self.op!r} is not a sign; {_remedy(self.op)}")
-        if self.op != "=" and number(self.value) is None and period(self.value) is None:
+        has_order = number(self.value) is not None or period(self.value) is not None
+        if self.op != "=" and not has_order:
             raise UsageError(
                 f"filter {str(self)!r}: {self.value!r} is neither a number nor a date; use =, or {_HOW}"
             )
@@ -252,7 +253,9 @@ def _ordered(value: float) -> str:
 def exact(text: str) -> float | None:
     """Return the number in a text, exact for integers, or None."""
     value = number(text)
-    return int(text) if value is not None and math.isfinite(value) and _INTEGER.fullmatch(text) else value
+    if value is None or not math.isfinite(value):
+        return value
+    return int(text) if _INTEGER.fullmatch(text) else value
 
 
 def number(text: str) -> float | None:

@@ -491,7 +491,8 @@ class Engine(ABC):
 
         Raises UsageError for a slice of an engine whose features cannot be written from several machines.
         """
-        if index_slice is not None and (self.features is None or not self.features.has_slices):
+        has_slices = self.features is not None and self.features.has_slices
+        if index_slice is not None and not has_slices:
             raise UsageError("a slice is encoded only if the features are in an OpenSearch index of rerank")
         if self.features is None:
             return {encoder.name: 0 for encoder in encoders}

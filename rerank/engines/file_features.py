@@ -156,7 +156,8 @@ class FeatureFiles:
     def _matrix(self, name: str, version: str, rows: int) -> _Matrix | None:
         """Return the mapped files, with at least ``rows`` rows if the files have them."""
         cached = self._open.get((name, version))
-        if cached is not None and rows <= len(cached.stored):
+        cached_rows = 0 if cached is None else len(cached.stored)
+        if cached is not None and rows <= cached_rows:
             return cached
         kind = self._kind(name, version)
         if kind is None:
@@ -166,7 +167,7 @@ class FeatureFiles:
         folder = self._path(name, version)
         file = folder / _NAME.format(*kind)
         count = min(_size(folder / _STORED), _size(file) // (width * dtype.itemsize))
-        if not count or (cached is not None and count == len(cached.stored)):
+        if count in (0, cached_rows):
             return cached
         values = np.memmap(file, dtype, "r", shape=(count, width)).view(np.ndarray)
         stored = np.memmap(folder / _STORED, np.uint8, "r", shape=(count,)).view(np.ndarray)
@@ -192,7 +193,8 @@ class FeatureFiles:
 
 def check_features(name: str, values: NDArray[Any], count: int) -> None:
     """Raise EngineError unless ``values`` is a (count, width) array."""
-    if values.ndim != 2 or len(values) != count or not values.shape[1]:
+    is_matrix = values.ndim == 2 and values.shape[1] > 0
+    if not is_matrix or len(values) != count:
         raise EngineError(
             f"ranker {name!r} encoded {count} documents into shape {values.shape}; correct encode_documents"
         )

@@ -123,7 +123,8 @@ def _checked(scores: ArrayLike, labels: ArrayLike) -> tuple[Array, Labels]:
     """Return scores and labels as arrays. Raises UsageError for other shapes or values."""
     values = np.asarray(scores, np.float64)
     related = np.asarray(labels, np.bool_)
-    if values.ndim != 1 or values.shape != related.shape or not len(values):
+    is_list = values.ndim == 1 and len(values) > 0
+    if not is_list or values.shape != related.shape:
         raise UsageError(f"{values.shape} scores and {related.shape} labels do not go together")
     if not np.isfinite(values).all():
         raise UsageError("a score is not finite")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from itertools import chain
@@ -82,6 +83,9 @@ class Malformed(Struct):
 
 
 LogRecord = Search | Event | Malformed
+
+_ZONE_WITHOUT_COLON = re.compile(r".[+-]\d{4}\Z", re.DOTALL)
+"""The end of a time such as ``12:00:00+0100``."""
 
 _Id = str | int | float | None
 _Ordinal = int | float | str | dict[str, Any] | None
@@ -261,7 +265,7 @@ def _record(location: str, fields: _Fields) -> LogRecord:
 
 def _text(value: _Id) -> str:
     """Return an id as text, "" without one."""
-    return value if type(value) is str else "" if value is None else str(value)
+    return "" if value is None else str(value)
 
 
 def _ordinal(value: _Ordinal) -> int | None:
@@ -313,7 +317,7 @@ def milliseconds_of_date(text: str) -> int | None:
 
 def _milliseconds_of_text(text: str) -> int | None:
     text = text.strip().replace("Z", "+00:00").replace("z", "+00:00")
-    if len(text) > 5 and text[-5] in "+-" and text[-4:].isdigit():
+    if _ZONE_WITHOUT_COLON.search(text):
         text = f"{text[:-2]}:{text[-2:]}"
     seconds, point, after_point = text.partition(".")
     if point:  # Python 3.10 reads three or six digits

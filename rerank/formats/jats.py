@@ -200,8 +200,8 @@ def _subjects(meta: _Element) -> tuple[str, ...]:
 
 def _related_articles(meta: _Element, article_key: str) -> tuple[str, ...]:
     """Return the DOIs of related articles."""
-    dois = [find_doi(element.get(HREF, "")) for element in meta.findall("related-article")]
-    return tuple(doi for doi in _unique(dois) if doi and doi != article_key)
+    dois = _unique([find_doi(element.get(HREF, "")) for element in meta.findall("related-article")])
+    return tuple(doi for doi in dois if doi not in ("", article_key))
 
 
 def _title(meta: _Element) -> str:
@@ -256,7 +256,7 @@ def paragraphs_of(abstract: _Element) -> tuple[str, ...]:
         ancestor_tags = {element.tag for element in paragraph.iterancestors()}
         if ancestor_tags.isdisjoint({*PARAGRAPHS, *NOT_TEXT}):  # neither a part of a paragraph nor a note
             texts.append(plain(paragraph))
-    return tuple(text for text in texts if text and not text.startswith("DOI:"))
+    return tuple(text for text in filter(None, texts) if not text.startswith("DOI:"))
 
 
 def _references(root: _Element) -> tuple[dict[str, str], dict[str, str]]:

@@ -116,7 +116,8 @@ class Table:
         self.width = len(cells)
         names = [normalize_column(cell) for cell in cells]
         self.columns = _columns_of_fields(names, aliases)
-        self.repeated = [name for name, count in Counter(names).items() if name and count > 1]
+        counts = Counter(filter(None, names))
+        self.repeated = [name for name, count in counts.items() if count > 1]
         self.others: dict[str, int] = {}
         for position, cell in enumerate(cells):
             if cell and position not in self.columns.values():

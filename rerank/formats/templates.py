@@ -98,11 +98,11 @@ def slots(source: str) -> list[str]:
     >>> slots('{"query": {"match": {"title": "{{text}}"}}}'), slots('{"query": "%SearchText%"}')
     (['text'], ['%SearchText%'])
     """
-    names = [SLOT] if SLOT in source else []
+    names = dict.fromkeys([SLOT] if SLOT in source else [])
     for _, mark, name in _TAG.findall(source):
-        if mark in ("", "&") and name in SLOTS and name not in names:
-            names.append(name)
-    return names
+        if mark in ("", "&") and name in SLOTS:
+            names[name] = None
+    return list(names)
 
 
 def check_slots(source: str, location: str) -> None:

@@ -62,8 +62,8 @@ def read_run(source: Source) -> dict[str, list[tuple[str, float]]]:
     run: dict[str, dict[str, tuple[float, float]]] = {}
     for location, text in read_texts(source):
         columns = text.split()
-        if not run and len(columns) != 6 and (kind := describe_line(text)):
-            raise InputError(f"{location}: not a TREC run, it looks like {kind}; {_LAYOUT}")
+        if not run and len(columns) != 6:
+            _refuse_other_content(location, text)
         check_columns(location, columns, 6, _LAYOUT)
         query, _, document, rank_text, score_text, _ = columns
         hits = run.setdefault(query, {})
@@ -76,6 +76,13 @@ def read_run(source: Source) -> dict[str, list[tuple[str, float]]]:
     if not run:
         raise InputError(f"{name_of(source)}: the run is empty; {_LAYOUT}")
     return {query: _ordered(hits) for query, hits in run.items()}
+
+
+def _refuse_other_content(location: str, text: str) -> None:
+    """Raise InputError for a line that is not of a run, and whose kind of file is known."""
+    kind = describe_line(text)
+    if kind:
+        raise InputError(f"{location}: not a TREC run, it looks like {kind}; {_LAYOUT}")
 
 
 def _score(location: str, text: str) -> float:

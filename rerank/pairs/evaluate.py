@@ -269,6 +269,7 @@ def _drop_duplicates(pairs: Sequence[LabeledPair]) -> list[LabeledPair]:
         labels.setdefault(pair.key, set()).add(pair.related)
         first.setdefault(pair.key, pair)
     unique = [pair for key, pair in first.items() if len(labels[key]) == 1]
-    if len(unique) < len(labels) and len({pair.related for pair in unique}) < 2:
+    kinds = {pair.related for pair in unique}
+    if len(unique) < len(labels) and len(kinds) < 2:
         raise UsageError("without pairs that have both labels, all are related, or all unrelated; add pairs")
     return unique

@@ -134,7 +134,8 @@ class EvaluationReport(Report):
         """Return whether a stack beats the baseline by the first compared measure, p < 0.05."""
         for comparison in self.comparisons:
             is_of_stack = comparison.stack == stack and comparison.measure == self.compared[0]
-            if is_of_stack and comparison.delta > 0 and comparison.p_holm < 0.05:
+            is_gain = comparison.delta > 0 and comparison.p_holm < 0.05
+            if is_of_stack and is_gain:
                 return True
         return False
 

@@ -79,7 +79,8 @@ def _chunks(documents: Sequence[Document]) -> Iterator[list[Document]]:
     characters = 0
     for document in documents:
         length = len(document.content)
-        if chunk and (len(chunk) == _CHUNK_DOCUMENTS or characters + length > _CHUNK_CHARACTERS):
+        is_full = len(chunk) == _CHUNK_DOCUMENTS or characters + length > _CHUNK_CHARACTERS
+        if chunk and is_full:
             yield chunk
             chunk = []
             characters = 0

@@ -215,8 +215,8 @@ class Application:
 
     async def _answer(self, scope: Scope, receive: Receive, notes: Notes) -> Answer:
         path = str(scope["path"])
-        reading = scope["method"] in ("GET", "HEAD")
-        if self._judging is not None and path in JUDGE_PAGES and reading:
+        is_judge_page = path in JUDGE_PAGES and scope["method"] in ("GET", "HEAD")
+        if self._judging is not None and is_judge_page:
             return await self._judge(self._judging, scope, receive, notes)
         trusted = self._admit(path, scope["headers"])
         endpoint = self._endpoints.get(path)

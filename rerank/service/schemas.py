@@ -215,7 +215,8 @@ class Values:
         length_bytes = call[begin : begin + 4 * count]
         lengths = np.frombuffer(length_bytes[: len(length_bytes) // 4 * 4], ">i4").astype(np.int64)
         end = begin + 4 * count + int(lengths.sum())
-        if len(lengths) < count or lengths.min(initial=0) < 0 or end > len(call):
+        is_complete = len(lengths) == count and end <= len(call)
+        if not is_complete or lengths.min(initial=0) < 0:
             raise InputError(f"the bytes of {count} hits came with stored values of another length")
         return cls(lengths, call[begin + 4 * count : end])
 

@@ -100,7 +100,8 @@ def read_tokens(path: str | None) -> tuple[Token, ...]:
         if token.secret in tokens:
             raise InputError(f"{source}: duplicate token; write each token once, with all of its endpoints")
         tokens[token.secret] = token
-    if not tokens and (path or text.strip()):
+    is_source_set = bool(path or text.strip())
+    if is_source_set and not tokens:
         raise InputError(f"{source}: no token; write one line of letters and digits")
     return tuple(tokens.values())
 

@@ -74,7 +74,8 @@ class Linear:
 
     def _check_cases(self) -> None:
         for case, weights in self.cases.items():
-            if case not in CASES or weights.signals != self.signals or weights.cases:
+            fits = weights.signals == self.signals and not weights.cases
+            if case not in CASES or not fits:
                 raise UsageError(
                     f"{case!r} is not a case with weights for {', '.join(self.signals)}; tune it again"
                 )

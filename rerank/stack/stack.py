@@ -140,7 +140,8 @@ class Stack:
 
     def for_case(self, case: str) -> Stack:
         """Return the stack with the weights for a case, or this stack if it has none."""
-        if case not in self.combiner.cases and (self.relevance is None or not self.relevance.cases):
+        has_relevance_cases = self.relevance is not None and bool(self.relevance.cases)
+        if case not in self.combiner.cases and not has_relevance_cases:
             return self
         relevance = self.relevance and self.relevance.for_case(case)
         return replace(self, combiner=self.combiner.for_case(case), relevance=relevance)

@@ -120,7 +120,8 @@ def promote(
     (measure,) = check_measures([measure or str(candidate.tuned.get("measure", MEASURES[0]))])
     report = _compare(workspace, judged, active, candidate, measure)
     report.newer = workspace.outdated(tuned)
-    if (report.shown or force) and not dry_run:
+    may_activate = report.shown or force
+    if may_activate and not dry_run:
         if workspace.releases != releases or workspace.stack(name, latest=True) != tuned:
             raise BusyError(f"{workspace.folder}: a stack changed during the comparison; compare again")
         values: dict[str, Any] = to_json_value(report)

@@ -99,8 +99,11 @@ def _rank(
 
 def _kept_hits(ranking: Ranking, keep: int, relevant: Mapping[str, int]) -> list[Hit]:
     """Return the first hits, and the relevant ones after them."""
-    positions = [position for position, id in enumerate(ranking.ids) if position < keep or id in relevant]
-    return [ranking[position] for position in positions]
+    hits: list[Hit] = []
+    for position, id in enumerate(ranking.ids):
+        if position < keep or id in relevant:
+            hits.append(ranking[position])
+    return hits
 
 
 def _rank_row(table: ScoreTable, row: ScoreRow, stack: Stack, *, by_first_stage: bool) -> Ranking:
@@ -157,6 +160,5 @@ def _run_files(folder: Path, labels: Iterable[str], protocol: Protocol) -> dict[
 
 def _replace_signs(label: str, *, except_for: str) -> str:
     """Replace all characters by ``_``, except letters, digits and some signs."""
-    return "".join(
-        character if character.isalnum() or character in except_for else "_" for character in label
-    )
+    others = {sign for sign in label if not sign.isalnum()} - {*except_for}
+    return label.translate(dict.fromkeys(map(ord, others), "_"))

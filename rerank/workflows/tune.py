@@ -191,12 +191,11 @@ def _first_stage(
     """Return the first stage and the user's search."""
     named_stages = first_stages((*retriever_depths(retrieve), *signals))
     # A first stage that is a signal comes before one that only retrieves.
-    preferred = [name for name in named_stages if name in signals] or list(named_stages)
-    first = preferred[0] if preferred else None
-    search = None
-    if first_stage is not None or first is None or first == SEARCH:
-        first, search = workspace.first_stage_of(first_stage)
-    return first, search
+    among_signals = [name for name in named_stages if name in signals]
+    first = next(iter(among_signals or named_stages), SEARCH)
+    if first_stage is not None or first == SEARCH:
+        return workspace.first_stage_of(first_stage)
+    return first, None
 
 
 class _StackTuner:
@@ -286,7 +285,8 @@ class _StackTuner:
         Raises InputError if few queries give weights that are worse than the first stage, or find nothing.
         """
         tuned = next(iter(self.tuned.values()))
-        if tuned.queries < LEAST_QUERIES and (not tuned.value or tuned.value < tuned.first_stage_value):
+        is_worse = tuned.value == 0 or tuned.value < tuned.first_stage_value
+        if tuned.queries < LEAST_QUERIES and is_worse:
             raise InputError(
                 f"{count_of(tuned.queries, 'judged query')}: the best weights have {tuned.measure}"
                 f" {tuned.value:.4f}, {self.start.first_stage} {tuned.first_stage_value:.4f}; nothing is"
@@ -300,7 +300,8 @@ class _StackTuner:
         path.parent.mkdir(parents=True, exist_ok=True)
         stack.save(path, follow=out is not None)
         better = stack.tuned["value"] >= stack.tuned["first_stage_value"]
-        if out is None and better and not self.workspace.releases.history:  # the first stack becomes active
+        is_first_stack = out is None and not self.workspace.releases.history
+        if is_first_stack and better:
             self.workspace.use_stack(stack)
         return TuneReport(
             stack=stack,

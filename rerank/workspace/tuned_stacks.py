@@ -30,7 +30,8 @@ def find_tuned_stack(releases: Releases, signals: Sequence[str], *, latest: bool
     """
     key = stack_key(signals)
     path = stack_path(releases.folder, signals)
-    if path.exists() and (latest or key != releases.name):
+    is_active = key == releases.name
+    if path.exists() and (latest or not is_active):
         return Stack.load(path)
     active = releases.stack
     # A stack can also be named by only its signals with weight.

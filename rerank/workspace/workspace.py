@@ -399,7 +399,8 @@ class Workspace:
         releases = self.releases
         if text.isdecimal():
             return releases.find(int(text))
-        if not latest and releases.stack is not None and text == releases.name:
+        is_active = text == releases.name
+        if releases.stack is not None and is_active and not latest:
             return releases.stack
 
         load_tuned = partial(find_tuned_stack, releases, latest=latest)

@@ -170,9 +170,10 @@ class AttachedFeatures(FeatureStore):
         """Return the search of a matrix, made once per state of the files."""
         key = (query.name, query.version)
         documents, search = self._searches.get(key, (None, None))
-        if search is None or documents is not located or len(search.matrix) != len(matrix):
-            search = SingleSearch(matrix)
-            self._searches[key] = (located, search)
+        if search is not None and documents is located and len(search.matrix) == len(matrix):
+            return search
+        search = SingleSearch(matrix)
+        self._searches[key] = (located, search)
         return search
 
     @property
@@ -192,8 +193,7 @@ class AttachedFeatures(FeatureStore):
         id_by_version: dict[DocumentVersion, str] = {}
         for name in versions_by_index.keys() & uuids.keys():
             versions = versions_by_index[name]
-            seq_nos = np.array([version.seq_no for version in versions], np.int64)
-            terms = np.array([version.primary_term for version in versions], np.int64)
+            seq_nos, terms = _numbers(versions)
             shards = np.zeros(len(versions), np.int64)
             _, ids = self.rows.find(uuids[name], shards, seq_nos, terms)
             id_by_version.update(zip(versions, ids))
@@ -241,8 +241,7 @@ class AttachedFeatures(FeatureStore):
         for position, version in enumerate(versions):
             positions_by_index.setdefault(version.index_name, []).append(position)
         for name, positions in positions_by_index.items():
-            seq_nos = np.array([versions[position].seq_no for position in positions], np.int64)
-            terms = np.array([versions[position].primary_term for position in positions], np.int64)
+            seq_nos, terms = _numbers([versions[position] for position in positions])
             ids_of_index = [ids[position] for position in positions]
             rows[positions], _ = text_rows.find(uuids.get(name, ""), None, seq_nos, terms, ids_of_index)
         return rows
@@ -341,6 +340,13 @@ class AttachedFeatures(FeatureStore):
             hits = self._reader.shard(shard.name, shard.number, _after(last, shard), _BATCH)
             last = hits[-1]["_seq_no"] if len(hits) == _BATCH else shard.last
             yield hits, last
+
+
+def _numbers(versions: Sequence[DocumentVersion]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the (n,) sequence numbers and (n,) primary terms of n versions of documents."""
+    seq_nos = [version.seq_no for version in versions]
+    terms = [version.primary_term for version in versions]
+    return np.array(seq_nos, np.int64), np.array(terms, np.int64)
 
 
 def _version(hit: Mapping[str, Any]) -> DocumentVersion:

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, TypeVar
 
 import msgspec
@@ -69,7 +70,8 @@ class Written:
         status = answer["status"]
         id = answer["_id"]
         result = answer.get("result")
-        if result == "not_found" or (status == 404 and kind == "update"):
+        is_lost_update = status == 404 and kind == "update"
+        if result == "not_found" or is_lost_update:
             self.missing.append(id)
         elif "error" in answer:
             return self._count_error(id, status, root_cause(answer)[1])
@@ -136,7 +138,8 @@ def _send(index: Index, target: str, actions: list[Action], stop: threading.Even
     pause = 0.25
     deadline = time.monotonic() + PATIENCE
     while True:
-        body = "".join(f"{line}\n" for lines in actions for line in lines if line is not None)
+        lines = filter(None, chain.from_iterable(actions))
+        body = "".join(f"{line}\n" for line in lines)
         try:
             answer = index.client.bulk(body=body, index=target, params={"filter_path": _ANSWER})
         except client_errors.OpenSearchException as problem:

@@ -254,7 +254,8 @@ def columns(mappings: Mapping[str, Any]) -> dict[str, Column]:
     columns_by_key = {}
     for key, field in fields.items():
         meta = field.get("meta", {})
-        if "@" in key and field.get("type") == "binary" and {"dtype", "width"} <= meta.keys():
+        is_of_rerank = "@" in key and {"dtype", "width"} <= meta.keys()
+        if is_of_rerank and field.get("type") == "binary":
             columns_by_key[key] = _column_of_field(key, meta, fields)
     return columns_by_key
 

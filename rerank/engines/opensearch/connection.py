@@ -170,7 +170,9 @@ class _Transport(Transport):
         except client_errors.ConnectionTimeout:
             self.mark_dead(self._thread.last_connection)
             raise
-        if method != "HEAD" and not (isinstance(answer, dict) and _has_part(answer, url)):
+        if method == "HEAD":
+            return answer
+        if not isinstance(answer, dict) or not _has_part(answer, url):
             raise client_errors.SerializationError(f"no answer to {url}")
         return answer
 

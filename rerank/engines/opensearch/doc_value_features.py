@@ -169,8 +169,10 @@ class DocValueFeatures(FeatureStore):
     ) -> dict[str, Any]:
         """Return the fields that new columns need and an index lacks. mapped: columns of the index."""
         fields = {key: column.mapping() for key, column in new.items() if key not in mapped}
-        with_vectors = {key for key, column in mapped.items() if column.vectors}
-        vectors = [key for key, column in new.items() if column.vectors and key not in with_vectors]
+        vectors: list[str] = []
+        for key, column in new.items():
+            if column.vectors and with_vectors(mapped.get(key)) is None:
+                vectors.append(key)
         if vectors:
             settings = self._client.indices.get_settings(index=index)[index]["settings"]["index"]
             has_graph = str(settings.get("knn")).lower() == "true"

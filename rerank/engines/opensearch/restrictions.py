@@ -207,7 +207,8 @@ class _Reader:
         search = _word_search(kind, inner)
         if search is None:
             return False
-        if search.fields and not any(is_word_field(field, self._word_fields) for field in search.fields):
+        is_for_words = [is_word_field(field, self._word_fields) for field in search.fields]
+        if is_for_words and not any(is_for_words):
             return False
         if kind.endswith("query_string") and not _is_plain(search.text):
             raise InputError(

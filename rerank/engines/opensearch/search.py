@@ -139,7 +139,8 @@ class Searcher:
         """
         request.check(self._layout.first_stages)
         feature_keys = self._feature_keys(request, {})
-        ids = [id for id in dict.fromkeys(request.ids or ()) if usable(id)]
+        requested_ids = dict.fromkeys(request.ids or ())
+        ids = list(filter(usable, requested_ids))
         text = _encodable(request.text)
         answer = self._among(ids, text, request.first_stage, list(feature_keys.values()))
         return self._candidates(_ordered(answer.hits), answer.took, request, feature_keys)

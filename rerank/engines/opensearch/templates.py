@@ -278,7 +278,8 @@ class Templates:
         remaining = other_processors(pipeline)
         if {**pipeline, **remaining} == pipeline:  # it has no processor of rerank
             return name
-        return {phase: processors for phase, processors in remaining.items() if processors} or NO_PIPELINE
+        needed = {phase: processors for phase, processors in remaining.items() if processors}
+        return needed or NO_PIPELINE
 
     def _default_pipeline(self) -> str:
         names: set[str] = set()
@@ -334,11 +335,11 @@ def _replace_unusual_texts(value: object, texts: dict[str, str]) -> object:
         return {name: _replace_unusual_texts(inner, texts) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):
         return [_replace_unusual_texts(item, texts) for item in value]
-    if isinstance(value, str) and value and not _PLAIN.fullmatch(value):
-        word = f"zq{len(texts)}word"
-        texts[word] = value
-        return word
-    return value
+    if not isinstance(value, str) or not value or _PLAIN.fullmatch(value):
+        return value
+    word = f"zq{len(texts)}word"
+    texts[word] = value
+    return word
 
 
 def _put_back(body: Mapping[str, Any], texts: Mapping[str, str]) -> dict[str, Any]:

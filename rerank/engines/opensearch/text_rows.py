@@ -90,6 +90,10 @@ class _Loaded(NamedTuple):
     state: tuple[object, ...]
     documents: LocatedDocuments
 
+    def is_for(self, index_hashes: list[int], state: tuple[object, ...]) -> bool:
+        """Return whether these are the documents of these indices in this state of the files."""
+        return self.index_hashes == index_hashes and self.state == state
+
 
 class TextRows:
     """The rows of one attached index, and their ``features``.
@@ -180,12 +184,11 @@ class TextRows:
             (version,) = db.execute("PRAGMA data_version").fetchone()
             state = (version, db.total_changes, self._path.stat().st_mtime_ns if self._immutable else 0)
         loaded = self._loaded
-        has_indices = loaded is not None and loaded.index_hashes == index_hashes
-        if loaded is not None and has_indices and (not fresh or loaded.state == state):
+        if loaded is not None and loaded.is_for(index_hashes, state if fresh else loaded.state):
             return loaded.documents
         with self._loading, self._errors():  # another connection, so that searches can use this one
             loaded = self._loaded  # another thread may have read them
-            if loaded is None or (loaded.index_hashes, loaded.state) != (index_hashes, state):
+            if loaded is None or not loaded.is_for(index_hashes, state):
                 loaded = _Loaded(index_hashes, state, self._read_located(index_hashes))
                 self._loaded = loaded
             return loaded.documents

@@ -151,7 +151,8 @@ class CnnTask(Task):
         epoch = measured.step // self.steps_per_epoch
         # Few queries make few steps an epoch, so both numbers count.
         is_late = epoch >= LEAST_EPOCHS and measured.step >= LEAST_STEPS
-        if (is_late and self._is_stuck(loss)) or self.spread < LEAST_SPREAD:
+        is_stuck = is_late and self._is_stuck(loss)
+        if is_stuck or self.spread < LEAST_SPREAD:
             raise TrainingError(
                 f"{self.name} learns nothing: after epoch {epoch} the loss is {loss:.3f} and its scores"
                 f" differ by {self.spread:.1g}; try another --seed, another --head, or check the judgments"

@@ -72,7 +72,8 @@ class Modules:
                 )
         lengths = _config(folder / LENGTHS) if (folder / LENGTHS).is_file() else {}
         query_prompt, document_prompt = _prompts(folder)
-        if expected and not (query_prompt or document_prompt):
+        has_prompts = bool(query_prompt or document_prompt)
+        if expected and not has_prompts:
             query_prompt = expected.query_prompt
             document_prompt = expected.document_prompt
         return cls(
@@ -155,8 +156,9 @@ def _pooling(path: Path) -> Pooling:
 
 def _linear(path: Path) -> NDArray[np.float32]:
     config = _config(path / "config.json")
-    identity = str(config.get("activation_function", "")).endswith(".Identity")
-    if config.get("bias", True) or not identity or not (path / WEIGHTS).is_file():
+    is_linear = str(config.get("activation_function", "")).endswith(".Identity")
+    has_bias = config.get("bias", True)
+    if has_bias or not is_linear or not (path / WEIGHTS).is_file():
         raise UsageError(
             f"{path}: only linear maps without bias in safetensors are supported; give another model"
         )
@@ -254,6 +256,8 @@ def document_tokens(
         return tokenize([document.content for document in documents])
     titles = tokenize([document.title for document in documents])
     texts = tokenize([document.text for document in documents])
-    return [
-        [*title, *separator, *text] if title and text else title or text for title, text in zip(titles, texts)
-    ]
+    tokens: list[list[int]] = []
+    for title, text in zip(titles, texts):
+        between = separator if title and text else ()
+        tokens.append([*title, *between, *text])
+    return tokens

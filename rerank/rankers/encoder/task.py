@@ -110,7 +110,8 @@ class EncoderTask(Task):
             run = Trainer(self, options, self.checkpoint, self.progress).fit()
         except (MemoryError, RuntimeError) as error:
             message = str(error)
-            if isinstance(error, RuntimeError) and not any(phrase in message for phrase in NO_MEMORY):
+            names_memory = any(phrase in message for phrase in NO_MEMORY)
+            if isinstance(error, RuntimeError) and not names_memory:
                 raise
             raise TrainingError(
                 f"a batch of {config.batch} does not fit into memory; lower --batch or --passage-tokens"

@@ -265,8 +265,9 @@ def precision(device: torch.device, requested: str = "auto") -> torch.autocast:
     import torch
 
     if requested == "auto":
-        fast = getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
-        requested = "bf16" if device.type == "cuda" or (device.type == "cpu" and fast()) else "fp32"
+        multiplies_on_cpu = getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+        is_fast = multiplies_on_cpu() if device.type == "cpu" else device.type == "cuda"
+        requested = "bf16" if is_fast else "fp32"
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=requested == "bf16")
 
 

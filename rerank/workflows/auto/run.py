@@ -295,7 +295,8 @@ def _measure(context: AutoContext, report: AutoReport, tuned: TuneReport) -> Non
         progress=context.progress,
     )
     report.evaluated = evaluate_stack(keep=HITS_ON_PAGE)
-    if any(query.categories for query in context.queries if query.id in context.splits.test):
+    test_queries = [query for query in context.queries if query.id in context.splits.test]
+    if any(query.categories for query in test_queries):
         report.without_categories = evaluate_stack(ignore_categories=True)
     report.page = context.workspace.folder / PAGE
     write_text(report.page, evaluation_page(context.workspace, report.evaluated, context.queries))

@@ -90,10 +90,12 @@ class Demo(Report):
 def fresh_folder(folder: str | Path) -> Path:
     """Empty the folder of a complete demo; an interrupted one continues. Raises WorkspaceError for others."""
     path = Path(folder)
-    if (path / _MARK).exists() and not (path / PAGE).exists():
+    is_demo = (path / _MARK).exists()
+    if is_demo and not (path / PAGE).exists():
         return path
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        if not (path / _MARK).exists():
+    is_empty_folder = path.is_dir() and not any(path.iterdir())
+    if path.exists() and not is_empty_folder:
+        if not is_demo:
             raise WorkspaceError(f"{path}: not empty, and not an earlier demo; choose another folder with -w")
         shutil.rmtree(path)
     return path
