@@ -7,6 +7,7 @@ A setting is a field of a configuration class of the library, with its type, def
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 from rerank.common.config import Option as Setting
@@ -60,7 +61,7 @@ def given_settings(
 
     from_file = config_file.load(file) if file else {}
     from_options = {name: value for name, value in values.items() if value not in (None, ())}
-    settings = [setting for configuration in configurations.values() for setting in options_of(configuration)]
+    settings = chain.from_iterable(map(options_of, configurations.values()))
     return merge_options(from_file, from_options, settings)
 
 
@@ -73,7 +74,9 @@ def _describe(settings: Mapping[str, Setting], configurations: Configurations) -
     defaults = "; ".join(f"{family} {default}" for family, default in default_by_family.items())
     if len(set(default_by_family.values())) == 1:
         defaults = next(iter(default_by_family.values()))
-    rankers = f"{', '.join(setting.only)}: " if setting.only and len(settings) == 1 else ""
+    rankers = ""
+    if setting.only and len(settings) == 1:
+        rankers = f"{', '.join(setting.only)}: "
     return f"{rankers}{setting.help.rstrip('.')}. Default: {defaults}."
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -175,7 +176,7 @@ def show(report: EvaluationReport) -> None:
     """Print the tables; first warn about training and tuning queries."""
     from rerank.evaluation.leakage import format_leakage
 
-    leaks = [leak for row in report.results for leak in row.leaks]
+    leaks = list(chain.from_iterable(row.leaks for row in report.results))
     if leaks:
         click.echo(
             f"{format_leakage(leaks, report.queries + report.none_relevant)}: rows with {LEAK} do not show"

@@ -162,7 +162,7 @@ def _deleted_ids(delete: Sequence[str], delete_from: str | None) -> list[str]:
     """Return the ids of --delete, which may have several in one value, and of a file of ids."""
     from rerank.formats.lines import read_texts
 
-    ids = [id for id in ",".join(delete).split(",") if id]
+    ids = list(filter(None, ",".join(delete).split(",")))
     if delete_from:
         ids += [text.strip() for _, text in read_texts(delete_from)]
     return ids
@@ -243,13 +243,21 @@ def _without_words(count: int) -> str:
 
 def _describe_languages(report: IngestReport) -> Iterator[str]:
     """Describe documents that are not indexed in their own language, and words that are not stemmed."""
-    if report.lang:
-        if report.lang not in STEMMERS and report.lang not in _WITHOUT_SPACES:
-            yield f"rerank has no stemmer for {report.lang}, so only equal words match"
-        for lang, count in report.languages.items():
-            if lang not in ("", report.lang):
-                yield f"{count_of(count, 'document')} in another language, indexed as {report.lang}: {lang}"
-        return
+    describe = _describe_other_languages if report.lang else _describe_mixed_languages
+    yield from describe(report)
+
+
+def _describe_other_languages(report: IngestReport) -> Iterator[str]:
+    """Describe the limits of a workspace with one language."""
+    if report.lang not in (*STEMMERS, *_WITHOUT_SPACES):
+        yield f"rerank has no stemmer for {report.lang}, so only equal words match"
+    for lang, count in report.languages.items():
+        if lang not in ("", report.lang):
+            yield f"{count_of(count, 'document')} in another language, indexed as {report.lang}: {lang}"
+
+
+def _describe_mixed_languages(report: IngestReport) -> Iterator[str]:
+    """Describe the limits of a workspace without a language."""
     hint = "words are not stemmed. If most are in one language, ingest into a new workspace with --lang en"
     if len(report.languages) > 1:
         by_count = sorted(report.languages.items(), key=lambda item: (-item[1], item[0]))

@@ -213,10 +213,13 @@ class Bar(Progress):
     def _report(self) -> None:
         from tqdm import tqdm
 
-        total = f" of {self._total:,}" if self._total and self._done < self._total else ""
+        total = ""
+        if self._total and self._done < self._total:
+            total = f" of {self._total:,}"
         count = ""
         if self._done and self._unit:
-            unit = self._unit if self._done == 1 and not total else plural_of(self._unit)
+            is_one = self._done == 1 and not total
+            unit = self._unit if is_one else plural_of(self._unit)
             count = f"{self._done:,}{total} {unit} in "
         self.say(f"{self._title}: {count}{tqdm.format_interval(time.monotonic() - self._begin)}")
 
@@ -246,8 +249,9 @@ class Bar(Progress):
 
 def weights_line(stack: str, details: str, *cases: str) -> str:
     """Return the weights of a stack in one line. cases: the queries that they are for; none: all queries."""
-    queries = f"{' and '.join(CASES[case] for case in cases)}: " if cases else ""
-    return f"{queries}{stack}   ({details})"
+    queries = " and ".join(CASES[case] for case in cases)
+    prefix = f"{queries}: " if cases else ""
+    return f"{prefix}{stack}   ({details})"
 
 
 def weights_of(combiner: Linear, *cases: str) -> str:
@@ -362,4 +366,5 @@ def cut(text: str, used_width: int) -> str:
     """
     line = " ".join(text.split())
     width = max(shutil.get_terminal_size().columns - used_width, 16)
-    return f"{line[: width - 1]}…" if sys.stdout.isatty() and len(line) > width else line
+    is_too_long = sys.stdout.isatty() and len(line) > width
+    return f"{line[: width - 1]}…" if is_too_long else line

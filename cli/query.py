@@ -225,11 +225,9 @@ def _with_second_phase(
     if stack.then is None:
         raise click.UsageError(f"the stack {stack} has no second phase; give --then cross-encoder:FOLDER")
     phase = stack.then
-    if top is not None:
-        phase = msgspec.structs.replace(phase, top=top)
-    if milliseconds is not None:
-        phase = msgspec.structs.replace(phase, ms=milliseconds)
-    return replace(stack, then=phase)
+    top = phase.top if top is None else top
+    milliseconds = phase.ms if milliseconds is None else milliseconds
+    return replace(stack, then=msgspec.structs.replace(phase, top=top, ms=milliseconds))
 
 
 def _print_notes(

@@ -35,10 +35,8 @@ def _show(workspace: rerank.Workspace, report: StatusReport) -> None:
     for ranker in report.rankers:
         click.echo(_ranker_line(ranker))
     active_stacks = [state.stack for state in report.releases]
-    for state in report.stacks:
-        if state.stack not in active_stacks:
-            _show_stack(state)
-    for state in report.releases:
+    candidates = [state for state in report.stacks if state.stack not in active_stacks]
+    for state in (*candidates, *report.releases):
         _show_stack(state)
     if report.rankers and not report.releases:
         click.echo(f"active: {workspace.default_stack}")

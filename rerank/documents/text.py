@@ -304,7 +304,8 @@ def searchable(text: str, *, stemmed: bool) -> str:
     """
     text = normalize(text).replace("ς", "σ")
     if not text.isascii() and _RARE.search(text):
-        text = _CJK_PAIRS.sub(r"\1\2 ", text) if stemmed and _CJK.search(text) else _spaced(text)
+        has_pairs = stemmed and _CJK.search(text) is not None
+        text = _CJK_PAIRS.sub(r"\1\2 ", text) if has_pairs else _spaced(text)
     if _may_have_long_words(text):
         text = _LONG.sub(r"\1", text)
     return text

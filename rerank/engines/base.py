@@ -399,7 +399,8 @@ class Engine(ABC):
 
     def contains(self, ids: Iterable[str]) -> set[str]:
         """Return the ids that a document of the engine has, without unknown ones."""
-        return {document.id for document in self.get(list(ids)) if document is not None}
+        documents = filter(None, self.get(list(ids)))
+        return {document.id for document in documents}
 
     @abstractmethod
     def get(self, ids: Sequence[str]) -> list[Document | None]:

@@ -326,7 +326,7 @@ def split_cell(cell: str, *, spaces: bool) -> list[str]:
     if "|" not in cell and spaces:
         return cell.split()
     names = cell.split("|" if "|" in cell else ";")
-    return [name.strip() for name in names if name.strip()]
+    return list(filter(None, map(str.strip, names)))
 
 
 def parse_cell(cell: str) -> str | int | float:

@@ -241,7 +241,7 @@ def _keywords(meta: _Element) -> tuple[str, ...]:
             text = plain(unstructured).rstrip(".")
             separator = ";" if ";" in text else ","
             keywords += re.split(rf"\s*{separator}\s*", text)
-    return _unique([keyword for keyword in keywords if keyword])
+    return _unique(list(filter(None, keywords)))
 
 
 def _compound_keyword(keyword: _Element) -> str:

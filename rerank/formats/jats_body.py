@@ -115,7 +115,7 @@ class ReferenceList:
     def keys(self, entries: Sequence[str]) -> list[str]:
         """Return the keys of entries, without unknown entries and empty keys."""
         keys = [self._key_of_entry.get(entry, "") for entry in entries]
-        return [key for key in keys if key]
+        return list(filter(None, keys))
 
     def between(self, first: str, last: str) -> list[str]:
         """Return the entries between two others; none for unknown ones, or if the range is too long."""

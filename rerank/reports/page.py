@@ -257,8 +257,8 @@ def _score_bars(hits: Sequence[Hit], colors: Mapping[str, int]) -> list[Markup]:
     lowest = 0.0
     highest = 0.0
     for scores in weighted_scores:
-        lowest = min(lowest, sum(score for score in scores if score < 0))
-        highest = max(highest, sum(score for score in scores if score > 0))
+        lowest = min(lowest, sum(min(score, 0.0) for score in scores))
+        highest = max(highest, sum(max(score, 0.0) for score in scores))
     scale = 100 / ((highest - lowest) or 1)
     bars: list[Markup] = []
     for hit, scores in zip(hits, weighted_scores):

@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -221,23 +222,24 @@ def _pools(engine: Engine, request: TableRequest) -> dict[str, list[str]]:
     protocol = request.protocol
     if request.retrieved or protocol.pool is None:
         return {query.id: list(request.qrels[query.id]) for query in request.queries}
-    all_ids = engine.ids() if protocol.pool == "random" else []
+    make_pool = partial(_draw, engine.ids()) if protocol.pool == "random" else partial(_find, engine)
     pools: dict[str, list[str]] = {}
     for query in request.queries:
         relevant = request.qrels.relevant(query.id)
         count = protocol.size + len(relevant)  # enough if all relevant documents are among them
-        if protocol.pool == "random":
-            pool = _draw(all_ids, count, query.id)
-        else:
-            pool = engine.find(SearchRequest(query.search_text(engine.lang), "tfidf", count)).ids
-        irrelevant = [id for id in pool if id not in relevant]
+        irrelevant = [id for id in make_pool(query, count) if id not in relevant]
         pools[query.id] = [*relevant, *irrelevant[: protocol.size]]
     return pools
 
 
-def _draw(ids: Sequence[str], count: int, query_id: str) -> Sequence[str]:
+def _find(engine: Engine, query: Query, count: int) -> list[str]:
+    """Return at most ``count`` documents by TF-IDF."""
+    return engine.find(SearchRequest(query.search_text(engine.lang), "tfidf", count)).ids
+
+
+def _draw(ids: Sequence[str], query: Query, count: int) -> list[str]:
     """Return at most ``count`` random ids. The query decides, so other queries do not change them."""
-    seed = hashlib.sha256(query_id.encode()).digest()[:8]
+    seed = hashlib.sha256(query.id.encode()).digest()[:8]
     positions = np.random.default_rng([*seed]).choice(len(ids), min(len(ids), count), replace=False)
     return [ids[position] for position in positions.tolist()]
 

@@ -152,9 +152,14 @@ def _as_text(value: object) -> str | None:
     if isinstance(value, (int, float)):
         return str(value)
     if isinstance(value, list):
-        texts = [_as_text(item) for item in value if not isinstance(item, list)]
-        return " ".join(text for text in texts if text is not None)
+        return " ".join(_texts([item for item in value if not isinstance(item, list)]))
     return value if isinstance(value, str) else None
+
+
+def _texts(values: Iterable[object]) -> list[str]:
+    """Return the texts of JSON values, without values that have no text."""
+    texts = map(_as_text, values)
+    return [text for text in texts if text is not None]
 
 
 def _texts_by_field(kind: str, body: Query) -> list[Text]:
@@ -257,8 +262,7 @@ def _example_texts(examples: object) -> list[str]:
             values.append(example)
         elif isinstance(example.get("doc"), Mapping):
             values += example["doc"].values()
-    texts = map(_as_text, values)
-    return [text for text in texts if text is not None]
+    return _texts(values)
 
 
 _TEXT_READERS: Mapping[str, Callable[[str, Query], list[Text]]] = {

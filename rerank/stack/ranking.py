@@ -194,6 +194,9 @@ class Ranking:
         signals = self._signal_scores(row) if is_scored else {}
         if self.then is not None and id in self._second_phase_index:
             signals |= self.then[self._second_phase_index[id]].signals
+        relevance = None
+        if self.relevance is not None and is_scored:
+            relevance = float(self.relevance[row])
         return Hit(
             id=id,
             score=score,
@@ -201,7 +204,7 @@ class Ranking:
             first_stage_rank=row + 1,
             signals=signals,
             found_by=tuple(name for name, rows in self.retrieved_by.items() if rows[row]),
-            relevance=float(self.relevance[row]) if self.relevance is not None and is_scored else None,
+            relevance=relevance,
         )
 
     def _signal_scores(self, row: int) -> dict[str, SignalScore]:

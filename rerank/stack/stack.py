@@ -99,8 +99,8 @@ class Stack:
             if len(names) > 1:
                 raise UsageError(f"stack {text!r} has no weights; tune them, or write them: {_even(names)}")
             weights = (1.0,)
-        normalization = normalization or ("min-max" if len(names) > 1 else "none")
-        combiner = Linear(names, weights, normalization)
+        default_normalization = "min-max" if len(names) > 1 else "none"
+        combiner = Linear(names, weights, normalization or default_normalization)
         first = first_stage or (*first_stages(names), DEFAULT_FIRST_STAGE)[0]
         return cls(combiner, first, depth, versions=versions or {})
 

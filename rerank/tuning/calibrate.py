@@ -52,7 +52,9 @@ def fit_calibration(lists: Sequence[CandidateList]) -> Calibration | None:
     Candidates without a judgment count as not relevant.
     """
     relevant = sum(int(candidates.relevant.sum()) for candidates in lists)
-    coefficients = _fit(lists) if relevant >= MIN_RELEVANT and len(lists) >= _FOLDS else None
+    if relevant < MIN_RELEVANT or len(lists) < _FOLDS:
+        return None
+    coefficients = _fit(lists)
     if coefficients is None:
         return None
     intercept, slope, length_slope = coefficients

@@ -134,7 +134,8 @@ def promote(
 
 def _candidate(workspace: Workspace, active: Stack, stack: str | None) -> tuple[str, Stack, Stack]:
     """Return the candidate's name, the stack as tuned, and the stack with the ranker versions to measure."""
-    name = stack or (active.name if active.tuned else ",".join(active.signals))
+    active_name = active.name if active.tuned else ",".join(active.signals)
+    name = stack or active_name
     tuned = workspace.stack(name, latest=True)
     # Weights typed by a user have no versions. The measured versions become active.
     candidate = replace(tuned, versions=workspace.versions(tuned))

@@ -212,10 +212,10 @@ class Workspace:
         It is the version of the stack, else the one of the active stack, else the newest. A version that was
         removed does not count.
         """
-        active = self.releases.stack
-        stacks = [candidate for candidate in (stack, active) if candidate is not None]
+        stacks = list(filter(None, (stack, self.releases.stack)))
         versions = {}
-        for name in self.trained() if stack is None else stack.rankers:
+        names = self.trained() if stack is None else stack.rankers
+        for name in names:
             in_stacks = [candidate.versions[name] for candidate in stacks if name in candidate.versions]
             installed = self._only_installed(name, in_stacks)
             versions[name] = installed[0] if installed else self._installed.record(name).version

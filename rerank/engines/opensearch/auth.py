@@ -187,17 +187,17 @@ def _aws(settings: Settings) -> object:
 
 def _secret_of(settings: Settings) -> str:
     """Return words for the secret that is sent, or an empty text if none is sent."""
-    if settings.user:
-        return f"the password of {settings.user}"
-    if settings.token_file:
-        return f"the secret in {settings.token_file}"
-    if settings.client_key:
-        return f"the secret in {settings.client_key}"
-    if settings.aws_region:
-        return "AWS credentials"
-    for variable in (_TOKEN, f"{_TOKEN}_FILE"):
-        if os.environ.get(variable):
-            return f"the token of {variable}"
+    secrets = (
+        (settings.user, f"the password of {settings.user}"),
+        (settings.token_file, f"the secret in {settings.token_file}"),
+        (settings.client_key, f"the secret in {settings.client_key}"),
+        (settings.aws_region, "AWS credentials"),
+        (os.environ.get(_TOKEN), f"the token of {_TOKEN}"),
+        (os.environ.get(f"{_TOKEN}_FILE"), f"the token of {_TOKEN}_FILE"),
+    )
+    for setting, words in secrets:
+        if setting:
+            return words
     return ""
 
 
@@ -214,7 +214,7 @@ def _lines(path: Path) -> list[str]:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeError):
         return []
-    return [line.strip() for line in lines if line.strip()]
+    return list(filter(None, map(str.strip, lines)))
 
 
 def _owner(path: str | Path) -> int | None:

@@ -73,11 +73,9 @@ def _own_name(clause: Mapping[str, Any]) -> str | None:
     for value in clause.values():
         if not isinstance(value, Mapping):
             continue
-        if "_name" in value:
-            return str(value["_name"])
-        for inner in value.values():
-            if isinstance(inner, Mapping) and "_name" in inner:
-                return str(inner["_name"])
+        for part in (value, *value.values()):
+            if isinstance(part, Mapping) and "_name" in part:
+                return str(part["_name"])
     return None
 
 

@@ -45,7 +45,7 @@ class Vocabulary:
             content = record.content if isinstance(record, Document) else record.text
             return [index[word] for word in words(content)[: self.longest] if word in index]
         names = {nearest_known(category, index) for category in record.categories}
-        return sorted(index[name] for name in names if name is not None)[: self.longest]
+        return sorted(index[name] for name in filter(None, names))[: self.longest]
 
 
 @dataclass

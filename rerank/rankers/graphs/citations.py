@@ -205,12 +205,13 @@ class _PartNumbers:
         section = row.get("section")
         paragraph = row.get("paragraph")
         sentence = row.get("sentence")
-        unplaced = section is None and paragraph is None and sentence is None
-        section_number = _number(self.sections, None if unplaced else (section,))
+        has_place = (section, paragraph, sentence) != (None, None, None)
+        section_number = _number(self.sections, (section,) if has_place else None)
+        paragraph_key: object = None
         if paragraph is not None:
-            paragraph_key: object = (section_number, paragraph)
-        else:  # a sentence without a paragraph is a paragraph
-            paragraph_key = None if sentence is None else (section_number, None, sentence)
+            paragraph_key = (section_number, paragraph)
+        elif sentence is not None:  # a sentence without a paragraph is a paragraph
+            paragraph_key = (section_number, None, sentence)
         paragraph_number = _number(self.paragraphs, paragraph_key)
         sentence_key = None if sentence is None else (paragraph_number, sentence)
         return section_number, paragraph_number, _number(self.sentences, sentence_key)

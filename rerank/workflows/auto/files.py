@@ -44,7 +44,7 @@ class Folder:
 
     def files(self) -> list[Path]:
         """Return all files that an auto run reads. Other files in the folder have no effect."""
-        optional = [file for file in (self.queries, self.categories) if file]
+        optional = filter(None, (self.queries, self.categories))
         return [self.corpus, *optional, *self.qrels.values(), *self.clicks]
 
     def __str__(self) -> str:

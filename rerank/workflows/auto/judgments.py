@@ -144,7 +144,9 @@ def _without_texts(qrels: Qrels, queries: Mapping[str, Query], texts: Set[str]) 
 
 def _read(path: Path, counts: JudgedPart | None) -> Qrels:
     """Read a file of judgments. counts: of the file, which may be missing or have no judgments."""
-    return read_qrels(path) if counts is not None and counts.judgments else Qrels()
+    if counts is None or not counts.judgments:
+        return Qrels()
+    return read_qrels(path)
 
 
 def _only_clicks(train: Qrels, dev: Qrels) -> Splits:
