@@ -11,7 +11,7 @@ from typing import NoReturn, TextIO
 
 import click
 
-from rerank.common.errors import NotInstalledError, RerankError, UsageError
+from rerank.common.errors import NotInstalledError, RerankError, UsageError, did_you_mean
 
 from . import INTERRUPTED, ignore_interrupts
 from .output import Session, escape_terminal, remark
@@ -93,10 +93,7 @@ def _check_command(name: str, context: click.Context) -> None:
     """Raise UsageError for an unknown command."""
     if name in COMMANDS or name.startswith("-"):
         return
-    from difflib import get_close_matches
-
-    similar = get_close_matches(name.lower(), COMMANDS, 1)
-    question = f"; did you mean {similar[0]}?" if similar else ""
+    question = did_you_mean(name.lower(), COMMANDS)
     raise click.UsageError(f"unknown command {name!r}{question}", context)
 
 

@@ -14,7 +14,6 @@ rerank.common.errors.UsageError: --rate takes a number, above 0, below 1, not 2
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
-from difflib import get_close_matches
 from math import isfinite
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, Un
 from msgspec import Meta, Struct, ValidationError, convert
 from msgspec.structs import FieldInfo, asdict, fields
 
-from rerank.common.errors import UsageError, option_name
+from rerank.common.errors import UsageError, did_you_mean, option_name
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -282,9 +281,7 @@ def refuse_ineffective(names: Iterable[str], set_names: Set[str], reason: str) -
 
 def unknown_option(name: str, known_names: Iterable[str]) -> UsageError:
     """Return the error for an unknown option, with a similar name if there is one."""
-    similar = get_close_matches(name, known_names, 1)
-    question = f"; did you mean {similar[0]}?" if similar else ""
-    return UsageError(f"setting {name!r} is unknown{question}")
+    return UsageError(f"setting {name!r} is unknown{did_you_mean(name, known_names)}")
 
 
 def values_of(config: Options) -> dict[str, Any]:

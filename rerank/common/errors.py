@@ -17,6 +17,20 @@ Messages name command-line options; ``--held-out`` is ``held_out`` in Python.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+
+def did_you_mean(name: str, known_names: Iterable[str]) -> str:
+    """Return the end of the message about an unknown name: a question if a known name is similar, or "".
+
+    >>> did_you_mean("epoch", ["epochs", "rate"])
+    '; did you mean epochs?'
+    """
+    from difflib import get_close_matches
+
+    similar = get_close_matches(name, known_names, 1)
+    return f"; did you mean {similar[0]}?" if similar else ""
+
 
 def option_name(name: str) -> str:
     """Return the option of the command line that has the same name as an argument in Python.

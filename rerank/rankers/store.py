@@ -9,13 +9,13 @@ import re
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from difflib import get_close_matches
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
 from msgspec import Meta, MsgspecError, Struct, json
 
-from rerank.common.errors import NotTrainedError, RerankError, UsageError, WorkspaceError
+from rerank.common.errors import NotTrainedError, RerankError, UsageError, WorkspaceError, did_you_mean
 from rerank.common.files import as_system_error, folder_lock, parse_json, sync_folder, write_bytes, write_text
 from rerank.engines.base import FIRST_STAGES
 from rerank.rankers.base import Ranker
@@ -119,9 +119,9 @@ class RankerStore:
         signals = (*FIRST_STAGES, *self.names())
         family = trainable().get(name)
         if family is None:
-            names = [*signals, *(ranker for group in families().values() for ranker in group.rankers)]
-            similar = get_close_matches(name, names, 1)
-            question = f"; did you mean {similar[0]}?" if similar else ""
+            rankers = chain.from_iterable(group.rankers for group in families().values())
+            names = [*signals, *rankers]
+            question = did_you_mean(name, names)
             return UsageError(
                 f"signal {name!r} is unknown; this workspace has {', '.join(signals)}{question}"
             )

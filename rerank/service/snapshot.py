@@ -104,8 +104,12 @@ class Snapshot:
 
         client: id of the client; None: the text decides. text: words of the query.
         """
-        coins = None if self.experiment is None else self.experiment.coins(client, text or "")
-        return (None, b"") if coins is None else (self.experiment, coins)
+        if self.experiment is None:
+            return None, b""
+        coins = self.experiment.coins(client, text or "")
+        if coins is None:
+            return None, b""
+        return self.experiment, coins
 
     def describe(self) -> dict[str, Any]:
         """Return the stack and the rankers that are served, as JSON values for the log and ``/readyz``."""
