@@ -8,7 +8,8 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import IO
+from itertools import filterfalse
+from typing import IO, Any
 
 import msgspec
 
@@ -17,7 +18,7 @@ from rerank.common.errors import EngineError, InputError, RepeatedIdError, Usage
 from rerank.common.files import DISK_ERRORS, folder_lock
 from rerank.documents.records import Document
 from rerank.documents.text import count_of
-from rerank.engines.base import DEFAULT_WRITE, WriteOptions, WriteResult
+from rerank.engines.base import DEFAULT_WRITE, Encoder, WriteOptions, WriteResult
 from rerank.engines.opensearch.bulk import Action, Written, action, send
 from rerank.engines.opensearch.columns import FEATURES, Column, encode, feature_key
 from rerank.engines.opensearch.doc_value_features import DocValueFeatures
@@ -91,13 +92,7 @@ class Writer:
         try:
             with self.lock(), tempfile.TemporaryFile(dir=self.index.folder) as file:
                 current, replace = self._current(options.replace)
-                encoders = options.encoders
-                stored = self.doc_values.stored() if encoders or replace else {}
-                keys = {feature_key(encoder.name, encoder.version) for encoder in encoders}
-                if not encoders:  # rankers that retrieve still do, after a later encoding
-                    keys = {key for key, column in stored.items() if column.vectors}
-                columns = {key: stored[key] for key in keys & stored.keys()}
-                ingest = _Ingest(file, options, columns)
+                ingest = _Ingest(file, options, self._columns(options.encoders, replace))
                 self._fill(ingest, documents, delete, compare=not replace)
                 file.flush()
                 if ingest.actions:
@@ -112,11 +107,20 @@ class Writer:
             written.created,
             written.updated,
             written.deleted,
-            (*written.missing, *(id for id in delete if not usable(id))),
+            (*written.missing, *filterfalse(usable, delete)),
             tuple(written.refused),
             encoded=written.created + written.updated if options.encoders else 0,
             unchanged=ingest.unchanged,
         )
+
+    def _columns(self, encoders: Sequence[Encoder], replace: bool) -> dict[str, Column]:
+        """Return the columns of the index for the features that an ingest writes: feature key -> column."""
+        stored = self.doc_values.stored() if encoders or replace else {}
+        if encoders:
+            keys = {feature_key(encoder.name, encoder.version) for encoder in encoders}
+        else:  # rankers that retrieve still do, after a later encoding
+            keys = {key for key, column in stored.items() if column.vectors}
+        return {key: stored[key] for key in keys & stored.keys()}
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -240,9 +244,7 @@ class Writer:
     def _replace(self, old: str, ingest: _Ingest) -> Written:
         """Write a new index and move the alias; remove it on failure."""
         target = self._next(old)
-        before = self.index.indices(old)
-        like = before[old]["settings"]["index"] if before else {}
-        self.index.make(target, alias=False, like=like)
+        self.index.make(target, alias=False, like=self._settings_of(old))
         with self.index.asking("ingesting"):
             uuid = self.index.uuid(target)
             self._client.indices.put_settings(index=target, body={"index": {"refresh_interval": "-1"}})
@@ -253,15 +255,15 @@ class Writer:
             written.updated = 0
             with self.index.asking("completing the ingest"):
                 self._check_complete(target, uuid, written.created)
-                before = self.index.indices(old)  # again: it can have changed
-                like = before[old]["settings"]["index"] if before else {}
+                like = self._settings_of(old)  # again: they can have changed
                 settings = {
                     "refresh_interval": like.get("refresh_interval"),
                     "search.default_pipeline": like.get("search", {}).get("default_pipeline"),
                 }
                 self._client.indices.put_settings(index=target, body={"index": settings})
-                moves = [{"remove_index": {"index": old}}] if before else []
-                moves.append({"add": {"index": target, "alias": self._settings.index}})
+                moves: list[dict[str, Any]] = [{"add": {"index": target, "alias": self._settings.index}}]
+                if like:
+                    moves.insert(0, {"remove_index": {"index": old}})
                 self._client.indices.update_aliases(body={"actions": moves})
         except BaseException:
             with suppress(Exception):
@@ -269,6 +271,12 @@ class Writer:
                     self._client.indices.delete(index=target, params={"request_timeout": _CLEANUP})
             raise
         return written
+
+    def _settings_of(self, index: str) -> dict[str, Any]:
+        """Return the settings of an index; empty if it does not exist."""
+        description = self.index.indices(index)
+        settings: dict[str, Any] = description[index]["settings"]["index"] if description else {}
+        return settings
 
     def _check_complete(self, target: str, uuid: str | None, expected: int) -> None:
         """Raise EngineError if the new index was replaced or lacks documents.

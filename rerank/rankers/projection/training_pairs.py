@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, compress, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -85,17 +85,15 @@ def build_pairs(
         pairs += _from_text_pairs(pairs, queries.shape[0], documents.shape[0], text_pairs[0].shape[0])
         queries = vstack([queries, text_pairs[0]]).tocsr()
         documents = vstack([documents, text_pairs[1]]).tocsr()
-    has_query_terms = _has_terms(queries)
     has_document_terms = _has_terms(documents)
-    usable = [pair for pair in pairs if has_query_terms[pair.query] and has_document_terms[pair.document]]
+    query_has_terms = _has_terms(queries)[_integers(pair.query for pair in pairs)]
+    partner_has_terms = has_document_terms[_integers(pair.document for pair in pairs)]
+    usable = list(compress(pairs, query_has_terms & partner_has_terms))
     if not usable:
-        _refuse(
-            any(has_query_terms[pair.query] for pair in pairs),
-            any(has_document_terms[pair.document] for pair in pairs),
-        )
+        _refuse(bool(query_has_terms.any()), bool(partner_has_terms.any()))
     used = {pair.document for pair in usable}
-    for pair in usable:
-        used.update(row for row in pair.unwanted if has_document_terms[row])
+    unwanted = chain.from_iterable(pair.unwanted for pair in usable)
+    used.update(row for row in unwanted if has_document_terms[row])
     document_rows = _integers(sorted(used))
     query_rows = _integers(pair.query for pair in usable)
     # Texts with the same terms are one text: no ranker can distinguish them.
