@@ -11,7 +11,7 @@ INTERRUPTED = 130
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line. It is the entry point of the program ``rerank``, and ends the process."""
     try:
         from .program import run
 
@@ -23,6 +23,6 @@ def main() -> None:
 
 
 def ignore_interrupts() -> None:
-    """Ignore Ctrl-C from now on."""
+    """Ignore Ctrl-C from now on, so that the process can end after an interruption without a traceback."""
     with suppress(ValueError):  # only the main thread may do so
         signal.signal(signal.SIGINT, signal.SIG_IGN)

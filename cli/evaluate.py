@@ -173,7 +173,7 @@ def show_remarks(report: EvaluationReport) -> None:
 
 
 def show(report: EvaluationReport) -> None:
-    """Print the tables; first warn about training and tuning queries."""
+    """Print the tables and the weights. A warning comes first if queries were used to train or to tune."""
     from rerank.evaluation.leakage import format_leakage
 
     leaks = list(chain.from_iterable(row.leaks for row in report.results))

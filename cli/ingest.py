@@ -196,12 +196,9 @@ def _show(report: IngestReport, folder: str, format: Format, *, has_graph: bool)
         f"{report.added:,} added, {report.updated:,} updated, {report.deleted:,} deleted{unchanged}:"
         f" {count_of(report.documents, 'document')} ({report.lang or 'no one language'}) in {folder}"
     )
-    for note in (
-        *_describe_invalid(report, format),
-        *_describe_documents(report),
-        *_describe_languages(report),
-    ):
-        output.note(note)
+    output.note(*_describe_invalid(report, format))
+    output.note(*_describe_documents(report))
+    output.note(*_describe_languages(report))
     if has_graph:
         click.echo(f"category graph: {count_of(report.category_edges, 'edge')}")
     for name, count in report.encoded.items():

@@ -61,7 +61,7 @@ def _format_default(default: object) -> str:
 
 
 def option(*names: str, group: str = GENERAL, **attributes: Any) -> Callable[[Function], Function]:
-    """Declare an option as ``click.option`` does. group: the section of the help."""
+    """Declare an option as ``click.option`` does, in a section of the help. group: the section's title."""
     return click.option(*names, cls=GroupedOption, group=group, **attributes)
 
 
@@ -121,7 +121,10 @@ def split_at_commas(context: click.Context, parameter: click.Parameter, text: st
 def make_workspace_option(
     default: str, help: str, *, envvar: str | None = None
 ) -> Callable[[Function], Function]:
-    """Declare --workspace, which a function receives as ``folder``."""
+    """Declare --workspace, which a function receives as ``folder``.
+
+    Commands in messages repeat the option if the user gives it; see :class:`Session`.
+    """
     return option(
         "-w",
         "--workspace",

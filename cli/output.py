@@ -86,7 +86,7 @@ def current_session() -> Session:
 
 
 def escape_controls(text: str) -> str:
-    """Replace control characters by visible signs.
+    """Replace control characters by visible signs, so that a text cannot send commands to a terminal.
 
     >>> escape_controls("wolf\\x1b[31m")
     'wolf␛[31m'
@@ -140,10 +140,15 @@ def remark(line: str) -> None:
     click.echo(escape_controls(line) if on_terminal else line, err=True)
 
 
-def note(line: str) -> None:
-    """Print a remark on stderr, unless --quiet. Its commands get the workspace of the user."""
+def note(*lines: str) -> None:
+    """Print remarks on stderr, one line each, unless --quiet.
+
+    Commands in the remarks get the workspace of the user.
+    """
     session = current_session()
-    if not session.quiet:
+    if session.quiet:
+        return
+    for line in lines:
         remark(session.with_workspace_option(line))
 
 
@@ -180,7 +185,7 @@ class Bar(Progress):
         self._bar: tqdm[Any] | None = None
 
     def start(self, title: str, total: int | None = None, unit: str = "") -> None:
-        """Begin a step, and show its bar on a terminal."""
+        """Begin a step, and show its bar on a terminal. Without a terminal, nothing is printed yet."""
         self._title = title
         self._total = total
         self._unit = unit
@@ -303,8 +308,7 @@ def warn_of_unjudged(hits: Mapping[str, JudgedHits], irrelevant_judged: bool) ->
 
 def print_scoring_notes(scoring: ScoringReport) -> None:
     """Print the records that a scoring left out, and the features that it computed again."""
-    for line in _scoring_notes(scoring):
-        note(line)
+    note(*_scoring_notes(scoring))
 
 
 def _scoring_notes(scoring: ScoringReport) -> Iterator[str]:
@@ -355,7 +359,7 @@ def computed_features(count: int, ranker: str) -> str:
 
 
 def p_value(p: float) -> str:
-    """Return a p-value with four decimals, or ``<0.0001`` for smaller ones."""
+    """Return a p-value with four decimals, or ``<0.0001`` for a smaller one, which would be printed as 0."""
     return f"{p:.4f}" if p >= 0.0001 else "<0.0001"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -242,11 +243,8 @@ def _print_notes(
     check_categories(scorer, answer.unknown_categories)
     if count > stack.depth and len(answer.ranking) >= stack.depth:
         output.note(f"reranked {count_of(stack.depth, 'candidate')}; for more raise --depth")
-    for note in (
-        *_outdated_rankers(workspace, pipeline, stack),
-        *_missing_features(workspace, pipeline, stack, answer),
-    ):
-        output.note(note)
+    output.note(*_outdated_rankers(workspace, pipeline, stack))
+    output.note(*_missing_features(workspace, pipeline, stack, answer))
     signals_use_categories = any(signal.uses_categories for signal in scorer.signals)
     uses_categories = signals_use_categories or stack.search is not None
     if answer.case == "given" and not uses_categories:
@@ -287,9 +285,7 @@ def check_categories(scorer: Scorer, unknown: Sequence[str]) -> None:
     """Raise UsageError for categories that no signal knows. The message names similar ones."""
     if not unknown:
         return
-    similar: dict[str, None] = {}
-    for category in unknown:
-        similar.update(dict.fromkeys(scorer.similar_categories(category)))
+    similar = dict.fromkeys(chain.from_iterable(map(scorer.similar_categories, unknown)))
     hint = "the documents have others"
     if similar:
         hint = f"did you mean {' or '.join(map(repr, list(similar)[:3]))}?"

@@ -50,7 +50,7 @@ class _TrainCommand(Command):
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Make the options of the families, then read the command line."""
+        """Make the options of the families that the arguments name, then read the command line with them."""
         chosen = {
             name: configuration
             for name, configuration in _CONFIGURATIONS.items()
@@ -61,7 +61,7 @@ class _TrainCommand(Command):
         return super().parse_args(ctx, args)
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """Return the options of the settings, then the other options."""
+        """Return the options of the settings, then the other options. The help shows them in this order."""
         if _SETTING_OPTIONS in ctx.meta:
             options = ctx.meta[_SETTING_OPTIONS]
         else:

@@ -147,7 +147,7 @@ def _show_all(workspace: rerank.Workspace, report: TuneReport) -> None:
 
 
 def show(report: TuneReport) -> None:
-    """Print the weights, and the values of the signals."""
+    """Print the weights of each case, and the value of each signal, so that a user can compare them."""
     from rerank.evaluation.leakage import format_leakage
 
     tuned = report.tuned

@@ -22,7 +22,10 @@ _SHOWN_RANKS = 10
 
 
 def split_actions(context: click.Context, parameter: click.Parameter, text: str) -> tuple[str, ...]:
-    """Return the names of an option with actions. For ``callback``."""
+    """Return the names of actions, such as ``click``, in the text of an option. For ``callback``.
+
+    Raises click.BadParameter if the text has no name.
+    """
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     if not names:
         raise click.BadParameter("name one action or more.")

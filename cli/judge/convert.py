@@ -39,8 +39,7 @@ def command(source: str, target: str, queries: str, to: Target, index: str | Non
 def _show(report: ConvertReport) -> None:
     if report.agreement:
         output.note(report.agreement)
-    for warning in report.warnings:
-        output.note(warning)
+    output.note(*report.warnings)
     click.echo(
         f"{count_of(report.judgments, 'judgment')} of {count_of(report.queries, 'query')} written to"
         f" {report.file}"
