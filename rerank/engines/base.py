@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.common.errors import UsageError
+from rerank.common.progress import ignore_count
 from rerank.documents.filters import Filter, period
 from rerank.documents.records import Candidates, Document, Query, SearchTemplate
 
@@ -95,7 +96,7 @@ class Encoding:
     encoders: Sequence[Encoder]
     force: bool = False
     keep: Mapping[str, Collection[str]] = field(default_factory=dict)
-    progress: Callable[[int], object] | None = None
+    progress: Callable[[int], object] = ignore_count
     index_slice: IndexSlice | None = None
 
     def versions(self, name: str) -> set[str]:
@@ -105,8 +106,7 @@ class Encoding:
 
     def advance(self, count: int) -> None:
         """Report progress. count: (document, ranker) pairs that were finished since the last call."""
-        if self.progress is not None:
-            self.progress(count)
+        self.progress(count)
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class WriteOptions:
     encoders: Sequence[Encoder] = ()
     replace: bool = False
     skip_refused: bool = False
-    progress: Callable[[int], object] | None = None
+    progress: Callable[[int], object] = ignore_count
 
 
 DEFAULT_WRITE = WriteOptions()
@@ -482,7 +482,7 @@ class Engine(ABC):
         *,
         force: bool = False,
         keep: Mapping[str, Collection[str]] | None = None,
-        progress: Callable[[int], object] | None = None,
+        progress: Callable[[int], object] = ignore_count,
         index_slice: IndexSlice | None = None,
     ) -> dict[str, int]:
         """Encode documents that have no feature of an encoder's version; return ranker -> number of them.

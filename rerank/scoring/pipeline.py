@@ -264,8 +264,7 @@ class Pipeline:
         if candidates.took is not None:
             timer.seconds["transfer"] = max(timer.seconds["engine"] - candidates.took, 0.0)
             timer.seconds["engine"] = candidates.took
-        encoded = [retriever for retriever in retrievers if isinstance(retriever, VectorQuery)]
-        vectors = {retriever.name: retriever.vector for retriever in encoded}
+        vectors = {retriever.name: retriever.vector for retriever in request.vector_queries}
         return candidates, ScoringInput.from_candidates(candidates, stack.first_stage, vectors=vectors)
 
     def hits(self, answer: SearchResult, count: int, *, explain: bool = True) -> list[dict[str, Any]]:

@@ -72,7 +72,7 @@ class ScoringInput:
         cls,
         candidates: Candidates,
         first_stage: str,
-        vectors: Mapping[str, NDArray[np.float32]] | None = None,
+        vectors: Mapping[str, NDArray[np.float32]] = {},
     ) -> ScoringInput:
         """Return the input for the results of a search.
 
@@ -81,14 +81,14 @@ class ScoringInput:
         """
         scores = {first_stage: candidates.scores, **candidates.legs}
         if first_stage == SEARCH:  # these have only ids
-            return cls(candidates.ids, scores, vectors=vectors or {})
+            return cls(candidates.ids, scores, vectors=vectors)
         return cls(
             candidates.ids,
             scores,
             candidates.features,
             candidates.missing,
             candidates=candidates,
-            vectors=vectors or {},
+            vectors=vectors,
         )
 
 

@@ -228,8 +228,7 @@ class Writer:
         try:
             for count, written_batch in send(self.index, target, ingest.batches()):
                 written.add(written_batch)
-                if ingest.options.progress is not None:
-                    ingest.options.progress(count)
+                ingest.options.progress(count)
         except EngineError as error:
             raise EngineError(f"{error} (then run the same command again)") from error
         if written.refused and not ingest.options.skip_refused:
