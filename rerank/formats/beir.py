@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +86,9 @@ _INTEGER = re.compile(r"0|-?[1-9]\d{0,17}")
 _DECIMAL = re.compile(r"-?(0|[1-9]\d*)\.\d+")
 
 
-def read_corpus(source: Source, *, invalid: OnInvalid = raise_invalid) -> Iterator[Document]:
+def read_corpus(
+    source: Source, *, invalid: Callable[[InputError], object] = raise_invalid
+) -> Iterator[Document]:
     """Read documents one by one: ``{"_id", "title"?, "text"?, "categories"?, "links"?, "lang"?}``.
 
     ``_id`` is a string or an integer; ``categories`` and ``links`` are a list, a string or null. Other fields
