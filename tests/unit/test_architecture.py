@@ -138,6 +138,7 @@ def test_base_classes_do_not_import_their_subclasses():
             "rerank.common.arrays",
             "rerank.common.errors",
             "rerank.common.files",
+            "rerank.common.progress",
             "rerank.documents.filters",
             "rerank.common.order",
             "rerank.engines.hook_source",  # another interface
