@@ -78,8 +78,12 @@ def _joined_fields(document: Mapping[str, Any], position: int, names: Sequence[s
     values = [document[name] for name in names if document.get(name) is not None]
     if not values:
         raise UsageError(f"documents.{position} has none of the rank_fields {', '.join(names)}"[:300])
-    texts = [value if isinstance(value, str) else msgspec.json.encode(value).decode() for value in values]
-    return " ".join(texts)
+    return " ".join(map(_as_text, values))
+
+
+def _as_text(value: object) -> str:
+    """Return a text unchanged, and another value of JSON as its JSON."""
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def _first_words(document: Document, count: int) -> Document:

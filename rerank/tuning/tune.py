@@ -331,12 +331,12 @@ def _ablation(measured: Sequence[Measured], signals: Sequence[str]) -> dict[str,
     if len(signals) == 1:
         return {}
     values: dict[str, float] = {}
-    for grid, means in measured:
-        for column, name in enumerate(signals):
-            means_without = means[grid.weights[:, column] == 0]
-            if len(means_without):
-                values[name] = max(float(means_without.max()), values.get(name, -math.inf))
-    return {name: values[name] for name in signals if name in values}
+    for column, name in enumerate(signals):
+        means_without = [means[grid.weights[:, column] == 0] for grid, means in measured]
+        all_means = np.concatenate(means_without)
+        if len(all_means):
+            values[name] = float(all_means.max())
+    return values
 
 
 def _values_of_signal(table: ScoreTable, qrels: Qrels, measure: RankMeasure) -> dict[str, float]:
@@ -360,7 +360,7 @@ def candidate_grid(
     judged: Sequence[TuningQuery],
     normalization: str,
     measure: RankMeasure,
-    limits: GridLimits | None = None,
+    limits: GridLimits,
 ) -> Grid:
     """Return the settings to measure for a normalization: all, or a shortlist if the grid is too large.
 
@@ -369,7 +369,6 @@ def candidate_grid(
     table:  scores of all queries, for the size of the work and the moments.
     judged: the queries with a relevant document.
     """
-    limits = limits or GridLimits()
     n_signals = len(table.signals)
     with_relevant = [query for query in judged if len(query.positions)]
     queries = _sample(with_relevant)
