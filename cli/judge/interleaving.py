@@ -65,7 +65,7 @@ def command(
     files = [source for source in sources if source not in urls]
     if len(urls) > 1:
         raise click.UsageError(f"--ubi names {len(urls)} clusters; name one")
-    ubi = ubi_settings(urls[0] if urls else None, profile, None)
+    ubi = ubi_settings(next(iter(urls), None), profile, None)
     report = judge_interleaving(logs, files, ubi=ubi, experiment=experiment, clicks=actions)
     output.print_report(report, _show, as_json=as_json)
 

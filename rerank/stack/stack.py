@@ -101,8 +101,8 @@ class Stack:
             weights = (1.0,)
         default_normalization = "min-max" if len(names) > 1 else "none"
         combiner = Linear(names, weights, normalization or default_normalization)
-        first = first_stage or (*first_stages(names), DEFAULT_FIRST_STAGE)[0]
-        return cls(combiner, first, depth, versions=versions or {})
+        own_first_stage = next(iter(first_stages(names)), DEFAULT_FIRST_STAGE)
+        return cls(combiner, first_stage or own_first_stage, depth, versions=versions or {})
 
     def __str__(self) -> str:
         return str(self.combiner)
@@ -302,8 +302,7 @@ def find_stack(
         ensure_trained(name)
     stack: Stack | None
     if weights or len(names) == 1:
-        own_first_stages = first_stages(names)
-        stack = Stack.parse(text, first_stage=own_first_stages[0] if own_first_stages else first_stage)
+        stack = Stack.parse(text, first_stage=next(iter(first_stages(names)), first_stage))
     else:
         stack = load_tuned(names)
     if stack is None:

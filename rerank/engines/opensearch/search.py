@@ -342,10 +342,7 @@ class Searcher:
     def _decoded(self, hits: Sequence[Hit], key: str) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """Return (n, width) features of hits, and (n,) bool: missing."""
         field = f"{FEATURES}.{key}"
-        texts: list[str | None] = []
-        for hit in hits:
-            values = hit.features.get(field)
-            texts.append(values[0] if values else None)
+        texts = [next(iter(hit.features.get(field, ())), None) for hit in hits]
         return self._features.columns[key].decode(texts)
 
     def _candidates(

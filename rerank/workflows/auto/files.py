@@ -146,7 +146,7 @@ def _find_file(folder: Path, stems: Sequence[str], endings: Sequence[str]) -> Pa
     if len(existing) > 1:
         names = join_names([file.name for file in existing])
         raise InputError(f"{existing[0].parent}: {names} have the same meaning; keep one of them")
-    return existing[0] if existing else None
+    return next(iter(existing), None)
 
 
 def _plain_or_compressed(folder: Path, name: str) -> Path | None:
