@@ -224,7 +224,7 @@ class Pipeline:
         scored = scorer.score(query, selected.inputs, timer=timer)
         retrieved_by = candidates.retrieved_by or {stack.first_stage: np.ones(len(candidates), np.bool_)}
         pool = CandidatePool(candidates.ids, selected.scorable, retrieved_by, scored)
-        ranking = self.rank(stack, pool, timer, selected.inputs.documents or self.engine.get)
+        ranking = self.rank(stack, pool, timer, selected.inputs.reader(self.engine))
         return SearchResult(
             ids=scored.ids,
             raw=scored.raw,

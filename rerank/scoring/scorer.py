@@ -91,6 +91,10 @@ class ScoringInput:
             vectors=vectors,
         )
 
+    def reader(self, engine: Engine) -> ReadDocuments:
+        """Return the function that reads the documents: the one of this input, or of the engine."""
+        return self.documents or engine.get
+
 
 @dataclass(frozen=True)
 class ScoringResult:
@@ -339,13 +343,13 @@ class Scorer:
         if not missing:
             return {}
         positions = np.flatnonzero(np.logical_or.reduce(missing)).tolist()
-        read_documents = inputs.documents or self.engine.get
+        read_documents = inputs.reader(self.engine)
         return dict(zip(positions, read_documents([inputs.ids[i] for i in positions])))
 
     def _infer_categories(
         self, inputs: ScoringInput, feedback_candidates: Candidates | None
     ) -> tuple[str, ...]:
-        read_categories = partial(_read_categories, inputs.categories, inputs.documents or self.engine.get)
+        read_categories = partial(_read_categories, inputs.categories, inputs.reader(self.engine))
         ids = inputs.ids
         scores = inputs.scores[self.first_stage]
         if feedback_candidates is not None:

@@ -62,7 +62,7 @@ def select_scorable(
         return ScorableInput(inputs, scorable)
     without_features = np.logical_or.reduce([inputs.missing[name] for name in rankers]) & scorable
     positions = np.flatnonzero(without_features).tolist()
-    read_documents = inputs.documents or scorer.engine.get
+    read_documents = inputs.reader(scorer.engine)
     with timer.stage("engine"):
         documents = _read_existing([inputs.ids[i] for i in positions[:limit]], read_documents)
     scorable[positions] = [inputs.ids[i] in documents for i in positions]
