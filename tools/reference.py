@@ -94,6 +94,9 @@ def _described(name: str, value: Any) -> str:
         signature = ""
     signature = re.sub(r"^\((?:self|cls)(?:, )?", "(", signature).removesuffix(" -> None")
     signature = re.sub(r"<factory>|<[^<>]* at 0x[^<>]*>", "...", signature)
+    signature = re.sub(
+        r"ForwardRef\('([^']*)'\)", r"\1", signature
+    )  # fields of a NamedTuple before Python 3.14
     signature = re.sub(r"'([\w.\[\], |]+)'", r"\1", signature)  # annotations of later evaluation
     if len(name + signature) > 100:
         signature = re.sub(r"^\((.*)\)", lambda match: f"(\n    {match[1]}\n)", signature)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -232,13 +233,37 @@ def _parse(names: Sequence[str]) -> list[Measure | Auc]:
     return list(parsed)
 
 
+def _read_measure(name: str) -> Measure:
+    """Return the measure of ir_measures with this name, for example ``nDCG@10`` or ``R(rel=2)@100``.
+
+    The parser of ir_measures 0.4.3 needs parts of the module ``ast`` that Python 3.14 has removed.
+    """
+    from ir_measures.measures import registry
+
+    expression = ast.parse(name.strip(), mode="eval").body
+    cutoff = None
+    parameters: dict[str, object] = {}
+    if isinstance(expression, ast.BinOp) and isinstance(expression.op, ast.MatMult):
+        cutoff = ast.literal_eval(expression.right)
+        expression = expression.left
+    if isinstance(expression, ast.Call) and not expression.args:
+        for keyword in expression.keywords:
+            parameters[keyword.arg or ""] = ast.literal_eval(keyword.value)
+        expression = expression.func
+    if not isinstance(expression, ast.Name):
+        raise ValueError(f"not a measure: {name}")
+    measure_class = registry[expression.id]
+    if cutoff is not None:
+        parameters[measure_class.AT_PARAM] = cutoff
+    return measure_class(**parameters)
+
+
 def _parse_standard(name: str) -> Measure:
     """Return a measure of ir_measures. Raises UsageError if it does not know or cannot compute it."""
-    import ir_measures
 
     examples = f"for example {', '.join(MEASURES)}"
     try:
-        measure = ir_measures.parse_measure(name)
+        measure = _read_measure(name)
         _check_parameters(measure)  # the providers may fail for wrong ones
         is_supported = _provider().supports(measure)
     except UsageError:

@@ -99,7 +99,11 @@ class Documents:
 
     def _open(self, mode: str) -> sqlite3.Connection:
         uri = f"{self._path.absolute().as_uri()}?mode={mode}"
-        db = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=30)
+        # Threads share the connection, but must not share its cache of statements: with it, Python 3.13 and
+        # 3.14 return rows of another thread's query. Without it, a statement is compiled each time.
+        db = sqlite3.connect(
+            uri, uri=True, isolation_level=None, check_same_thread=False, cached_statements=0, timeout=30
+        )
         # An automatic checkpoint would write every ingest twice.
         db.executescript(
             "PRAGMA synchronous = FULL; PRAGMA cache_size = -32768; PRAGMA wal_autocheckpoint = 0"

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 CONTEXT_POWER = 0.75
 """Smoothing of the counts of contexts, as in word2vec (Levy et al. 2015)."""
 
+NOISE = 1e-3
+"""Standard deviation of the noise in each vector, in lengths of the mean vector."""
+
 
 def cooccurrence_vectors(
     texts: Callable[[], Iterable[Sequence[str]]], *, size: int, min_count: int, window: int, seed: int
@@ -25,10 +28,13 @@ def cooccurrence_vectors(
     Goldberg 2014). This function factorizes the positive part of that matrix by a truncated SVD, and weights
     each axis by the root of its singular value (Levy et al. 2015).
 
+    Words in the same contexts would get the same vector, for example all children of a category that have
+    no other neighbor. So each vector gets a little noise, as a random start gives the vectors of word2vec.
+
     texts: returns the word lists; it is called twice.
     min_count: words with fewer occurrences get no vector.
     window: neighbors on each side. A neighbor at distance d counts (window + 1 - d) / window.
-    seed: of the start vector of the SVD.
+    seed: of the start vector of the SVD and of the noise.
     """
     from scipy.sparse.linalg import svds
 
@@ -39,11 +45,14 @@ def cooccurrence_vectors(
         return words, counts, np.ones((len(words), size))
     information = positive_information(_cooccurrences(texts(), words, window))
     axes = min(size, len(words) - 1)
-    start = np.random.default_rng(seed).standard_normal(len(words))
+    random = np.random.default_rng(seed)
+    start = random.standard_normal(len(words))
     left_vectors, singular_values, _ = svds(information, k=axes, v0=start)
     vectors = np.zeros((len(words), size))
     # The largest singular value is the last one.
     vectors[:, :axes] = left_vectors[:, ::-1] * np.sqrt(np.maximum(singular_values[::-1], 0.0))
+    noise_length = NOISE * np.linalg.norm(vectors, axis=1).mean()
+    vectors += random.standard_normal(vectors.shape) * noise_length / np.sqrt(size)
     return words, counts, vectors
 
 

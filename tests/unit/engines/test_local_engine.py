@@ -327,6 +327,29 @@ class TestSeveral:
         assert [first, *stream] == documents(TEXTS)
         assert [document.text for document in reader.get(["1", "3"]) if document] == ["again 3", "graphs"]
 
+    def test_each_thread_gets_the_documents_that_it_asks_for(self, engine: LocalEngine) -> None:
+        """With a shared cache of statements, Python 3.13 and 3.14 return rows of another thread."""
+        engine.write(documents(random_texts(120, seed=8)))
+        ids = [document.id for document in engine.documents()]
+        shares = [ids[start::4] for start in range(4)]
+        failures: list[object] = []
+
+        def read(share: list[str]) -> None:
+            try:
+                for _ in range(300):
+                    actual = [document and document.id for document in engine.get(share)]
+                    if actual != share:
+                        failures.append(actual)
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=read, args=(share,)) for share in shares]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert failures == []
+
     def test_threads_read_while_another_writes(self, engine: LocalEngine) -> None:
         engine.write(documents(random_texts(150, seed=6)))
         failures: list[BaseException] = []

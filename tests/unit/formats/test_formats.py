@@ -249,7 +249,7 @@ def test_zip_archives_of_one_file_are_read_and_others_are_refused(tmp_path):
 
 
 def test_zstd_is_read_or_named(tmp_path):
-    frame = b"\x28\xb5\x2f\xfd\x04\x00\x69\x00\x00" + b'{"_id": "a"}\n'  # one raw block without its sum
+    frame = b"\x28\xb5\x2f\xfd\x00\x00\x69\x00\x00" + b'{"_id": "a"}\n'  # one raw block, no checksum
     path = put(tmp_path, "d.jsonl.zst", frame)
     if any(find_spec(module) for module in ("zstandard", "compression")):
         assert [document.id for document in read_corpus(path)] == ["a"]

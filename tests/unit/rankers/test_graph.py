@@ -157,9 +157,12 @@ def test_every_category_gets_a_vector(size):
     assert len(np.unique(actual.vectors[1:].round(6), axis=0)) == 6
 
 
+@pytest.mark.parametrize("without_gensim", [False, True])
 @pytest.mark.parametrize(("size", "rank"), [(8, 8), (60, 13)])
-def test_whitened_vectors_have_equal_variance_on_all_axes(size, rank):
+def test_whitened_vectors_have_equal_variance_on_all_axes(size, rank, without_gensim, request):
     """Of 41 categories, at most 13 axes have variance, the same one, and siblings are not parallel."""
+    if without_gensim:
+        request.getfixturevalue("no_gensim")
     vectors = embed([()], STAR, size=size, per_node=10).vectors[1:]
     covariance = np.cov(vectors.T)
     values = np.linalg.eigvalsh(covariance)[::-1]
@@ -193,6 +196,8 @@ def test_word_vectors_are_trained_and_reproducible():
 
 
 def test_progress_counts_the_texts_of_gensim():
+    pytest.importorskip("gensim", reason="this Python has no package of gensim")
+
     class Steps(Progress):
         def __init__(self):
             self.steps = []
@@ -235,9 +240,9 @@ def test_words_in_the_same_contexts_have_similar_vectors_without_gensim():
     assert dict(zip(embedding.vocabulary.names, embedding.counts.tolist()))["milk"] == 10
     assert "once" not in rows
     assert not embedding.vectors[0].any()
-    assert rows["cat"] == pytest.approx(rows["dog"], abs=1e-5)
-    assert rows["car"] == pytest.approx(rows["truck"], abs=1e-5)
-    assert rows["cat"] @ rows["car"] == pytest.approx(0, abs=1e-5)
+    assert rows["cat"] == pytest.approx(rows["dog"], abs=0.01)
+    assert rows["car"] == pytest.approx(rows["truck"], abs=0.01)
+    assert rows["cat"] @ rows["car"] == pytest.approx(0, abs=0.01)
     assert np.linalg.norm(embedding.vectors[1:], axis=1).mean() == pytest.approx(1, abs=1e-5)
 
 
