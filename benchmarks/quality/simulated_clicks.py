@@ -16,8 +16,8 @@ Each line is one stack of bm25, text and meta: who trained it, who tuned it, its
 and its share of the gain of a stack that is trained and tuned on true judgments, with an interval of 95 % by
 random samples of the test queries. The interval does not contain the chance of the log.
 
-- ``30 by hand``: 30 queries of the tuning part, with true grades of the best ten hits of bm25 and of equal
-  weights. The mean of several random choices of the queries, and the lowest one.
+- ``30 by hand``: 30 queries of a pool of 50, as `rerank auto` divides them, with true grades of the pooled
+  hits. The pool is made from a random sample of the tuning part. Mean and lowest value of several samples.
 - ``clicks, clicks``: the careful stack of `rerank auto`.
 - ``free``: without a smallest weight of the first stage.
 - ``unjudged as 0``: ranks all candidates.
@@ -47,7 +47,7 @@ from rerank.engines.base import SearchRequest
 from rerank.formats import read_corpus, read_qrels, read_queries
 from rerank.formats.tables import format_rows
 from rerank.judging.clicks import judge_clicks
-from rerank.judging.pool import PoolOptions, make_pool
+from rerank.judging.pool import DIFFERENCE, PoolOptions, equal_weights, make_pool, separate_first_stage
 from rerank.reports.evaluation import EvaluationReport
 from rerank.stack.stack import Stack
 
@@ -60,10 +60,12 @@ RANDOM_VISITORS, RANDOM_CLICK = 0.03, 0.3
 SATISFIED = (0.1, 0.4, 0.9)
 """Probability by grade that a cascade user stops after a click."""
 CONTINUES = 0.9
-HAND = 30
-"""Queries judged by hand."""
-DRAWS = 5
-"""Random choices of these queries."""
+POOLED, HAND = 50, 30
+"""Queries of a pool, and those of them that tune."""
+DRAWS = 10
+"""Random samples from which the queries of the pool are chosen."""
+SAMPLED = 2 / 3
+"""Share of the tuning part in a sample. Pools of the whole part would have nearly equal queries."""
 TARGETS = {"clicks, 30 by hand": 0.65, "clicks, clicks": 0.7}
 """Smallest share of the gain. Clicks only: for pbm and cascade."""
 SAMPLES = 2000
@@ -225,11 +227,13 @@ class Experiment:
         return dict(zip(stacks, values_of(report)[1:]))
 
     def by_hand(self, dev: list[Query], ids: dict[str, str], draw: int) -> Qrels:
-        """Judge the pool of some tuning queries by their true grades. ids: id in the log -> true id."""
-        equal = "+".join(f"{name}*1" for name in STACK.split(","))
-        pool = make_pool(self.workspace, ["bm25", equal], dev, PoolOptions(count=HAND, seed=draw)).pool
+        """Judge the tuning queries of a pool by their true grades. ids: id in the log -> true id."""
+        sample = random.Random(draw).sample(dev, round(SAMPLED * len(dev)))
+        stacks = separate_first_stage(equal_weights(self.workspace, STACK.split(",")))
+        pool = make_pool(self.workspace, stacks, sample, PoolOptions(count=POOLED, seed=draw)).pool
+        tuning = sorted(pool.queries, key=lambda query: query.reason != DIFFERENCE)[:HAND]
         grades = {}
-        for query in pool.queries:
+        for query in tuning:
             true = self.collection.qrels[ids[query.id]]
             grades[query.id] = {hit.id: true.get(hit.id, 0) for hit in query.hits}
         return Qrels(grades)

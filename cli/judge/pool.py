@@ -35,7 +35,8 @@ _REASONS = {
     required=True,
     group="Input",
     help="Stacks whose best hits are judged: signals, weights or a file. Repeatable. Signals without tuned"
-    " weights get equal ones. One stack is pooled with its first stage.",
+    " weights are pooled as two stacks: the first stage, and the rankers with equal weights. One other stack"
+    " is pooled with its first stage.",
 )
 @option(
     "--queries",

@@ -8,7 +8,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Real
 from pathlib import Path
@@ -25,7 +25,9 @@ from rerank.documents.records import Query
 from rerank.documents.text import count_of
 from rerank.formats.inputs import Queries, as_queries
 from rerank.formats.opening import reading_error
+from rerank.stack.linear import Linear
 from rerank.stack.parse import parse_stack
+from rerank.stack.signals import ranker_names
 from rerank.stack.stack import Stack
 from rerank.workspace.workspace import Workspace, WorkspaceOrPath
 
@@ -188,8 +190,8 @@ def make_pool(
     For the other half, the lists of the stacks differ most. Queries without hits are left out. The order of
     the queries and of the hits is random, but the same for the same seed, so it does not show the stack.
 
-    stacks: texts as for :meth:`Workspace.stack`, or stacks. Signals without tuned weights get equal ones. One
-    stack is pooled with its first stage.
+    stacks: texts as for :meth:`Workspace.stack`, or stacks. Signals without tuned weights are pooled as two
+    stacks, see :func:`separate_first_stage`. One stack is pooled with its first stage.
 
     Raises UsageError for an unknown stack, InputError if no query has a hit.
 
@@ -198,7 +200,10 @@ def make_pool(
     [('night', ['owl', 'wolf'])]
     """
     workspace = Workspace.open(workspace)
-    loaded = [stack if isinstance(stack, Stack) else _find_stack(workspace, stack) for stack in stacks]
+    loaded: list[Stack] = []
+    for stack in stacks:
+        found = [stack] if isinstance(stack, Stack) else _find_stacks(workspace, stack)
+        loaded += [pooled for pooled in found if pooled not in loaded]
     if len(loaded) == 1 and loaded[0].signals != (loaded[0].first_stage,):
         loaded.insert(0, workspace.stack(loaded[0].first_stage, latest=True))
     if not loaded:
@@ -227,13 +232,38 @@ def make_pool(
     )
 
 
-def _find_stack(workspace: Workspace, text: str) -> Stack:
-    """Return the stack that a text names. Without judgments, nothing is tuned: then all weights are equal."""
+def _find_stacks(workspace: Workspace, text: str) -> list[Stack]:
+    """Return the stack that a text names, or two stacks for signals without tuned weights."""
     is_name = not text.endswith(".json") and not text.isdecimal()
     names, weights = parse_stack(text) if is_name else ((), None)
     if len(names) < 2 or weights is not None or workspace.is_tuned(names):
-        return workspace.stack(text, latest=True)
-    return workspace.stack("+".join(f"{name}*1" for name in names))
+        return [workspace.stack(text, latest=True)]
+    return separate_first_stage(equal_weights(workspace, names))
+
+
+def equal_weights(workspace: Workspace, signals: Sequence[str]) -> Stack:
+    """Return the stack of these signals with equal weights."""
+    return workspace.stack("+".join(f"{name}*1" for name in signals))
+
+
+def separate_first_stage(stack: Stack) -> list[Stack]:
+    """Return the first stage of a stack, and a stack of its rankers with equal weights.
+
+    Weights between both are tuned later, on the judged hits of both. The stack itself has many hits of its
+    first stage, so fewer hits of the rankers would be judged (benchmarks/decisions.md). Without rankers, the
+    second stack has the other signals. A stack without its first stage, or without others, is returned.
+
+    >>> list(map(str, separate_first_stage(Stack.parse("bm25*1 + tfidf*1 + text*1 + meta*1"))))
+    ['bm25*1.00', 'text*1.00 + meta*1.00']
+    """
+    others = [name for name in stack.signals if name != stack.first_stage]
+    others = list(ranker_names(others)) or others
+    if not others or stack.first_stage not in stack.signals:
+        return [stack]
+    normalization = stack.combiner.normalization if len(others) > 1 else "none"
+    rest = Linear(tuple(others), (1.0,) * len(others), normalization)
+    first = Linear((stack.first_stage,), (1.0,), "none")
+    return [replace(stack, combiner=first, versions={}), replace(stack, combiner=rest)]
 
 
 class _Chooser:

@@ -15,7 +15,7 @@ from rerank.documents.text import count_of, query_key
 from rerank.formats import read_qrels, read_queries
 from rerank.judging.clicks import DEV, QUERIES, TRAIN, ClickReport, JudgedPart
 from rerank.judging.judgments import read_judgments, summarize_judgments
-from rerank.judging.pool import Pool, judged_file
+from rerank.judging.pool import DIFFERENCE, Pool, judged_file
 from rerank.workflows.auto.files import WHOLE, Folder
 from rerank.workflows.auto.splits import LEAST_QUERIES, Splits, group_equal_texts, split, usable_queries
 
@@ -43,10 +43,14 @@ class Judgments:
 
 @dataclass(frozen=True)
 class JudgedPool:
-    """The queries of a pool, and the grades of all people together."""
+    """The queries of a pool, and the grades of all people together.
+
+    differing: ids of the queries that were chosen because the pooled stacks differ on them.
+    """
 
     queries: list[Query] = field(default_factory=list)
     qrels: Qrels = field(default_factory=Qrels)
+    differing: Set[str] = frozenset()
 
     @classmethod
     def read(cls, path: Path, say: Callable[[str], object]) -> JudgedPool:
@@ -57,8 +61,10 @@ class JudgedPool:
         summary = summarize_judgments(read_judgments(judged))
         if summary.shared:
             say(summary.describe())
-        queries = [Query(query.id, query.text) for query in Pool.load(path).queries]
-        return cls(queries, summary.qrels)
+        pooled = Pool.load(path).queries
+        queries = [Query(query.id, query.text) for query in pooled]
+        differing = {query.id for query in pooled if query.reason == DIFFERENCE}
+        return cls(queries, summary.qrels, differing)
 
 
 def read_by_hand(files: Folder, pool: JudgedPool, documents: Set[str], seed: int) -> Judgments:
@@ -99,7 +105,7 @@ def read_with_clicks(
     if not by_hand:
         splits = _only_clicks(clicked_train, stopping)
         return Judgments(all_queries, splits, stopping, from_clicks=True, tested=False)
-    dev, test = _divide(by_hand, queries, documents, seed)
+    dev, test = _divide(by_hand, pool.differing, queries, documents, seed)
     held_out = {query_key(queries[query].text) for query in (*dev, *test) if query in queries}
     hand_train = by_hand.get("train", Qrels())
     with_text = _select(hand_train, [query for query in hand_train if query in queries])
@@ -161,9 +167,17 @@ def _only_clicks(train: Qrels, dev: Qrels) -> Splits:
 
 
 def _divide(
-    by_hand: Mapping[str, Qrels], queries: Mapping[str, Query], documents: Set[str], seed: int
+    by_hand: Mapping[str, Qrels],
+    differing: Set[str],
+    queries: Mapping[str, Query],
+    documents: Set[str],
+    seed: int,
 ) -> tuple[Qrels, Qrels]:
-    """Return dev and test queries. Both are drawn unless both are given. Raises InputError for too few."""
+    """Return dev and test queries, unless both are given. Raises InputError for too few.
+
+    They are drawn, but queries that were chosen because the pooled stacks differ tune first. The others
+    hardly change the weights, and they are better for the test: they show the gain of users.
+    """
     dev_qrels = by_hand.get("dev")
     test_qrels = by_hand.get("test")
     if dev_qrels and test_qrels and WHOLE not in by_hand:
@@ -173,6 +187,7 @@ def _divide(
     groups = group_equal_texts(usable_queries(judged, texts, documents), texts)
     order = np.random.default_rng(seed).permutation(len(groups)).tolist()
     drawn_groups = [groups[number] for number in order]
+    drawn_groups.sort(key=differing.isdisjoint)  # stable: each part stays in random order
     dev_groups = min(round(TUNING_SHARE * len(groups)), len(groups) - LEAST_QUERIES)
     dev_groups = max(dev_groups, 0)
     dev = sorted(chain.from_iterable(drawn_groups[:dev_groups]))

@@ -22,7 +22,7 @@ from rerank.evaluation.ranks import RankMeasure
 from rerank.formats.beir import write_queries
 from rerank.judging.clicks import REPORT, ClickReport, judge_clicks
 from rerank.judging.log import ClickOptions
-from rerank.judging.pool import PoolOptions, make_pool
+from rerank.judging.pool import PoolOptions, equal_weights, make_pool, separate_first_stage
 from rerank.reports.evaluation import EvaluationReport
 from rerank.reports.page import evaluation_page
 from rerank.stack.stack import Stack
@@ -201,9 +201,9 @@ def _run_steps(
     if tested:
         _measure(context, report, tuned)
     else:
-        equal = "+".join(f"{name}*1" for name in signals)
         queries = [query for query in context.queries if query.id in splits.dev]  # they did not train
-        report.pool = _write_pool(context, [signals[0], equal], queries)
+        stacks = separate_first_stage(equal_weights(context.workspace, signals))
+        report.pool = _write_pool(context, stacks, queries)
     return report
 
 
@@ -256,7 +256,7 @@ def _read_judgments(context: AutoContext) -> tuple[Judgments, ClickReport | None
     return read_with_clicks(context.files, report, pool, documents, context.seed), report
 
 
-def _write_pool(context: AutoContext, stacks: Sequence[str], queries: Sequence[Query]) -> Path:
+def _write_pool(context: AutoContext, stacks: Sequence[str | Stack], queries: Sequence[Query]) -> Path:
     """Write queries for people to judge, with the best hits of the stacks."""
     path = context.workspace.folder / POOL
     report = make_pool(

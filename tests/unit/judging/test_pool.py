@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from rerank import Document, Query, Workspace
 from rerank.common.errors import InputError, UsageError
-from rerank.judging.pool import Pool, PoolOptions, difference, judged_file, make_pool
+from rerank.judging.pool import (
+    Pool,
+    PoolOptions,
+    difference,
+    judged_file,
+    make_pool,
+    separate_first_stage,
+)
+from rerank.stack.stack import Stack
 
 LISTS = st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=8)
 
@@ -129,9 +137,26 @@ def test_queries_without_hits_are_left_out(workspace):
         make_pool(workspace, ["bm25", "tfidf"], queries[2:])
 
 
-def test_signals_without_tuned_weights_get_equal_ones(workspace):
+def test_signals_without_tuned_weights_are_pooled_as_first_stage_and_rest(workspace):
     pool = make_pool(workspace, ["bm25,tfidf"], topics(1)).pool
-    assert pool.stacks == ("bm25*1.00", "bm25*1.00 + tfidf*1.00")
+    assert pool.stacks == ("bm25*1.00", "tfidf*1.00")
+    again = make_pool(workspace, ["bm25", "bm25,tfidf", "bm25*0.5 + tfidf*0.5"], topics(1)).pool
+    assert again.stacks == ("bm25*1.00", "tfidf*1.00", "bm25*0.50 + tfidf*0.50"), "each stack is pooled once"
+
+
+def test_the_rankers_are_pooled_without_the_first_stage():
+    """A mix with the first stage has many of its hits, so it would add few hits of the rankers."""
+    first, rankers = separate_first_stage(Stack.parse("bm25*1 + tfidf*1 + text*1 + meta*1"))
+    assert (str(first), first.first_stage) == ("bm25*1.00", "bm25")
+    assert (str(rankers), rankers.first_stage) == ("text*1.00 + meta*1.00", "bm25")
+    assert rankers.combiner.normalization == "min-max"
+    _, ranker = separate_first_stage(Stack.parse("tfidf*1 + text*1"))
+    assert (str(ranker), ranker.first_stage, ranker.combiner.normalization) == ("text*1.00", "tfidf", "none")
+
+
+@pytest.mark.parametrize("text", ["bm25", "text*0.50 + meta*0.50"])
+def test_a_stack_without_first_stage_or_without_others_is_not_separated(text):
+    assert list(map(str, separate_first_stage(Stack.parse(text)))) == [str(Stack.parse(text))]
 
 
 def test_a_first_stage_is_pooled_once(workspace):

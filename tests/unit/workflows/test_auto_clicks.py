@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import rerank
@@ -187,3 +188,24 @@ def test_without_judgments_and_clicks_auto_writes_a_pool_and_uses_its_grades(run
     (workspace / "pool.judged.jsonl").unlink()
     done = run("auto", folder, "-w", workspace).ok()
     assert f"no ranker is trained. {report.workspace.releases.name} is active." in done.out
+
+
+@pytest.mark.parametrize("n_differing", [0, 4, 8, 15])
+def test_queries_on_which_the_stacks_differ_tune_first(folder, tmp_path, n_differing):
+    """The others test, so that the measured gain is the gain of users. The sizes stay the same."""
+    workspace = tmp_path / "workspace"
+    rerank.auto(folder, workspace)
+    path = workspace / "pool.json"
+    pool = Pool.load(path)
+    reasons = dict.fromkeys([query.id for query in pool.queries], "traffic")
+    differing = sorted(reasons)[:n_differing]
+    reasons |= dict.fromkeys(differing, "difference")
+    queries = [msgspec.structs.replace(query, reason=reasons[query.id]) for query in pool.queries]
+    msgspec.structs.replace(pool, queries=tuple(queries)).save(path)
+    texts = {query.text for query in pool.queries}
+    judged = judge_pool(workspace, {text: f"d{WORDS.index(text.split()[0])}" for text in texts})
+    report = rerank.auto(folder, workspace)
+    dev = set(read_qrels(report.splits["dev"]))
+    assert len(dev) == round(0.6 * judged)
+    assert len(dev & set(differing)) == min(n_differing, len(dev))
+    assert dev | set(read_qrels(report.splits["test"])) == set(reasons)
