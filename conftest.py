@@ -1,12 +1,16 @@
-"""Names for the examples in docstrings.
+"""One core for each process, and names for the examples in docstrings.
 
 ``workspace`` with judged ``queries`` and ``qrels``, and ``folder`` for files.
 """
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
+
+for _library in ("OMP", "MKL", "OPENBLAS"):  # before NumPy, which starts its threads when it is imported
+    os.environ.setdefault(f"{_library}_NUM_THREADS", "1")
 
 import pytest
 

@@ -10,9 +10,6 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-for _library in ("OMP", "MKL", "OPENBLAS"):  # before NumPy: each process computes on one core
-    os.environ.setdefault(f"{_library}_NUM_THREADS", "1")
-
 # The nodes of the tests may receive secrets, and the list of trusted hosts is temporary.
 os.environ["RERANK_OPENSEARCH_HOSTS"] = "127.0.0.1,localhost"
 os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="rerank-tests-config-")

@@ -13,6 +13,7 @@ import warnings
 
 import pytest
 from rerank.cli import output
+from rerank.cli.program import run as main
 from rerank.cli.program import show_once
 
 import rerank
@@ -94,9 +95,28 @@ def accents(tmp_path_factory):
 
 
 def run(*arguments, encoding):
-    environment = {**os.environ, "PYTHONIOENCODING": encoding}
-    command = [sys.executable, "-m", "rerank.cli", *map(str, arguments)]
-    return subprocess.run(command, env=environment, capture_output=True, check=False)
+    """Run the command in this process, with output streams of this encoding."""
+    out, err = io.BytesIO(), io.BytesIO()
+    code = 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["rerank", *map(str, arguments)])
+        patch.setattr(sys, "stdout", io.TextIOWrapper(out, encoding))
+        patch.setattr(sys, "stderr", io.TextIOWrapper(err, encoding, errors="backslashreplace"))
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code or 0
+        sys.stdout.flush()
+        sys.stderr.flush()
+        return subprocess.CompletedProcess(sys.argv, code, out.getvalue(), err.getvalue())
+
+
+def test_a_process_writes_in_the_encoding_of_its_terminal(accents):
+    command = [sys.executable, "-m", "rerank.cli", "query", "degrees", "--stack", "bm25", "-w", accents]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    shown = subprocess.run(command, env=environment, capture_output=True, check=False)
+    assert (shown.returncode, shown.stderr) == (0, b"")
+    assert shown.stdout == run(*command[3:], encoding="ascii").stdout
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "ascii", "utf-8"])

@@ -14,8 +14,20 @@ from rerank.engines.nearest import nearest
 
 faiss = pytest.importorskip("faiss", reason="the extra `scale` is not installed")
 
-WIDTH, ROWS = 32, 40_000
+WIDTH, ROWS = 32, 10_000
 NOTHING = np.empty(0, np.int64)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_limits():
+    """Compare fewer rows exactly, so that small indices are also searched approximately.
+
+    Fewer queries test how many clusters a query has to read, which is most of the time of a build.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(approximate, "_MAX_EXACT", ROWS // 2)
+        patch.setattr(approximate, "_TEST_QUERIES", 10)
+        yield
 
 
 def ids_of(rows):
@@ -108,9 +120,9 @@ def test_more_clusters_are_read_if_a_filter_leaves_out_the_nearest_ones():
     rng = np.random.default_rng(5)
     query = np.zeros(WIDTH, np.float32)
     query[0] = 1
-    noise = rng.normal(size=(45_000, WIDTH)) / np.sqrt(WIDTH)
+    noise = rng.normal(size=(11_000, WIDTH)) / np.sqrt(WIDTH)
     noise[:, 0] = 0
-    is_near = np.arange(45_000) < 20_000
+    is_near = np.arange(11_000) < 5_000
     vectors = noise + np.where(is_near, 4, 0.3)[:, None] * query
     matrix = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float16)
     index = approximate.ApproximateIndex.build(matrix, 0)
@@ -127,7 +139,7 @@ def test_newer_rows_are_compared_exactly(single):
 
 
 def test_passages_count_by_their_largest_cosine(tmp_path):
-    vectors = clustered(30_000 * 3)
+    vectors = clustered(ROWS * 3)
     matrix = with_passages(vectors, 3)
     approximate.ApproximateIndex.build(matrix, 3).write(tmp_path)
     index = open_index(tmp_path, 3)

@@ -127,12 +127,12 @@ def test_cca_agrees_with_a_dense_solver(pairs):
 
 def test_cca_finds_the_largest_of_many_similar_correlations():
     rng = np.random.default_rng(35)
-    X = rng.normal(size=(400, 300))
+    X = rng.normal(size=(200, 150))
     sides = [csr_matrix(side) for side in (X, X + 0.3 * rng.normal(size=X.shape))]
     spans = [np.linalg.qr(side.toarray())[0] for side in sides]
     rho = np.linalg.svd(spans[0].T @ spans[1], compute_uv=False)
     A, B = np.split(cca(*sides, 3, ridge=1e-12), 2)
-    actual = np.sum((sides[0] @ A) * (sides[1] @ B), axis=0) / 400
+    actual = np.sum((sides[0] @ A) * (sides[1] @ B), axis=0) / 200
     assert actual == pytest.approx(rho[:3], abs=1e-4)
 
 
