@@ -5,7 +5,7 @@ clusters the vectors, and a query is compared with the vectors of the nearest cl
 documents found in this way are scored again with the stored features; so only their choice is approximate.
 
 The index is a file next to the features, with a copy of each vector: 2 to 4 bits per number (product
-quantization) in small collections, 8 bits in large ones. It is derived from the features: if it is missing or
+quantization) up to 500,000 vectors, 8 bits for more. It is derived from the features: if it is missing or
 cannot be read, searches are exact, and the next encoding writes it. FAISS is the extra ``scale``.
 """
 
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from rerank.common.arrays import passage_counts, split_passages
 from rerank.common.files import atomic_write
-from rerank.engines.nearest import Float32, Ids, Rows, nearest
+from rerank.engines.nearest import Float32, Ids, Rows, best, nearest, products
 
 MIN_ROWS = 30_000
 """The smallest number of rows with an index. Below it, an exact search takes at most 1.5 ms on one core."""
@@ -40,14 +40,17 @@ _PATTERN = r"nearest\.(\d{1,12})\.faiss"
 _ALL_FILES = "*nearest.*"  # also the temporary file of an interrupted writer
 _SAMPLE_PER_CLUSTER = 40  # vectors that train the center of a cluster; FAISS warns below 39
 _BATCH = 65_536  # rows that are added together
-_MAX_SHORT_CODES = 200_000  # vectors: 4 bits find 0.95 of the nearest 100. Of 500,000, they find 0.92
+_MAX_SHORT_CODES = 500_000  # vectors: 4 bits find 0.997 of the nearest 100 in 2.5 ms. More: not measured
 _BITS = 4  # of a short code. FAISS compares 32 vectors of such codes at once, in registers
 _MIN_WIDTH_OF_PAIRS = 128  # from this width, a code is of two numbers; in short vectors, of one number
 _OVERSAMPLING = 4  # candidates per requested document: 2 find 0.92 of the nearest 100, 4 find 0.98
 _MIN_CANDIDATES = 400  # also for 10 documents: 40 candidates find 0.92 of them, 400 find 0.998
+_MIN_CANDIDATES_OF_MANY = 800  # of 250,000 vectors, 400 find 0.980 of the nearest 100, 800 find 0.992
+_MANY = 100_000  # rows
 _TEST_QUERIES = 50  # documents that are used as queries to measure how many clusters a query has to read
 _TEST_DEPTH = 1000
 _TARGET_RECALL = 0.99  # share of the nearest documents that the test has to find
+_MAX_AT_ONCE = 2_000  # rows that are compared in double precision at once, faster than in two passes
 _MAX_EXACT = 20_000  # if a filter leaves at most as many documents, all are compared, in up to 3 ms
 
 _logger = logging.getLogger(__name__)
@@ -131,32 +134,41 @@ class ApproximateIndex:
         excluded: rows that are left out.
         ids:      returns the ids of rows. Of equal products, the smallest ids are taken.
         """
-        is_allowed = np.ones(len(matrix), np.bool_)
+        compared = self._compared_rows(query, len(matrix), depth, excluded)
+        if len(compared) > _MAX_AT_ONCE:
+            none = np.empty(0, np.int64)
+            features = matrix[compared]
+            (positions,) = nearest(
+                features, query[None], depth, self.passages, none, lambda tied: ids(compared[tied])
+            )
+            return compared[positions]
+        scores = products(matrix[compared], query, self.passages)
+        is_positive = scores > 0
+        rows, _ = best(compared[is_positive], scores[is_positive], depth, ids)
+        return np.sort(rows)
+
+    def _compared_rows(self, query: Float32, row_count: int, depth: int, excluded: Rows) -> Rows:
+        """Return the ascending rows whose features are compared with a query, for the arguments of search."""
+        least = _MIN_CANDIDATES if self.rows <= _MANY else _MIN_CANDIDATES_OF_MANY
+        candidate_count = max(_OVERSAMPLING * depth, least)
+        allowed_count = row_count - len(excluded)
+        is_small = allowed_count <= max(_MAX_EXACT, candidate_count)
+        if not len(excluded) and not is_small:
+            candidates = self._candidates(query, candidate_count, self._probes(depth), None)
+            return np.concatenate([candidates, np.arange(self.rows, row_count)])
+        is_allowed = np.ones(row_count, np.bool_)
         is_allowed[excluded] = False
-        allowed_count = len(matrix) - len(excluded)
-        candidate_count = max(_OVERSAMPLING * depth, _MIN_CANDIDATES)
-        if allowed_count <= max(_MAX_EXACT, candidate_count):
-            compared = np.flatnonzero(is_allowed)
-        else:
-            new_rows = self.rows + np.flatnonzero(is_allowed[self.rows :])
-            covered_count = allowed_count - len(new_rows)
-            # If a filter leaves a third of the documents, the nearest of them are as far away as three times
-            # as many of all documents.
-            probes = self._probes(depth * self.rows / max(covered_count, 1))
-            allowed_rows = is_allowed[: self.rows] if len(excluded) else None
-            if allowed_rows is not None:
-                probes = self._probes_of_filter(query, probes, candidate_count, allowed_rows)
-            candidates = self._candidates(query, candidate_count, probes, allowed_rows)
-            compared = np.concatenate([candidates, new_rows])
-        (positions,) = nearest(
-            matrix[compared],
-            query[None],
-            depth,
-            self.passages,
-            np.empty(0, np.int64),
-            lambda tied: ids(compared[tied]),
-        )
-        return compared[positions]
+        if is_small:
+            return np.flatnonzero(is_allowed)
+        new_rows = self.rows + np.flatnonzero(is_allowed[self.rows :])
+        covered_count = allowed_count - len(new_rows)
+        # If a filter leaves a third of the documents, the nearest of them are as far away as three times
+        # as many of all documents.
+        probes = self._probes(depth * self.rows / max(covered_count, 1))
+        allowed_rows = is_allowed[: self.rows]
+        probes = self._probes_of_filter(query, probes, candidate_count, allowed_rows)
+        candidates = self._candidates(query, candidate_count, probes, allowed_rows)
+        return np.concatenate([candidates, new_rows])
 
     @cached_property
     def _clusters(self) -> tuple[Rows, Rows]:
@@ -209,7 +221,8 @@ class ApproximateIndex:
             parameters = faiss.SearchParametersIVF(nprobe=probes, sel=selector)
             _, (rows_of_vectors,) = self.ivf.search(query[None], vector_count, params=parameters)
             rows_of_vectors = rows_of_vectors[rows_of_vectors >= 0]
-            rows = np.unique(rows_of_vectors)
+            # np.unique takes five times as long, and only passages repeat a row.
+            rows = np.unique(rows_of_vectors) if self.passages else np.sort(rows_of_vectors)
             is_full = len(rows_of_vectors) == vector_count
             if len(rows) >= count or (not is_full and probes == self.ivf.nlist):
                 return rows

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import tantivy
@@ -29,6 +32,7 @@ Scores = NDArray[np.float64]
 _CACHED_FILTERS = 16  # sets of filters whose rows are cached
 _FEW_REQUESTS = 16  # requests for ids before all ids are read into memory
 _MAX_IDS_IN_MEMORY = 1_000_000
+_CLOCK_STEP = 2_000_000_000  # nanoseconds: the longest step of the clock of a file system
 _ROW_BITS = 40  # lower bits of a handle: the row. Higher bits: the number of the folder
 
 
@@ -47,6 +51,26 @@ class Filtered:
         return mask
 
 
+class _OpenIndex(NamedTuple):
+    """The index of a folder when it was listed. changed: see :func:`_time_of_change`."""
+
+    file: IndexFile | None
+    index: ApproximateIndex | None
+    changed: int | None
+
+
+def _time_of_change(folder: Path) -> int | None:
+    """Return when a file of a folder was created, replaced or removed, in nanoseconds.
+
+    None: just now. Clocks of file systems have steps, so another change could follow at the same time.
+    """
+    try:
+        changed = folder.stat().st_mtime_ns
+    except FileNotFoundError:
+        return None
+    return changed if time.time_ns() - changed > _CLOCK_STEP else None
+
+
 @dataclass(eq=False)
 class Snapshot:
     """One version of the documents and derived files, open for reading.
@@ -62,7 +86,7 @@ class Snapshot:
     tfidf: TfIdf
     features: FeatureFiles
     _id_requests: int = 0
-    _indices: dict[tuple[str, str], tuple[IndexFile, ApproximateIndex | None]] = field(default_factory=dict)
+    _indices: dict[tuple[str, str], _OpenIndex] = field(default_factory=dict)
 
     @cached_property
     def _all_ids(self) -> list[str]:
@@ -104,10 +128,10 @@ class Snapshot:
         Raises UsageError without features, WorkspaceError for features of another width.
         """
         name, version, vector, _, passages = queries[0]
-        if not self.features.has(name, version):
-            raise cannot_retrieve(name)
         index = self._index(name, version, passages)  # before the matrix, which then has all indexed rows
         matrix = self.features.matrix(name, version, self.version.rows)[: self.version.rows]
+        if not len(matrix) and not self.features.has(name, version):
+            raise cannot_retrieve(name)
         width = feature_width(passages, len(vector))
         if len(matrix) and matrix.shape[1] != width:
             raise WorkspaceError(
@@ -123,13 +147,20 @@ class Snapshot:
 
     def _index(self, name: str, version: str, passages: int) -> ApproximateIndex | None:
         """Return the index of this snapshot's rows, or None. An index of another process is opened."""
-        file = find_index(self.features.folder(name, version))
-        if file is None or file.rows > self.version.rows:
-            return None
+        folder = self.features.folder(name, version)
+        changed = _time_of_change(folder)
         opened = self._indices.get((name, version))
-        if opened is None or opened[0] != file:
-            opened = self._indices[name, version] = file, open_index(file, passages)
-        return opened[1]
+        if opened is not None and changed is not None and opened.changed == changed:
+            return opened.index
+        file = find_index(folder)
+        if file is not None and file.rows > self.version.rows:
+            file = None
+        if opened is not None and opened.file == file:
+            index = opened.index
+        else:
+            index = None if file is None else open_index(file, passages)
+        self._indices[name, version] = _OpenIndex(file, index, changed)
+        return index
 
     def rows_of(self, candidates: Candidates) -> Rows | None:
         """Return the rows of candidates; None: a compaction has changed the rows since."""
@@ -175,6 +206,10 @@ class Lexical:
         self._bm25: tuple[Rows, Scores] = (np.empty(0, np.int64), np.empty(0))
         self._tfidf: Scores | None = None
 
+    @cached_property
+    def _query(self) -> tantivy.Query | None:
+        return self._snapshot.index.query(self._text)
+
     def top(self, signal: str, depth: int) -> tuple[Rows, Scores]:
         """Return the rows and the scores of the ``depth`` best documents, in no order.
 
@@ -183,7 +218,7 @@ class Lexical:
         snapshot = self._snapshot
         if signal == "bm25":
             condition = None if self._filtered is None else self._filtered.query
-            rows, scores = self._bm25 = snapshot.index.top(snapshot.searcher, self._text, depth, condition)
+            rows, scores = self._bm25 = snapshot.index.top(snapshot.searcher, self._query, depth, condition)
         else:
             all_scores = self._tfidf = snapshot.tfidf.scores(snapshot.index.analyze(self._text))
             if self._filtered is not None:
@@ -193,7 +228,7 @@ class Lexical:
         return best(rows, scores, depth, snapshot.ids)
 
     def scores(self, signal: str, rows: Rows) -> Scores:
-        """Return the (n,) scores of rows, as :meth:`top` computes them; 0: no shared term."""
+        """Return the (n,) scores of distinct rows, as :meth:`top` computes them; 0: no shared term."""
         snapshot = self._snapshot
         if signal != "bm25":
             if self._tfidf is None:
@@ -206,5 +241,5 @@ class Lexical:
         is_retrieved = positions < len(retrieved_rows)
         is_retrieved[is_retrieved] = retrieved_rows[positions[is_retrieved]] == rows[is_retrieved]
         scores[is_retrieved] = self._bm25[1][order[positions[is_retrieved]]]
-        scores[~is_retrieved] = snapshot.index.scores(snapshot.searcher, self._text, rows[~is_retrieved])
+        scores[~is_retrieved] = snapshot.index.scores(snapshot.searcher, self._query, rows[~is_retrieved])
         return scores

@@ -192,8 +192,8 @@ class TextIndex:
         with _panics():
             return _rows(searcher, searcher.search(query, limit=max(searcher.num_docs, 1), count=False).hits)
 
-    def _query(self, text: str) -> tantivy.Query | None:
-        """OR of the terms, weighted by count; None without terms."""
+    def query(self, text: str) -> tantivy.Query | None:
+        """Return the OR of the terms of a text, weighted by count; None without terms."""
         clauses = []
         for term, count in Counter(self.analyze(text)).items():
             query = tantivy.Query.term_query(self._schema, "content", term, index_option="freq")
@@ -201,13 +201,17 @@ class TextIndex:
         return tantivy.Query.boolean_query(clauses) if clauses else None
 
     def top(
-        self, searcher: tantivy.Searcher, text: str, depth: int, among: tantivy.Query | None = None
+        self,
+        searcher: tantivy.Searcher,
+        query: tantivy.Query | None,
+        depth: int,
+        among: tantivy.Query | None = None,
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Return rows and scores of the ``depth`` best documents and all ties, and a few others.
 
+        query: of :meth:`query`.
         among: restricts the documents, and scores 0.
         """
-        query = self._query(text)
         documents = searcher.num_docs
         if query is None or documents == 0:
             return np.empty(0, np.int64), np.empty(0, np.float64)
@@ -224,14 +228,18 @@ class TextIndex:
             limit = min(4 * limit, documents)
         return _rows(searcher, hits), np.fromiter(map(_SCORE, hits), np.float64, len(hits))
 
-    def scores(self, searcher: tantivy.Searcher, text: str, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the (n,) scores of rows, as :meth:`top` computes them; 0: no shared term."""
-        distinct_rows = np.unique(rows)
-        among = tantivy.Query.const_score_query(self._any_of(distinct_rows.tolist()), 0.0)
-        matches, scores = self.top(searcher, text, len(distinct_rows), among)
-        by_row = np.zeros(len(distinct_rows), np.float64)
-        by_row[np.searchsorted(distinct_rows, matches)] = scores
-        return by_row[np.searchsorted(distinct_rows, rows)]
+    def scores(
+        self, searcher: tantivy.Searcher, query: tantivy.Query | None, rows: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """Return the (n,) scores of distinct rows, as :meth:`top` computes them; 0: no shared term."""
+        scores = np.zeros(len(rows), np.float64)
+        if not len(rows):
+            return scores
+        order = np.argsort(rows)
+        among = tantivy.Query.const_score_query(self._any_of(rows.tolist()), 0.0)
+        matches, scores_of_matches = self.top(searcher, query, len(rows), among)
+        scores[order[np.searchsorted(rows[order], matches)]] = scores_of_matches
+        return scores
 
     def _any_of(self, rows: Sequence[int]) -> tantivy.Query:
         """Return the query for some rows. A set of terms has fixed costs: 0.7 ms with 60,000 documents."""

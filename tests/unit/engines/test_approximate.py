@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import time
 
 import numpy as np
 import pytest
@@ -10,6 +12,8 @@ import pytest
 from rerank import Document, Workspace, encode, ingest, train, tune
 from rerank.common.errors import EngineError
 from rerank.engines import approximate
+from rerank.engines.local import snapshot
+from rerank.engines.local.engine import _union
 from rerank.engines.nearest import nearest
 
 faiss = pytest.importorskip("faiss", reason="the extra `scale` is not installed")
@@ -213,6 +217,48 @@ def test_an_index_that_cannot_be_read_leaves_searches_exact_until_the_next_encod
     assert path.name in caplog.text
     encode(folder)
     assert answer(opened, documents[0].text).approximate == ("s2net",)
+
+
+def test_the_folder_of_an_index_is_listed_again_only_after_a_change(workspace, monkeypatch):
+    folder, documents = workspace
+    listings = []
+    find_index = snapshot.find_index
+    monkeypatch.setattr(snapshot, "find_index", lambda path: listings.append(path) or find_index(path))
+    opened = Workspace.open(folder)
+    path = index_path(folder)
+    now = time.time()
+    os.utime(path.parent, (now, now))  # another change could follow in the same step of the clock
+    assert answer(opened, documents[0].text).approximate == ("s2net",)
+    assert answer(opened, documents[1].text).approximate == ("s2net",)
+    assert len(listings) == 2
+    os.utime(path.parent, (now - 10, now - 10))
+    for document in documents[:3]:
+        assert answer(opened, document.text).approximate == ("s2net",)
+    assert len(listings) == 3
+    path.unlink()
+    assert answer(opened, documents[0].text).approximate == ()
+    assert len(listings) == 4
+
+
+def test_the_union_of_retrievers_has_each_row_once():
+    rng = np.random.default_rng(0)
+    for sizes in ([0], [0, 5], [5, 0, 7], [90, 90]):
+        rows = [rng.choice(100, size, replace=False).astype(np.int64) for size in sizes]
+        assert _union(rows).tolist() == np.unique(np.concatenate(rows)).tolist()
+
+
+@pytest.mark.parametrize("passages", [0, 2])
+def test_few_rows_are_compared_as_exactly_as_many(monkeypatch, passages):
+    """Also if the rows repeat, so that ties at the cut are decided by ids."""
+    vectors = np.repeat(clustered(200), 4, axis=0)
+    matrix = with_passages(vectors, passages) if passages else vectors
+    index = approximate.ApproximateIndex(None, 0, passages)
+    for query in queries_near(vectors):
+        rows = index.search(matrix, query, 10, NOTHING, ids_of)
+        with monkeypatch.context() as patch:
+            patch.setattr(approximate, "_MAX_AT_ONCE", 0)
+            assert index.search(matrix, query, 10, NOTHING, ids_of).tolist() == rows.tolist()
+        assert len(rows) == 10
 
 
 def test_an_interrupted_writer_leaves_no_file(workspace):
