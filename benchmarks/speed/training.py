@@ -38,6 +38,7 @@ from rerank.common.progress import Progress
 from rerank.rankers.cnn.config import CnnConfig
 from rerank.workflows.train import train
 
+RESUMING = {"text", "meta", "joint"}  # rankers with checkpoints
 LEAST_SECONDS = 0.5  # shorter stages are not printed
 
 
@@ -141,6 +142,7 @@ def measure_stages(collection: Collection, options: argparse.Namespace) -> None:
         print(f"{len(workspace.engine):,} documents, {len(queries):,} queries", flush=True)
         stages = Stages()
         stages.begin = begin = time.process_time()
+        names = {*options.rankers.split(",")}
         config = {"seed": 0, "epochs": options.epochs, "word_epochs": options.word_epochs}
         config = {name: value for name, value in config.items() if value is not None}
         report = train(
@@ -150,7 +152,7 @@ def measure_stages(collection: Collection, options: argparse.Namespace) -> None:
             qrels=qrels,
             config=config,
             encode_features=options.encode,
-            restart=True,
+            restart=not names.isdisjoint(RESUMING),
             progress=stages,
         )
         stages.start("end")

@@ -55,7 +55,7 @@ class _OpenIndex(NamedTuple):
     """The index of a folder when it was listed. changed: see :func:`_time_of_change`."""
 
     file: IndexFile | None
-    index: ApproximateIndex | None
+    opened: ApproximateIndex | None
     changed: int | None
 
 
@@ -149,14 +149,14 @@ class Snapshot:
         """Return the index of this snapshot's rows, or None. An index of another process is opened."""
         folder = self.features.folder(name, version)
         changed = _time_of_change(folder)
-        opened = self._indices.get((name, version))
-        if opened is not None and changed is not None and opened.changed == changed:
-            return opened.index
+        last = self._indices.get((name, version))
+        if last is not None and changed is not None and last.changed == changed:
+            return last.opened
         file = find_index(folder)
         if file is not None and file.rows > self.version.rows:
             file = None
-        if opened is not None and opened.file == file:
-            index = opened.index
+        if last is not None and last.file == file:
+            index = last.opened
         else:
             index = None if file is None else open_index(file, passages)
         self._indices[name, version] = _OpenIndex(file, index, changed)
