@@ -23,6 +23,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -44,6 +45,7 @@ from hook_cases import (
     connect,
     filled,
     percentiles,
+    processor,
     serving,
     texts,
     together,
@@ -61,6 +63,8 @@ ATTACHED_TARGET = 2.3
 THEIRS = "speed-theirs"
 ADDED = ((100, 100), (50, 50))
 """Candidates, and documents that a ranker adds."""
+BLOCKS, BLOCK = 8, 60
+"""Blocks of searches of one case, and searches of a block, whose processor time is measured."""
 RATIOS_AT = (10, 50, 99)
 """Percentiles at which the cases with added documents are compared."""
 
@@ -212,6 +216,27 @@ def calls(node: Node, service: str, case: Case, queries: Sequence[str]) -> None:
     print(f"{case.name}, service, mean ms: {spent(before, stages(service))}")
 
 
+def processor_times(cases: Sequence[Case], queries: Sequence[str], reference: Case) -> None:
+    """Print the processor time of a search, of the node and the services together, in alternating blocks.
+
+    It depends less on other programs of the machine than the latency. reference: the case to compare with.
+    """
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
+    processes = [int(pid) for pid in children.split()]
+    times: dict[str, list[float]] = {case.name: [] for case in cases}
+    draw = random.Random(0)
+    for block in range(BLOCKS):
+        for case in draw.sample(cases, len(cases)):
+            begin = processor(*processes)
+            for number in range(BLOCK):
+                case.ask(case.body(queries[(block * BLOCK + number) % len(queries)]))
+            times[case.name].append(1000 * (processor(*processes) - begin) / BLOCK)
+    medians = {name: float(np.median(milliseconds)) for name, milliseconds in times.items()}
+    for name, median in medians.items():
+        ratio = median / medians[reference.name]
+        print(f"{name}: {median:.1f} ms of processor time, {ratio:.2f} times {reference.name}")
+
+
 def throughput(
     cases: Sequence[Case],
     pairs: Sequence[tuple[Case, Case]],
@@ -275,6 +300,8 @@ def main() -> None:
             quotients = np.percentile(case.times, RATIOS_AT) / np.percentile(theirs[1].times, RATIOS_AT)
             shown = ", ".join(f"p{at} {quotient:.2f}" for at, quotient in zip(RATIOS_AT, quotients))
             print(f"{case.name}: {shown} times {theirs[1].name} (targets p50 1.3, p99 1.4)")
+        if theirs:
+            processor_times([*theirs, *added], queries, theirs[1])
         for depth in DEPTHS:
             calls(node, service, hooked[depth], queries)
         if given.clients:
