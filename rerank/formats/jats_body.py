@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rerank.formats.jats_xml import BLOCKS, NOT_MATH, NOT_TEXT, PARAGRAPHS
+from rerank.formats.jats_xml import BLOCKS, NOT_MATH, NOT_TEXT, PARAGRAPHS, SEPARATED
 
 if TYPE_CHECKING:
     from lxml.etree import _Element
@@ -163,12 +163,12 @@ class _ParagraphReader:
 
     def _separate(self, element: _Element) -> None:
         """Add a space before and after a line break or a block."""
-        if element.tag not in BLOCKS and element.tag != "break":
+        if element.tag not in SEPARATED:
             return
         self._left_out_number = False
         self._add_text(" ")
         last_start = self.block_starts[-1] if self.block_starts else 0
-        if element.tag != "break" and len(self.text) > last_start:
+        if element.tag in BLOCKS and len(self.text) > last_start:
             self.block_starts.append(len(self.text))
 
     def _add_text(self, text: str | None) -> None:

@@ -23,6 +23,8 @@ BLOCKS = {
     "boxed-text",
 }  # fmt: skip
 """Elements that separate the words before them from the words after them."""
+SEPARATED = {*BLOCKS, "break"}
+"""Elements with a space before and after them. A line break starts no block."""
 NOT_TEXT = {
     "fig", "fig-group", "table-wrap", "table-wrap-group", "caption", "fn", "fn-group", "disp-formula",
     "disp-formula-group", "supplementary-material", "media", "graphic", "tex-math", "ref-list", "sub-article",
@@ -127,7 +129,7 @@ def plain(element: _Element | None, without: Set[str] = frozenset(NOT_TEXT)) -> 
 def _collect_text(element: _Element, without: Set[str], parts: list[str]) -> None:
     parts.append(element.text or "")
     for child in element:
-        gap = " " if child.tag in BLOCKS or child.tag == "break" else ""
+        gap = " " if child.tag in SEPARATED else ""
         parts.append(gap)
         if child.tag not in without and child.tag not in NOT_MATH:
             _collect_text(child, without, parts)

@@ -178,10 +178,11 @@ def _header(cells: list[str]) -> tuple[int, ...]:
     names = [normalize_column(cell) for cell in cells]
     positions: list[int] = []
     for known_names in COLUMNS:
-        positions.append(next((index for index, name in enumerate(names) if name in known_names), -1))
-    if -1 not in positions:
+        matches = [index for index, name in enumerate(names) if name in known_names]
+        positions += matches[:1]
+    if len(positions) == len(COLUMNS):
         return tuple(positions)
-    return _BEIR_COLUMNS if positions[0] == 0 and len(cells) == 3 else ()
+    return _BEIR_COLUMNS if len(names) == 3 and names[0] in COLUMNS[0] else ()
 
 
 def _is_grade(text: str) -> bool:

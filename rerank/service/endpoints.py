@@ -116,9 +116,11 @@ def _has_probabilities(stack: Stack) -> bool:
 def _relevance(stack: Stack, ranking: Ranking, calibrated: bool) -> list[float]:
     """Return the relevance scores of the ranked documents, best first."""
     if ranking.relevance is not None and calibrated:
-        return [float(score) for score in ranking.relevance[ranking.order]]
-    combiner = stack.combiner if stack.then is None or ranking.late else stack.then.linear()
-    return [float(score) for score in combiner.relevance(ranking.scores)]
+        return ranking.relevance[ranking.order].tolist()
+    combiner = stack.combiner
+    if stack.then is not None and not ranking.late:
+        combiner = stack.then.linear()
+    return combiner.relevance(ranking.scores).tolist()
 
 
 def _statistics(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import NamedTuple
 
 _SPACE = r" \t\n\r\u3000"
@@ -45,10 +46,14 @@ class FieldText(NamedTuple):
 
 
 class _Scope(NamedTuple):
-    """The field and exclusion that hold for the clauses of a group."""
+    """The field of clauses, and whether they are excluded: of a group, or of the next clause only."""
 
-    field: str | None
-    excluded: bool
+    field: str | None = None
+    excluded: bool = False
+
+    def inside(self, group: _Scope) -> _Scope:
+        """Return the scope of a clause in a group. The field that is next to the clause comes first."""
+        return _Scope(self.field or group.field, self.excluded or group.excluded)
 
 
 def parse_query_string(text: str) -> list[FieldText]:
@@ -60,32 +65,25 @@ def parse_query_string(text: str) -> list[FieldText]:
     >>> parse_query_string("wolf NOT (fox OR (dog AND cat)) title:pup")
     [FieldText(field=None, text='wolf'), FieldText(field='title', text='pup')]
     """
-    tokens = [(str(match.lastgroup), match[0]) for match in _TOKEN.finditer(text)]
-    tokens = [(kind, token) for kind, token in tokens if kind != "space"]
+    tokens = [(match.lastgroup, match[0]) for match in _TOKEN.finditer(text) if match.lastgroup != "space"]
+    following_kinds = [kind for kind, _ in tokens[1:]]
     words: list[FieldText] = []
-    scopes = [_Scope(None, excluded=False)]
-    field: str | None = None  # named for the next clause
-    excluded = False  # the next clause is below NOT
-    for (kind, token), (following_kind, _) in zip(tokens, [*tokens[1:], ("", "")]):
+    groups = [_Scope()]
+    next_clause = _Scope()
+    for (kind, token), following_kind in zip_longest(tokens, following_kinds):
         if kind == "not":
-            excluded = True
-            continue
-        if kind == "term" and following_kind == "colon":
-            field = _unescape(token, wildcards=True)
-            continue
-        if kind not in _CLAUSES:
-            continue
-
-        scope = _Scope(field or scopes[-1].field, excluded or scopes[-1].excluded)
-        field = None
-        excluded = False
-        if kind == "open":
-            scopes.append(scope)
-        elif kind == "close":
-            if len(scopes) > 1:
-                scopes.pop()
-        elif kind in ("term", "phrase") and _is_searched(token, scope):
-            words.append(FieldText(scope.field, _unescape(token)))
+            next_clause = next_clause._replace(excluded=True)
+        elif kind == "term" and following_kind == "colon":
+            next_clause = next_clause._replace(field=_unescape(token, wildcards=True))
+        elif kind in _CLAUSES:
+            clause = next_clause.inside(groups[-1])
+            next_clause = _Scope()
+            if kind == "open":
+                groups.append(clause)
+            elif kind == "close" and len(groups) > 1:  # another one closes nothing
+                groups.pop()
+            elif kind in ("term", "phrase") and _is_searched(token, clause):
+                words.append(FieldText(clause.field, _unescape(token)))
     return words
 
 

@@ -148,7 +148,7 @@ def _as_text(value: object) -> str | None:
     ('true', '2020', 'grey wolf', None)
     """
     if isinstance(value, bool):
-        return "true" if value else "false"
+        return str(value).lower()
     if isinstance(value, (int, float)):
         return str(value)
     if isinstance(value, list):
