@@ -23,6 +23,10 @@ TIMES = frozenset(("date", "date_nanos"))
 _WORDS = frozenset(("keyword", "constant_keyword", "wildcard", "ip"))
 _REMEMBERED = 1000
 _SPELLINGS = (compose, partial(unicodedata.normalize, "NFD"), normalize)
+_FORMATS = {"date": {"format": "epoch_millis"}, "number": {}}
+"""Kind of a field -> the format in which its values are read."""
+_UNITS = {"date": 1000.0, "number": 1.0}
+"""Kind of a field -> the value that counts as 1: dates are read in milliseconds and returned in seconds."""
 _BOUNDS = {">=": "gte", ">": "gt", "<=": "lte", "<": "lt"}
 
 
@@ -103,8 +107,7 @@ class Fields:
         for field in fields:
             if field not in kinds:
                 raise self._not_a_number(field)
-            is_date = kinds[field] == "date"
-            formats.append({"field": field, "format": "epoch_millis"} if is_date else {"field": field})
+            formats.append({"field": field, **_FORMATS[kinds[field]]})
 
         values_by_id: dict[str, Mapping[str, Sequence[Any]]] = {}
         for hit in self._reader.hits(ids, _source=False, docvalue_fields=formats):
@@ -112,8 +115,8 @@ class Fields:
         columns = []
         for field in fields:
             first_values = [values_by_id.get(id, {}).get(field, [np.nan])[0] for id in ids]
-            scale = 1000.0 if kinds[field] == "date" else 1.0
-            columns.append(np.array(list(map(float, first_values)), np.float64) / scale)
+            numbers = np.array(list(map(float, first_values)), np.float64)
+            columns.append(numbers / _UNITS[kinds[field]])
         return columns
 
     def _not_a_number(self, field: str) -> UsageError:

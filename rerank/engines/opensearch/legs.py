@@ -84,8 +84,7 @@ def _names(value: object) -> Iterator[str]:
     if isinstance(value, Mapping):
         if isinstance(value.get("_name"), str):
             yield value["_name"]
-        for inner in value.values():
-            yield from _names(inner)
-    elif isinstance(value, list):
+        value = list(value.values())
+    if isinstance(value, list):
         for inner in value:
             yield from _names(inner)

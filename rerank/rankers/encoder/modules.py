@@ -47,6 +47,10 @@ class Modules:
     document_prompt: str = ""
     lowercase: bool = False
 
+    def width(self, pooled: int) -> int:
+        """Return E, the numbers of a vector after the modules. pooled: the numbers before them."""
+        return pooled if self.projection is None else self.projection.shape[1]
+
     @classmethod
     def read(cls, folder: Path) -> Modules:
         """Read the folder of a model.

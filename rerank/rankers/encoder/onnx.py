@@ -106,8 +106,7 @@ class OnnxEncoder(TextEncoder):
     @property
     def width(self) -> int:
         """E, numbers per vector."""
-        projection = self.modules.projection
-        return int(self.model.width) if projection is None else projection.shape[1]
+        return self.modules.width(int(self.model.width))
 
     @cached_property
     def tokens(self) -> Tokens:

@@ -110,8 +110,7 @@ class TextEncoder:
     @property
     def width(self) -> int:
         """E, the numbers of a vector after pooling and projection."""
-        projection = self.modules.projection
-        return int(self.model.config.hidden_size) if projection is None else projection.shape[1]
+        return self.modules.width(int(self.model.config.hidden_size))
 
     @property
     def device(self) -> torch.device:
