@@ -116,11 +116,11 @@ def _has_probabilities(stack: Stack) -> bool:
 def _relevance(stack: Stack, ranking: Ranking, calibrated: bool) -> list[float]:
     """Return the relevance scores of the ranked documents, best first."""
     if ranking.relevance is not None and calibrated:
-        return ranking.relevance[ranking.order].tolist()
+        return list(map(float, ranking.relevance[ranking.order]))
     combiner = stack.combiner
     if stack.then is not None and not ranking.late:
         combiner = stack.then.linear()
-    return combiner.relevance(ranking.scores).tolist()
+    return list(map(float, combiner.relevance(ranking.scores)))
 
 
 def _statistics(
