@@ -34,12 +34,16 @@ def _show(workspace: rerank.Workspace, report: StatusReport) -> None:
     click.echo(f"{documents} ({report.lang or 'no one language'}) in {report.location}")
     for ranker in report.rankers:
         click.echo(_ranker_line(ranker))
-    active_stacks = [state.stack for state in report.releases]
-    candidates = [state for state in report.stacks if state.stack not in active_stacks]
-    for state in (*candidates, *report.releases):
+    for state in (*_candidates(report), *report.releases):
         _show_stack(state)
     if report.rankers and not report.releases:
         click.echo(f"active: {workspace.default_stack}")
+
+
+def _candidates(report: StatusReport) -> list[StackState]:
+    """Return the tuned stacks that are no version of the active stack."""
+    active_stacks = [state.stack for state in report.releases]
+    return [state for state in report.stacks if state.stack not in active_stacks]
 
 
 def _ranker_line(ranker: RankerState) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -222,7 +222,7 @@ def _pools(engine: Engine, request: TableRequest) -> dict[str, list[str]]:
     protocol = request.protocol
     if request.retrieved or protocol.pool is None:
         return {query.id: list(request.qrels[query.id]) for query in request.queries}
-    make_pool = partial(_draw, engine.ids()) if protocol.pool == "random" else partial(_find, engine)
+    make_pool = _pool_maker(engine, protocol)
     pools: dict[str, list[str]] = {}
     for query in request.queries:
         relevant = request.qrels.relevant(query.id)
@@ -230,6 +230,13 @@ def _pools(engine: Engine, request: TableRequest) -> dict[str, list[str]]:
         irrelevant = [id for id in make_pool(query, count) if id not in relevant]
         pools[query.id] = [*relevant, *irrelevant[: protocol.size]]
     return pools
+
+
+def _pool_maker(engine: Engine, protocol: Protocol) -> Callable[[Query, int], list[str]]:
+    """Return the function that chooses the documents of a pool, by the query and their maximum number."""
+    if protocol.pool == "random":
+        return partial(_draw, engine.ids())
+    return partial(_find, engine)
 
 
 def _find(engine: Engine, query: Query, count: int) -> list[str]:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Sequence
-from itertools import zip_longest
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 _SPACE = r" \t\n\r\u3000"
@@ -65,12 +64,10 @@ def parse_query_string(text: str) -> list[FieldText]:
     >>> parse_query_string("wolf NOT (fox OR (dog AND cat)) title:pup")
     [FieldText(field=None, text='wolf'), FieldText(field='title', text='pup')]
     """
-    tokens = [(match.lastgroup, match[0]) for match in _TOKEN.finditer(text) if match.lastgroup != "space"]
-    following_kinds = [kind for kind, _ in tokens[1:]]
     words: list[FieldText] = []
     groups = [_Scope()]
     next_clause = _Scope()
-    for (kind, token), following_kind in zip_longest(tokens, following_kinds):
+    for kind, token, following_kind in _tokens(text):
         if kind == "not":
             next_clause = next_clause._replace(excluded=True)
         elif kind == "term" and following_kind == "colon":
@@ -85,6 +82,14 @@ def parse_query_string(text: str) -> list[FieldText]:
             elif kind in ("term", "phrase") and _is_searched(token, clause):
                 words.append(FieldText(clause.field, _unescape(token)))
     return words
+
+
+def _tokens(text: str) -> Iterator[tuple[str, str, str]]:
+    """Yield the kind and the text of each token, and the kind of the next one; "" after the last one."""
+    matches = [match for match in _TOKEN.finditer(text) if match.lastgroup != "space"]
+    kinds = [str(match.lastgroup) for match in matches]
+    for match, kind, following_kind in zip(matches, kinds, [*kinds[1:], ""]):
+        yield kind, match[0], following_kind
 
 
 def _is_searched(token: str, scope: _Scope) -> bool:

@@ -216,6 +216,11 @@ def with_vectors(column: Column | None) -> Column | None:
     return column if column is not None and column.vectors else None
 
 
+def searched_keys(columns: Mapping[str, Column]) -> set[str]:
+    """Return the keys of the columns whose vectors the index can search. columns: feature key -> column."""
+    return {key for key, column in columns.items() if column.vectors}
+
+
 def encode(
     encoder: Encoder,
     documents: Sequence[Document],

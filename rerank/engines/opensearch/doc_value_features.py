@@ -20,6 +20,7 @@ from rerank.engines.opensearch.columns import (
     encode,
     feature_key,
     ranker_of,
+    searched_keys,
     vector_key,
     with_vectors,
     without_vectors,
@@ -136,9 +137,8 @@ class DocValueFeatures(FeatureStore):
     def retrieving(self, encoders: Sequence[Encoder]) -> set[str]:
         """Return the rankers whose vectors are in the mapping, or will be after these encoders have run."""
         rankers = {encoder.name for encoder in encoders if encoder.retrieves}
-        for key, column in self.columns.items():
-            if column.vectors:
-                rankers.add(ranker_of(key)[0])
+        for key in searched_keys(self.columns):
+            rankers.add(ranker_of(key)[0])
         return rankers
 
     def map(self, new: Mapping[str, Column], index: str) -> None:
@@ -169,14 +169,11 @@ class DocValueFeatures(FeatureStore):
     ) -> dict[str, Any]:
         """Return the fields that new columns need and an index lacks. mapped: columns of the index."""
         fields = {key: column.mapping() for key, column in new.items() if key not in mapped}
-        vectors: list[str] = []
-        for key, column in new.items():
-            if column.vectors and with_vectors(mapped.get(key)) is None:
-                vectors.append(key)
+        vectors = searched_keys(new) - searched_keys(mapped)
         if vectors:
             settings = self._client.indices.get_settings(index=index)[index]["settings"]["index"]
             has_graph = str(settings.get("knn")).lower() == "true"
-            for key in vectors:
+            for key in sorted(vectors):
                 fields |= new[key].vector_mapping(key, has_graph)
         return fields
 

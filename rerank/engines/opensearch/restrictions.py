@@ -111,10 +111,14 @@ class _Reader:
         if kind in _INNER:
             return self.read(inner.get(_INNER[kind], _ALL), required=required)
         if kind in _ALTERNATIVES:
-            conditions = [inner["filter"]] if "filter" in inner else []
-            queries = _listed(inner.get("queries", []))
-            return conditions + self._read_alternatives(queries, None, required=required)
+            return self._read_queries(inner, required=required)
         return [] if self._is_search(kind, inner, required=required) else [dict(query)]
+
+    def _read_queries(self, inner: Query, *, required: bool) -> list[Clause]:
+        """Return the conditions of a query such as ``dis_max``, of whose queries one must match."""
+        conditions = [inner["filter"]] if "filter" in inner else []
+        queries = _listed(inner.get("queries", []))
+        return conditions + self._read_alternatives(queries, None, required=required)
 
     def _is_search(self, kind: str, inner: Query, *, required: bool) -> bool:
         """Return whether a query only searches for words or vectors, and note its texts.

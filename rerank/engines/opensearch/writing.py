@@ -20,7 +20,7 @@ from rerank.documents.records import Document
 from rerank.documents.text import count_of
 from rerank.engines.base import DEFAULT_WRITE, Encoder, WriteOptions, WriteResult
 from rerank.engines.opensearch.bulk import Action, Written, action, send
-from rerank.engines.opensearch.columns import FEATURES, Column, encode, feature_key
+from rerank.engines.opensearch.columns import FEATURES, Column, encode, feature_key, searched_keys
 from rerank.engines.opensearch.doc_value_features import DocValueFeatures
 from rerank.engines.opensearch.reading import LONGEST_ID, Reader, usable
 
@@ -119,7 +119,7 @@ class Writer:
         if encoders:
             keys = {feature_key(encoder.name, encoder.version) for encoder in encoders}
         else:  # rankers that retrieve still do, after a later encoding
-            keys = {key for key, column in stored.items() if column.vectors}
+            keys = searched_keys(stored)
         return {key: stored[key] for key in keys & stored.keys()}
 
     @contextmanager
