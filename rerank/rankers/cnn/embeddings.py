@@ -16,6 +16,7 @@ from rerank.common.errors import TrainingError
 from rerank.common.progress import SILENT, Progress
 from rerank.documents.categories import CategoryGraph
 from rerank.documents.records import Query
+from rerank.documents.text import count_of
 from rerank.rankers.cnn.config import CnnConfig
 from rerank.rankers.cnn.towers import Part, Vocabulary
 from rerank.rankers.training.data import LONGEST_TEXT, Corpus, TrainingData
@@ -105,7 +106,8 @@ class Inputs:
         if spacing <= 1:
             return corpus
         rows = np.arange(0, len(corpus.tokens), spacing)
-        self.progress.say(f"word vectors are trained on {len(rows):,} of {len(corpus.tokens):,} texts")
+        texts = count_of(len(corpus.tokens), "text")
+        self.progress.say(f"word vectors are trained on {len(rows):,} of {texts}")
         return corpus.take(rows)
 
     @cached_property

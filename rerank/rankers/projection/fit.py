@@ -47,7 +47,7 @@ def sample_documents(data: TrainingData, progress: Progress) -> TrainingData:
         is_used[query.documents] = True
         is_used[query.unwanted] = True
     rows = np.flatnonzero(is_used)
-    progress.say(f"term vectors of {len(rows):,} of {count:,} documents are used")
+    progress.say(f"term vectors of {len(rows):,} of {count_of(count, 'document')} are used")
     return data.with_documents(rows)
 
 
