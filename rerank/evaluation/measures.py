@@ -255,7 +255,8 @@ def _read_measure(name: str) -> Measure:
     measure_class = registry[expression.id]
     if cutoff is not None:
         parameters[measure_class.AT_PARAM] = cutoff
-    return measure_class(**parameters)
+    measure: Measure = measure_class(**parameters)
+    return measure
 
 
 def _parse_standard(name: str) -> Measure:
