@@ -233,13 +233,13 @@ def _parse(names: Sequence[str]) -> list[Measure | Auc]:
     return list(parsed)
 
 
-def _read_measure(name: str) -> Measure:
+def _read_measure(name: str, registry: Mapping[str, type[Measure]]) -> Measure:
     """Return the measure of ir_measures with this name, for example ``nDCG@10`` or ``R(rel=2)@100``.
+
+    registry: name -> class of the measure.
 
     The parser of ir_measures 0.4.3 needs parts of the module ``ast`` that Python 3.14 has removed.
     """
-    from ir_measures.measures import registry
-
     expression = ast.parse(name.strip(), mode="eval").body
     cutoff = None
     parameters: dict[str, object] = {}
@@ -261,10 +261,11 @@ def _read_measure(name: str) -> Measure:
 
 def _parse_standard(name: str) -> Measure:
     """Return a measure of ir_measures. Raises UsageError if it does not know or cannot compute it."""
+    from ir_measures.measures import registry
 
     examples = f"for example {', '.join(MEASURES)}"
     try:
-        measure = _read_measure(name)
+        measure = _read_measure(name, registry)
         _check_parameters(measure)  # the providers may fail for wrong ones
         is_supported = _provider().supports(measure)
     except UsageError:

@@ -19,6 +19,7 @@ import pytest
 from msgspec import structs
 
 from rerank.common.errors import EngineError
+from rerank.common.progress import ignore_count
 from rerank.documents.records import Document
 from rerank.engines.base import Encoder, Engine, SearchRequest, WriteOptions
 from rerank.engines.opensearch import OpenSearchEngine, Settings, bulk, doc_value_features, writing
@@ -299,7 +300,7 @@ def test_a_node_is_killed_during_ingests(
             everybody.abort()
             outcome[name] = error
 
-    def write(name: str, engine: OpenSearchEngine, progress: Callable[[int], object] | None = None) -> Any:
+    def write(name: str, engine: OpenSearchEngine, progress: Callable[[int], object] = ignore_count) -> Any:
         if name.startswith("fresh"):
             return engine.write(documents, options=WriteOptions(progress=progress))
         return engine.write([*changed, *added], deleted, WriteOptions(progress=progress))
