@@ -44,21 +44,24 @@ class ProcessorClock:
 
 
 class RankerTimes(Progress):
-    """Processor seconds of auto for each ranker, with the measurement on dev."""
+    """Processor seconds of auto for each ranker, with the measurement on dev.
+
+    The time of a ranker begins with the last line about another one and ends when it is trained.
+    """
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
-        self.current, self.begun = "", 0.0
+        self.begun = time.process_time()
 
     def say(self, line: str) -> None:
-        """Start the time of a ranker, or end it at the first line about something else."""
-        step, _, rest = line.partition(": ")
-        if step not in ("rankers", "retrieval", "tune") or rest.startswith(f"{self.current}:"):
+        """End the time of a ranker that is trained or skipped."""
+        ended = re.match(r"rankers: (\w+) is (trained|skipped)", line)
+        if ended is None:
             return
-        if self.current:
-            self.seconds[self.current] = round(time.process_time() - self.begun, 1)
-        found = re.match(r"(\w+) is trained", rest)
-        self.current, self.begun = found[1] if found else "", time.process_time()
+        now = time.process_time()
+        if ended[2] == "trained":
+            self.seconds[ended[1]] = round(now - self.begun, 1)
+        self.begun = now
 
 
 def names(stack: Stack) -> list[str]:
