@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -210,6 +210,22 @@ RULES = (
     ),
 )
 """In the order of training: the highest expected gain per second first."""
+
+
+def query_seconds(facts: CollectionFacts, unmet_needs: Container[str], part_seconds: float) -> float:
+    """Return the seconds that encoders need for the queries after the training.
+
+    Dev queries are encoded to tune with and without retrieval, test queries to evaluate. A short query takes
+    about as long as a part of a document.
+
+    unmet_needs: the needs that the collection does not meet; see :func:`unmet`.
+    part_seconds: seconds to encode 64 tokens of a document.
+    """
+    encoders = 0
+    for rule in RULES:
+        is_trained = not any(need in unmet_needs for need in rule.needs)
+        encoders += is_trained and rule.passes > 0
+    return encoders * (2 * facts.dev_queries + facts.test_queries) * part_seconds
 
 
 @dataclass(frozen=True)

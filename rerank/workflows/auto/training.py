@@ -17,6 +17,7 @@ from rerank.workflows.auto import plan as ranker_plan
 from rerank.workflows.auto.context import AutoContext
 from rerank.workflows.auto.plan import CollectionFacts, RankerChoice, Rule
 from rerank.workflows.auto.state import AutoState, RankerTraining
+from rerank.workflows.auto.tuning import MOST_RESERVE
 from rerank.workflows.encode import encode
 from rerank.workflows.train import train
 
@@ -86,6 +87,10 @@ class Trainings:
         Returns a choice with its reason for each rule, also for rankers that are not trained.
         """
         reasons = ranker_plan.unmet(self.facts)
+        if "model" not in reasons:
+            now = time.monotonic()
+            earlier_end = self.end - ranker_plan.query_seconds(self.facts, reasons, self.part_seconds)
+            self.end = max(earlier_end, now + (1 - MOST_RESERVE) * (self.context.end - now))
         shares = 0.0
         for rule in ranker_plan.RULES:
             if reasons.keys().isdisjoint(rule.needs):

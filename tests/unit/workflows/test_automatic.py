@@ -15,7 +15,7 @@ from rerank import Qrels, Query
 from rerank.common.errors import InputError, WorkspaceError
 from rerank.workflows.auto import plan as ranker_plan
 from rerank.workflows.auto.files import read_folder
-from rerank.workflows.auto.plan import CollectionFacts, Rule, unmet
+from rerank.workflows.auto.plan import CollectionFacts, Rule, query_seconds, unmet
 from rerank.workflows.auto.splits import split
 from rerank.workflows.auto.training import Deadline
 from tests.support.progress import Watch
@@ -149,6 +149,14 @@ def test_large_collections_get_fewer_epochs():
         for documents, pairs in ((20_000, 20_000), (20_001, 5), (5, 20_001), (5, 200_001))
     ]
     assert steps == [12, 6, 6, 3]
+
+
+def test_encoders_have_time_for_the_queries():
+    """dense, adapter and dense_judged read 2 * 100 dev and 50 test queries; dense_links has no links."""
+    facts = CollectionFacts(documents=9, train_queries=60, dev_queries=100, test_queries=50)
+    assert query_seconds(facts, {"links"}, 0.01) == pytest.approx(3 * 250 * 0.01)
+    assert query_seconds(facts, {"links", "queries"}, 0.01) == pytest.approx(250 * 0.01)
+    assert query_seconds(facts, {"model"}, 0.01) == 0
 
 
 def test_rules_choose_rankers_by_the_facts_of_the_collection():
