@@ -13,7 +13,6 @@ import argparse
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from statistics import fmean
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "quality" / "peers")]
 
@@ -67,7 +66,7 @@ def tested(paper: str, claim: Claim) -> tuple[Difference, list[float]] | None:
     if group is None:
         return None
     found = [group.difference(*claim.systems, measure) for measure in measures]
-    values = [fmean(group.values(name, measures[-1]) or [0.0]) for name in claim.systems]
+    values = group.common_means(claim.systems, measures[-1])
     first, last = found[0], found[-1]
     if first is None or last is None:
         return None
@@ -107,7 +106,7 @@ def judged(paper: str, claim: Claim, p: float | None) -> tuple[str, str]:
     verdict = difference.equal(p) if claim.rule == "equal" else difference.above(p)
     sides = ", ".join(f"{name} {value:.4f}" for name, value in zip(claim.systems, values))
     text = "" if p is None else f"; p {p_text(p)}"
-    seeds = group.seeds(claim.systems[0], claim.measure)
+    seeds = min(group.seeds(name, claim.measure) for name in claim.systems)
     counted = "one run" if seeds == 1 else f"{seeds} seeds"
     return verdict, f"{where}, {claim.measure}: {sides}{text}; {counted}"
 

@@ -169,6 +169,15 @@ class Group:
         deltas = [first[seed] - second[seed] for seed in seeds]
         return Difference.over_seeds(deltas, [tests.get(seed) for seed in seeds])
 
+    def common_means(self, systems: Sequence[str], measure: str) -> list[float]:
+        """Return the mean of each system over the seeds that all of them have; 0 without such a seed.
+
+        Other seeds can have other test data, so the means would not be comparable.
+        """
+        values_by_system = [self.by_seed(system, measure) for system in systems]
+        seeds = set.intersection(*(set(values) for values in values_by_system))
+        return [fmean(values[seed] for seed in seeds) if seeds else 0.0 for values in values_by_system]
+
     def origin(self) -> str:
         """Return date, commit and machine of the results as text."""
         newest = max(self.steps, key=lambda step: step["date"])
