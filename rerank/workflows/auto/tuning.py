@@ -25,6 +25,8 @@ FIRST_STAGE_SHARE = 0.3
 """Smallest share of the weight for the first stage, if only clicks tune."""
 RETRIEVAL_FACTOR = 2.5
 """Time to tune with more retrievers and to evaluate, divided by the time of the first tuning."""
+RETRIEVAL_OVERRUN = 0.15
+"""Share of the time by which a run may be late to measure retrieval, which can gain more than a ranker."""
 
 
 def choose_first_stage(context: AutoContext) -> tuple[str, list[str]]:
@@ -79,7 +81,8 @@ def tune_and_activate(context: AutoContext, signals: Sequence[str]) -> TuneRepor
     """Tune, and activate the stack."""
     begin = time.monotonic()
     report = _tune_signals(context, signals)
-    if context.is_late(RETRIEVAL_FACTOR * (time.monotonic() - begin)):
+    seconds = RETRIEVAL_FACTOR * (time.monotonic() - begin)
+    if context.is_late(seconds - RETRIEVAL_OVERRUN * 60 * context.minutes):
         context.say("retrieval", "no time is left to measure if vector rankers should also retrieve")
     else:
         report = _try_vector_retrieval(context, signals, report)
