@@ -194,7 +194,7 @@ def _show(report: IngestReport, folder: str, format: Format, *, has_graph: bool)
     unchanged = f", {report.unchanged:,} unchanged" if report.unchanged else ""
     click.echo(
         f"{report.added:,} added, {report.updated:,} updated, {report.deleted:,} deleted{unchanged}:"
-        f" {count_of(report.documents, 'document')} ({report.lang or 'no one language'}) in {folder}"
+        f" {count_of(report.documents, 'document')} ({report.lang or 'no single language'}) in {folder}"
     )
     output.note(*_describe_invalid(report, format))
     output.note(*_describe_documents(report))
@@ -287,7 +287,7 @@ def _show_preview(preview: IngestPreview, folder: str) -> None:
     """Print the counts of a dry run, and the records that would be skipped."""
     removed = f", {preview.removed:,} to remove" if preview.removed else ""
     click.echo(
-        f"dry run: {count_of(preview.documents, 'valid document')} ({preview.lang or 'no one language'}):"
+        f"dry run: {count_of(preview.documents, 'valid document')} ({preview.lang or 'no single language'}):"
         f" {preview.new:,} new, {preview.existing:,} in {folder} already{removed}; nothing was written"
     )
     for error in preview.invalid[:MOST_INVALID]:

@@ -31,7 +31,7 @@ def command(folder: str, as_json: bool) -> None:
 def _show(workspace: rerank.Workspace, report: StatusReport) -> None:
     """Print the documents, rankers and stacks of a workspace."""
     documents = count_of(report.documents, "document")
-    click.echo(f"{documents} ({report.lang or 'no one language'}) in {report.location}")
+    click.echo(f"{documents} ({report.lang or 'no single language'}) in {report.location}")
     for ranker in report.rankers:
         click.echo(_ranker_line(ranker))
     for state in (*_candidates(report), *report.releases):
