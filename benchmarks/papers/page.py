@@ -14,16 +14,14 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "quality" / "peers")]
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).resolve().parents[2])]
 
 from claims import CENTRAL, CLAIMS, TITLES, Claim
 from results import PAPERS, Difference, groups, outdated, p_text, shown, untested
-from table import filled
 
-from rerank.common.files import write_text
+from benchmarks.common.pages import ROOT, filled, update
 from rerank.evaluation.significance import holm
 
-ROOT = Path(__file__).parents[2]
 PAGE = Path(__file__).parent / "RESULTS.md"
 SUMMARY = ROOT / "docs" / "explanation" / "results.md"
 RANKERS = ROOT / "docs" / "explanation" / "rankers.md"
@@ -206,17 +204,10 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--check", action="store_true", help="exit with 1 if anything is outdated")
-    made = pages()
-    if parser.parse_args().check:
-        problems = [line for paper in PAPERS for line in outdated(paper)]
-        for path, text in made.items():
-            if path.read_text("utf-8") != text:
-                problems.append(f"{path.relative_to(ROOT)} is outdated; run benchmarks/papers/page.py")
-        print(*problems, sep="\n")
-        return int(bool(problems))
-    for path, text in made.items():
-        write_text(path, text)
-    return 0
+    check = parser.parse_args().check
+    problems = [line for paper in PAPERS for line in outdated(paper)] if check else []
+    print(*problems, sep="\n", end="\n" if problems else "")
+    return int(update(pages(), "benchmarks/papers/page.py", check=check) or bool(problems))
 
 
 if __name__ == "__main__":

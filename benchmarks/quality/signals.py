@@ -25,11 +25,12 @@ from typing import Any
 
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[variable] = "1"  # before NumPy is imported: one core
-sys.path.insert(0, str(Path(__file__).parent / "peers"))
+sys.path[:0] = [str(Path(__file__).parent / "peers"), str(Path(__file__).resolve().parents[2])]
 
 import numpy as np
-from table import RESULTS, filled, update
+from table import RESULTS
 
+from benchmarks.common.pages import filled, update
 from rerank import evaluate, tune
 from rerank.formats import read_queries
 from rerank.reports.evaluation import EvaluationReport

@@ -16,7 +16,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.common.pages import filled, update
+
 RESULTS = Path(__file__).parent / "results"
 FIGURES, COMPARISON = ROOT / "benchmarks/quality/RESULTS.md", ROOT / "docs/explanation/results.md"
 MEASURES = ("nDCG@10", "nDCG", "RR", "R@100")
@@ -203,30 +207,6 @@ def pages() -> dict[Path, str]:
             COMPARISON, {"peers": summary(results), "better": better(results), "costs": costs(results)}
         ),
     }
-
-
-def filled(path: Path, tables: dict[str, str]) -> str:
-    """Return the text with each table or sentence between ``<!-- NAME -->`` and ``<!-- end -->``."""
-    text = path.read_text("utf-8")
-    for name, table in tables.items():
-        before, begin, rest = text.partition(f"<!-- {name} -->")
-        old, end, after = rest.partition("<!-- end -->")
-        if not end:
-            raise SystemExit(f"{path.name}: missing `<!-- {name} -->` or `<!-- end -->`. Add both comments.")
-        space = "\n\n" if old.startswith("\n") else ""
-        text = f"{before}{begin}{space}{table}{space}{end}{after}"
-    return text
-
-
-def update(texts: dict[Path, str], command: str, *, check: bool) -> int:
-    """Write the outdated pages or, with ``check``, name them. Return the exit code."""
-    outdated = {path: text for path, text in texts.items() if path.read_text("utf-8") != text}
-    for path, text in outdated.items():
-        if check:
-            print(f"{path.relative_to(ROOT)} is outdated; run {command}")
-        else:
-            path.write_text(text, "utf-8")
-    return int(check and bool(outdated))
 
 
 def main() -> int:

@@ -1,35 +1,27 @@
-"""The tables of the demo and of the peers equal the output of their commands."""
+"""The lists of the comparison with other tools follow from its result files."""
 
 from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-SCRIPTS = Path(__file__).parents[3] / "benchmarks"
+PEERS = Path(__file__).parents[3] / "benchmarks" / "quality" / "peers"
 
 
 @pytest.fixture(scope="module")
-def script() -> Iterator[Callable[[str], Any]]:
-    """Return a function that imports a script by name."""
+def table() -> Iterator[Any]:
+    """Return the module that writes the tables of the comparison."""
     with pytest.MonkeyPatch.context() as patch:
-        for folder in (SCRIPTS / "quality", SCRIPTS / "quality" / "peers"):
-            patch.syspath_prepend(folder)
-        yield importlib.import_module
+        patch.syspath_prepend(PEERS)
+        yield importlib.import_module("table")
 
 
-@pytest.mark.parametrize("name", ["table", "demo", "signals"])
-def test_tables_equal_the_output_of_their_command(script: Callable[[str], Any], name: str) -> None:
-    for path, text in script(name).pages().items():
-        assert path.read_text("utf-8") == text, f"run python benchmarks/.../{name}.py"
-
-
-def test_every_better_peer_is_named(script: Callable[[str], Any]) -> None:
-    table = script("table")
+def test_every_better_peer_is_named(table: Any) -> None:
     for path in table.RESULTS.glob("*.json"):
         result = json.loads(path.read_text("utf-8"))
         of = {row["peer"]: row for row in result["rows"]}
