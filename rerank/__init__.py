@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from rerank.documents.records import Qrels as Qrels
     from rerank.documents.records import Query as Query
     from rerank.engines.base import Engine as Engine
-    from rerank.engines.base import SearchRequest as SearchRequest
     from rerank.engines.local import LocalEngine as LocalEngine
     from rerank.engines.opensearch import OpenSearchEngine as OpenSearchEngine
+    from rerank.engines.search_request import SearchRequest as SearchRequest
     from rerank.formats import read_corpus as read_corpus
     from rerank.formats import read_labeled_pairs as read_labeled_pairs
     from rerank.formats import read_qrels as read_qrels
@@ -53,9 +53,10 @@ if TYPE_CHECKING:
     from rerank.workspace.workspace import Workspace as Workspace
 
 _MODULES = {
-    "rerank.engines.base": ("Engine", "SearchRequest"),
+    "rerank.engines.base": ("Engine",),
     "rerank.engines.local": ("LocalEngine",),
     "rerank.engines.opensearch": ("OpenSearchEngine",),
+    "rerank.engines.search_request": ("SearchRequest",),
     "rerank.common.errors": ("RerankError",),
     "rerank.formats": ("read_corpus", "read_labeled_pairs", "read_qrels", "read_queries", "read_run"),
     "rerank.judging.clicks": ("judge_clicks",),

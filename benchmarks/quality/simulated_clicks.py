@@ -43,7 +43,7 @@ from numpy.typing import NDArray
 
 from rerank import Document, Qrels, Query, Workspace, evaluate, train, tune
 from rerank.documents.text import query_key
-from rerank.engines.base import SearchRequest
+from rerank.engines.search_request import SearchRequest
 from rerank.formats import read_corpus, read_qrels, read_queries
 from rerank.formats.tables import format_rows
 from rerank.judging.clicks import judge_clicks

@@ -41,8 +41,8 @@ for _library in ("OMP", "MKL", "OPENBLAS"):
 import numpy as np
 
 from rerank import Query, RerankError, Workspace
-from rerank.engines.base import SearchRequest
 from rerank.engines.local import LocalEngine
+from rerank.engines.search_request import SearchRequest
 from rerank.rankers.base import Ranker
 from rerank.workflows.demo import COLLECTION
 

@@ -38,8 +38,8 @@ from benchmarks.common.grown import grow
 from benchmarks.common.vectors import feature_files, grow_vectors, stored_vectors
 from rerank import Query, Workspace, ingest
 from rerank.engines.approximate import ApproximateIndex, needs_index
-from rerank.engines.base import SearchRequest, VectorQuery
 from rerank.engines.nearest import Rows, nearest
+from rerank.engines.search_request import SearchRequest, VectorQuery
 from rerank.formats import read_corpus, read_queries
 from rerank.scoring.pipeline import Pipeline
 from rerank.stack.stack import Stack

@@ -40,9 +40,10 @@ from rerank.index_templates import index_body
 
 from benchmarks.common.timing import seconds_of
 from rerank.documents.records import Document
-from rerank.engines.base import Encoder, SearchRequest, WriteOptions
+from rerank.engines.base import Encoder, WriteOptions
 from rerank.engines.opensearch import OpenSearchEngine, Settings
 from rerank.engines.opensearch.layout import Layout
+from rerank.engines.search_request import SearchRequest
 from rerank.formats import read_corpus
 
 WIDTH = 128

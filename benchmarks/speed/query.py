@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.common.collection import Collection
 from benchmarks.common.timing import p50
 from rerank.documents.records import Qrels, Query
-from rerank.engines.base import SearchRequest
+from rerank.engines.search_request import SearchRequest
 from rerank.rankers.cnn.ranker import PARTS, CnnRanker
 from rerank.rankers.cnn.towers import Vocabulary
 from rerank.scoring.pipeline import Pipeline

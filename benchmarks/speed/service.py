@@ -23,7 +23,7 @@ import numpy as np
 from hook_cases import equal_weights, service_process
 
 from benchmarks.common.timing import p50
-from rerank.engines.base import SearchRequest
+from rerank.engines.search_request import SearchRequest
 from rerank.workspace.workspace import Workspace
 
 QUERY = "how do bacteria become resistant to antibiotics"

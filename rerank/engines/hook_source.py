@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from rerank.documents.records import Document
-from rerank.engines.base import VectorQuery, cannot_retrieve
+from rerank.engines.search_request import VectorQuery, cannot_retrieve
 
 if TYPE_CHECKING:
     from rerank.engines.opensearch.text_rows import TextRows

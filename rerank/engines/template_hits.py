@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rerank.common.order import rank
 from rerank.documents.records import Candidates
-from rerank.engines.base import SearchRequest
+from rerank.engines.search_request import SearchRequest
 
 
 def hits_of_run(request: SearchRequest) -> Candidates:

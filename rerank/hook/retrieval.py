@@ -8,8 +8,8 @@ from typing import Any
 
 from rerank.common.errors import UsageError
 from rerank.documents.text import join_names
-from rerank.engines.base import cannot_retrieve
 from rerank.engines.opensearch import OpenSearchEngine
+from rerank.engines.search_request import cannot_retrieve
 from rerank.hook.options import HookOptions
 from rerank.stack.parse import retriever_depths
 from rerank.stack.signals import ranker_names

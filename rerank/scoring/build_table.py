@@ -15,7 +15,8 @@ from rerank.common.errors import InputError, UsageError
 from rerank.common.progress import SILENT, Progress
 from rerank.documents.filters import Filter
 from rerank.documents.records import Candidates, Qrels, Query, SearchTemplate
-from rerank.engines.base import Engine, FilledTemplate, SearchRequest
+from rerank.engines.base import Engine
+from rerank.engines.search_request import FilledTemplate, SearchRequest
 from rerank.evaluation.protocols import Protocol
 from rerank.scoring.pipeline import Pipeline
 from rerank.scoring.scorer import FEEDBACK_DEPTH, Scorer, ScoringInput, ScoringResult

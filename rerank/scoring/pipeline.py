@@ -13,7 +13,8 @@ from rerank.common.results import Report
 from rerank.documents.filters import Filter
 from rerank.documents.records import Candidates, Query, SearchTemplate
 from rerank.documents.text import count_of
-from rerank.engines.base import Engine, FilledTemplate, Retriever, SearchRequest, VectorQuery
+from rerank.engines.base import Engine
+from rerank.engines.search_request import FilledTemplate, Retriever, SearchRequest, VectorQuery
 from rerank.formats.templates import check_values
 from rerank.rankers.base import Ranker
 from rerank.scoring.candidate_pool import CandidatePool, RankPool, rank_pool

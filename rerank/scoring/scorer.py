@@ -15,7 +15,8 @@ from rerank.common.errors import UsageError
 from rerank.common.order import rank
 from rerank.documents.categories import CategoryNames, infer_categories
 from rerank.documents.records import Candidates, Document, Query
-from rerank.engines.base import Engine, SearchRequest
+from rerank.engines.base import Engine
+from rerank.engines.search_request import SearchRequest
 from rerank.rankers.base import Ranker
 from rerank.scoring.encoding import fill_missing_features
 from rerank.scoring.timer import StageTimer

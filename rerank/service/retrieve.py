@@ -17,9 +17,9 @@ from rerank.common.errors import UsageError
 from rerank.common.order import rank
 from rerank.documents.records import Query
 from rerank.documents.text import language_or_none
-from rerank.engines.base import VectorQuery
 from rerank.engines.hook_source import NearestByRanker
 from rerank.engines.nearest import products
+from rerank.engines.search_request import VectorQuery
 from rerank.service.context import RequestContext
 from rerank.service.endpoints import make_query
 from rerank.service.experiment import can_take_part

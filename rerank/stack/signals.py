@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from rerank.common.errors import UsageError
 from rerank.documents.filters import KINDS, TRUTH, Filter
-from rerank.engines.base import FIRST_STAGES, Engine, SearchRequest, cannot_retrieve, check_signal
+from rerank.engines.base import FIRST_STAGES, Engine
+from rerank.engines.search_request import SearchRequest, cannot_retrieve, check_signal
 from rerank.rankers.base import Ranker
 
 DEFAULT_FIRST_STAGE = FIRST_STAGES[0]

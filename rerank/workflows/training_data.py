@@ -14,7 +14,7 @@ from rerank.common.progress import Progress
 from rerank.common.results import Report
 from rerank.documents.records import Candidates, Document, LabeledPair, Qrels, Query
 from rerank.documents.text import count_of, language_or_none
-from rerank.engines.base import FilledTemplate, SearchRequest
+from rerank.engines.search_request import FilledTemplate, SearchRequest
 from rerank.evaluation.leakage import TrainingRecord
 from rerank.formats import write_qrels
 from rerank.rankers.training.data import Corpus, TrainingData, TrainingQuery

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from rerank.common.errors import InputError, UsageError
 from rerank.documents.filters import filters_of
 from rerank.documents.records import Candidates, Document
-from rerank.engines.base import Encoder, Engine, SearchRequest, WriteResult
+from rerank.engines.base import Encoder, Engine, WriteResult
+from rerank.engines.search_request import SearchRequest
 from tests.conformance.rules import Rules, finds, raises, same, search, true
 
 RULES, FEATURE_RULES = Rules(), Rules()

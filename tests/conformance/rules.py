@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from rerank.documents.records import Candidates
-from rerank.engines.base import Engine, SearchRequest
+from rerank.engines.base import Engine
+from rerank.engines.search_request import SearchRequest
 
 Rule = TypeVar("Rule", bound=Callable[..., None])
 

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from rerank.documents.records import Document, Query
-from rerank.engines.base import Encoder, Engine, SearchRequest, WriteResult
+from rerank.engines.base import Encoder, Engine, WriteResult
 from rerank.engines.local import LocalEngine
+from rerank.engines.search_request import SearchRequest
 from rerank.rankers.base import Ranker
 from rerank.rankers.cnn.ranker import PARTS
 from rerank.rankers.dense.ranker import DenseRanker

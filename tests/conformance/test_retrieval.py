@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from rerank.documents.records import Document, Query
-from rerank.engines.base import Encoder, SearchRequest
+from rerank.engines.base import Encoder
 from rerank.engines.opensearch import OpenSearchEngine
+from rerank.engines.search_request import SearchRequest
 from rerank.rankers.dense.ranker import DenseRanker
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.scoring.pipeline import Pipeline

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from rerank.documents.records import Document, Query
-from rerank.engines.base import Encoder, Engine, SearchRequest
+from rerank.engines.base import Encoder, Engine
+from rerank.engines.search_request import SearchRequest
 from rerank.scoring.pipeline import Pipeline
 from rerank.scoring.scorer import ScoringInput, ScoringResult
 from tests.conformance.test_engines import ENGINES, kinds

@@ -14,7 +14,8 @@ from rerank.common.arrays import feature_width
 from rerank.common.errors import UsageError, WorkspaceError
 from rerank.documents.filters import filters_of
 from rerank.documents.records import Candidates, Document
-from rerank.engines.base import Encoder, Engine, SearchRequest, VectorQuery, WriteOptions
+from rerank.engines.base import Encoder, Engine, WriteOptions
+from rerank.engines.search_request import SearchRequest, VectorQuery
 from tests.conformance.rules import Rules, raises, same, search, true
 
 WIDTH, PASSAGES = 8, 4

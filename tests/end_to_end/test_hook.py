@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rerank.engines.base import SearchRequest
+from rerank.engines.search_request import SearchRequest
 from rerank.formats import read_queries, read_run
 from rerank.stack.linear import Linear
 from rerank.stack.normalize import Moments

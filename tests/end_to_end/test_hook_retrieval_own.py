@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from rerank import Query, Stack, Workspace
-from rerank.engines.base import SearchRequest, VectorQuery
 from rerank.engines.opensearch import OpenSearchEngine
+from rerank.engines.search_request import SearchRequest, VectorQuery
 from rerank.hook import hook as open_hook
 from rerank.hook import try_search
 from tests.support.hook import TOKEN, articles, assert_equal_hits, scored

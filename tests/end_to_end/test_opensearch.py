@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rerank.engines.base import FIRST_STAGES, SearchRequest
+from rerank.engines.base import FIRST_STAGES
+from rerank.engines.search_request import SearchRequest
 from rerank.formats import read_queries
 from rerank.scoring.scorer import ScoringInput
 from rerank.workspace.workspace import Workspace

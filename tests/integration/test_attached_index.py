@@ -14,8 +14,9 @@ import pytest
 from rerank import Document, Qrels, Query, RerankError, Workspace, attach, encode, evaluate, train
 from rerank.common.errors import UsageError
 from rerank.documents.filters import filters_of
-from rerank.engines.base import Encoder, FilledTemplate, SearchRequest
+from rerank.engines.base import Encoder
 from rerank.engines.opensearch import Settings
+from rerank.engines.search_request import FilledTemplate, SearchRequest
 from rerank.formats import read_template
 from tests.support.cli import run_here as run
 from tests.support.service import wait_until

@@ -15,8 +15,8 @@ from rerank import Qrels, Query, RerankError, Stack, Workspace, evaluate, train,
 from rerank.common.errors import InputError, UsageError
 from rerank.documents.filters import filters_of
 from rerank.documents.records import Candidates, SearchTemplate
-from rerank.engines.base import FilledTemplate, SearchRequest
 from rerank.engines.opensearch import OpenSearchEngine
+from rerank.engines.search_request import FilledTemplate, SearchRequest
 from rerank.formats import read_template
 from tests.support.cli import run_here as run
 from tests.support.cli import write_json_lines

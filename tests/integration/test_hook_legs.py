@@ -12,7 +12,7 @@ import pytest
 from rerank import Query, Workspace
 from rerank.common.errors import InputError, UsageError
 from rerank.documents.records import Candidates
-from rerank.engines.base import FilledTemplate, SearchRequest
+from rerank.engines.search_request import FilledTemplate, SearchRequest
 from rerank.formats import read_template
 from tests.support.cli import run_here, write_json_lines
 from tests.support.hook import Dummy, Hook, ids, scored

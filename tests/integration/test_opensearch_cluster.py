@@ -21,9 +21,10 @@ from msgspec import structs
 from rerank.common.errors import EngineError
 from rerank.common.progress import ignore_count
 from rerank.documents.records import Document
-from rerank.engines.base import Encoder, Engine, SearchRequest, WriteOptions
+from rerank.engines.base import Encoder, Engine, WriteOptions
 from rerank.engines.opensearch import OpenSearchEngine, Settings, bulk, doc_value_features, writing
 from rerank.engines.opensearch.columns import FEATURES
+from rerank.engines.search_request import SearchRequest
 from tests.support.opensearch import unavailable
 from tests.support.service import wait_until
 from tools.opensearch_node import CannotRunError, Cluster, Node

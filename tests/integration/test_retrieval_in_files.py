@@ -13,8 +13,8 @@ from rerank import Document, Query, Workspace
 from rerank.common.errors import InputError
 from rerank.documents.filters import filters_of
 from rerank.documents.records import Candidates
-from rerank.engines.base import FilledTemplate, SearchRequest
 from rerank.engines.opensearch import OpenSearchEngine
+from rerank.engines.search_request import FilledTemplate, SearchRequest
 from rerank.formats import read_template
 from tests.conformance.vector_rules import Case, found_by, queries
 from tools.opensearch_node import Node

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rerank import Document, Qrels, Query, Workspace, encode, tune
-from rerank.engines.base import SearchRequest
+from rerank.engines.search_request import SearchRequest
 from tests.support.rankers import cnn
 
 STACK = "tfidf,text,meta"

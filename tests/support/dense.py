@@ -12,7 +12,7 @@ from rerank import Workspace
 from rerank.common.config import merge_options, options_of, values_of
 from rerank.common.progress import SILENT
 from rerank.documents.records import Document
-from rerank.engines.base import SearchRequest
+from rerank.engines.search_request import SearchRequest
 from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.fit import DenseTask
 from rerank.rankers.dense.texts import Texts

@@ -24,8 +24,8 @@ import numpy as np
 import pytest
 
 from rerank.documents.records import Query
-from rerank.engines.base import SearchRequest
 from rerank.engines.opensearch.columns import Column
+from rerank.engines.search_request import SearchRequest
 from rerank.rankers.base import Ranker
 from rerank.rankers.cnn.ranker import CnnRanker
 from rerank.rankers.cnn.towers import Head

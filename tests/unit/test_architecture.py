@@ -142,6 +142,7 @@ def test_base_classes_do_not_import_their_subclasses():
             "rerank.documents.filters",
             "rerank.common.order",
             "rerank.engines.hook_source",  # another interface
+            "rerank.engines.search_request",
             "rerank.documents.categories",
             "rerank.documents.records",
         }

@@ -8,7 +8,7 @@ import pytest
 
 from rerank import Document, Workspace, encode
 from rerank.common.errors import WorkspaceError
-from rerank.engines.base import SearchRequest
+from rerank.engines.search_request import SearchRequest
 from tests.support.data import folder, fruit, tune_fruit
 from tests.support.rankers import cnn
 

@@ -19,21 +19,13 @@ from rerank.common.errors import NoCollectionError, UsageError, WorkspaceError
 from rerank.common.files import as_system_error, write_bytes
 from rerank.documents.records import Candidates, Document
 from rerank.documents.text import ANALYZER_VERSION, language
-from rerank.engines.base import (
-    DEFAULT_WRITE,
-    Engine,
-    SearchRequest,
-    TermStatistics,
-    WriteOptions,
-    WriteResult,
-    batches,
-    check_signal,
-)
+from rerank.engines.base import DEFAULT_WRITE, Engine, TermStatistics, WriteOptions, WriteResult
 from rerank.engines.local.documents import Documents, Version
 from rerank.engines.local.features import LocalFeatures
 from rerank.engines.local.files import disk, unreadable, write_lock
 from rerank.engines.local.snapshot import Lexical, Snapshot
 from rerank.engines.local.storage import Storage, remove_unused
+from rerank.engines.search_request import SearchRequest, batches, check_signal
 from rerank.engines.template_hits import hits_of_run, union_with_search
 
 FORMAT = 5

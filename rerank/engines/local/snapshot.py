@@ -19,12 +19,12 @@ from rerank.common.order import rank
 from rerank.documents.filters import Filter
 from rerank.documents.records import Candidates
 from rerank.engines.approximate import ApproximateIndex, IndexFile, find_index, open_index
-from rerank.engines.base import VectorQuery, cannot_retrieve
 from rerank.engines.file_features import FeatureFiles
 from rerank.engines.local.documents import Documents, Version
 from rerank.engines.local.text_index import TextIndex
 from rerank.engines.local.tfidf import TfIdf
 from rerank.engines.nearest import best, nearest, positive_rows
+from rerank.engines.search_request import VectorQuery, cannot_retrieve
 
 Rows = NDArray[np.int64]
 Scores = NDArray[np.float64]

@@ -21,13 +21,14 @@ from rerank.common.errors import UsageError, WorkspaceError
 from rerank.common.order import rank
 from rerank.documents.records import Document
 from rerank.documents.text import count_of
-from rerank.engines.base import Encoder, Encoding, FeatureStore, VectorQuery, cannot_retrieve
+from rerank.engines.base import Encoder, Encoding, FeatureStore
 from rerank.engines.nearest import SingleSearch, nearest, products
 from rerank.engines.opensearch.columns import Column, feature_key, with_vectors
 from rerank.engines.opensearch.doc_value_features import DocValueFeatures
 from rerank.engines.opensearch.index import FRESH
 from rerank.engines.opensearch.reading import DocumentVersion, Hits, primary
 from rerank.engines.opensearch.text_rows import LocatedDocuments, TextRows
+from rerank.engines.search_request import VectorQuery, cannot_retrieve
 
 _BATCH = 256  # documents per call of an encoder
 _VERSIONS_TO_KEEP = 2  # of a ranker: the service still uses the one before

@@ -15,16 +15,7 @@ from numpy.typing import NDArray
 
 from rerank.common.errors import EngineError
 from rerank.documents.records import Candidates, Document, Query, SearchTemplate
-from rerank.engines.base import (
-    DEFAULT_WRITE,
-    Engine,
-    FeatureStore,
-    SearchRequest,
-    TermStatistics,
-    WriteOptions,
-    WriteResult,
-    batches,
-)
+from rerank.engines.base import DEFAULT_WRITE, Engine, FeatureStore, TermStatistics, WriteOptions, WriteResult
 from rerank.engines.opensearch.attached_features import AttachedFeatures
 from rerank.engines.opensearch.auth import check_trust, trust
 from rerank.engines.opensearch.connection import Settings, check
@@ -37,6 +28,7 @@ from rerank.engines.opensearch.search import Searcher
 from rerank.engines.opensearch.templates import Templates
 from rerank.engines.opensearch.term_statistics import term_statistics
 from rerank.engines.opensearch.writing import Writer
+from rerank.engines.search_request import SearchRequest, batches
 from rerank.engines.template_hits import hits_of_run, union_with_search
 
 _OWN_WORDS = ("content", "title", "text", "normalized")

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from rerank.common.errors import EngineError
 from rerank.documents.records import Document
-from rerank.engines.base import VectorQuery, cannot_retrieve
 from rerank.engines.hook_source import HookSource, NearestByRanker, NearestDocuments
 from rerank.engines.opensearch.attached_features import OVER_FETCH, AttachedFeatures
 from rerank.engines.opensearch.columns import Column, feature_key, vector_field
@@ -16,6 +15,7 @@ from rerank.engines.opensearch.doc_value_features import DocValueFeatures
 from rerank.engines.opensearch.index import FRESH, neighbors_per_shard
 from rerank.engines.opensearch.reading import Reader
 from rerank.engines.opensearch.text_rows import TextRows
+from rerank.engines.search_request import VectorQuery, cannot_retrieve
 
 
 class ClusterHits(HookSource):

@@ -18,7 +18,6 @@ from rerank.common.arrays import feature_width, passage_cosines
 from rerank.common.errors import WorkspaceError
 from rerank.common.order import rank
 from rerank.documents.records import Candidates
-from rerank.engines.base import SearchRequest, VectorQuery, cannot_retrieve, check_signal
 from rerank.engines.opensearch.attached_features import OVER_FETCH, AttachedFeatures
 from rerank.engines.opensearch.columns import FEATURES, Column, feature_key, vector_field
 from rerank.engines.opensearch.connection import Settings
@@ -26,6 +25,7 @@ from rerank.engines.opensearch.doc_value_features import DocValueFeatures
 from rerank.engines.opensearch.filtering import Fields
 from rerank.engines.opensearch.index import DEFAULTS, neighbors_per_shard
 from rerank.engines.opensearch.reading import DocumentVersion, usable
+from rerank.engines.search_request import SearchRequest, VectorQuery, cannot_retrieve, check_signal
 
 _DOING = "searching"
 _COPIES = 64  # preferences, which distribute the searches over the copies of a shard

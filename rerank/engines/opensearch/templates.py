@@ -17,13 +17,13 @@ from opensearchpy import exceptions as client_errors
 from rerank.common.errors import EngineError, InputError, UsageError
 from rerank.common.order import rank
 from rerank.documents.records import Candidates, Query, SearchTemplate
-from rerank.engines.base import FilledTemplate, SearchRequest
 from rerank.engines.opensearch.attached_features import AttachedFeatures
 from rerank.engines.opensearch.errors import explain, root_cause
 from rerank.engines.opensearch.index import FRESH, NO_PIPELINE, Index
 from rerank.engines.opensearch.legs import WITH_SCORES, is_hybrid, leg_scores, with_names
 from rerank.engines.opensearch.restrictions import restrictions
 from rerank.engines.opensearch.search import search_options
+from rerank.engines.search_request import FilledTemplate, SearchRequest
 from rerank.formats.templates import SLOT, check_values, slots
 
 PROCESSOR = "rerank_stack"

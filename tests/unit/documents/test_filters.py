@@ -10,8 +10,8 @@ import pytest
 from rerank import Document, Workspace
 from rerank.common.errors import UsageError
 from rerank.documents.filters import Filter, Span, filters_of, period, terms_of
-from rerank.engines.base import SearchRequest
 from rerank.engines.opensearch.filtering import clause
+from rerank.engines.search_request import SearchRequest
 
 NUMBERS = [0, -0.0, 1, -1, 1e300, -1e300, 5e-324, 2**53, 0.1, float(10**400 > 0), -273.15]
 LONG = [sign * number + more for sign in (1, -1) for number in (2**53, 10**300) for more in range(-3, 4)]

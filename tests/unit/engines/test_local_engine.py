@@ -18,9 +18,10 @@ import pytest
 from rerank.common.errors import RerankError, WorkspaceError
 from rerank.documents.records import Candidates, Document
 from rerank.documents.text import analyzer
-from rerank.engines.base import Encoder, SearchRequest
+from rerank.engines.base import Encoder
 from rerank.engines.local import LocalEngine
 from rerank.engines.local.text_index import TextIndex
+from rerank.engines.search_request import SearchRequest
 
 TEXTS = {"1": "sorting lists sorting", "2": "lists of trees", "3": "graphs"}
 

@@ -17,8 +17,8 @@ import pytest
 
 from rerank.common.errors import EngineError
 from rerank.documents.records import Document
-from rerank.engines.base import SearchRequest
 from rerank.engines.local import LocalEngine, documents, engine, text_index, tfidf
+from rerank.engines.search_request import SearchRequest
 
 # Processes are forked from one that has imported this module.
 PROCESSES = multiprocessing.get_context("forkserver")

@@ -10,7 +10,7 @@ from sklearn.metrics import accuracy_score, f1_score, roc_auc_score
 from rerank import Workspace, ingest
 from rerank.common.errors import UsageError
 from rerank.documents.records import Document, LabeledPair, Query
-from rerank.engines.base import SearchRequest
+from rerank.engines.search_request import SearchRequest
 from rerank.evaluation.pair_measures import accuracy, auc, best_threshold, f1, paired_test
 from rerank.pairs.evaluate import evaluate_pairs, predict_pairs
 from rerank.pairs.score import score_pairs

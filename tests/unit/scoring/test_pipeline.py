@@ -10,8 +10,9 @@ import pytest
 
 from rerank.documents.categories import CategoryNames
 from rerank.documents.records import Document, Qrels, Query
-from rerank.engines.base import Encoder, SearchRequest
+from rerank.engines.base import Encoder
 from rerank.engines.local import LocalEngine
+from rerank.engines.search_request import SearchRequest
 from rerank.evaluation.protocols import Protocol
 from rerank.scoring.build_table import TableRequest, score_table
 from rerank.scoring.pipeline import Pipeline

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rerank.engines.base import VectorQuery
+from rerank.engines.search_request import VectorQuery
 from rerank.service.context import RequestContext
 from rerank.service.experiment import can_take_part
 from rerank.service.retrieve import cut_to_depth, retrieve

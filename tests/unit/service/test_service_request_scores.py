@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from rerank.documents.records import Document
 from rerank.documents.text import analyzer
-from rerank.engines.base import SearchRequest
 from rerank.engines.local import LocalEngine
+from rerank.engines.search_request import SearchRequest
 from rerank.service.request_scores import LexicalScorer
 
 TEXTS = [

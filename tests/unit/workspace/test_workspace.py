@@ -20,8 +20,8 @@ from rerank.common.files import folder_lock
 from rerank.common.progress import Progress
 from rerank.documents.records import Document, Qrels, Query
 from rerank.engines import registry
-from rerank.engines.base import SearchRequest
 from rerank.engines.local import LocalEngine
+from rerank.engines.search_request import SearchRequest
 from rerank.stack.linear import Linear
 from rerank.stack.stack import Stack
 from rerank.workflows.ingest import ingest

@@ -21,10 +21,11 @@ import pytest
 from rerank.common.errors import BusyError, WorkspaceError
 from rerank.common.files import folder_lock
 from rerank.documents.records import Document, Query
-from rerank.engines.base import Encoder, SearchRequest
+from rerank.engines.base import Encoder
 from rerank.engines.file_features import FeatureFiles
 from rerank.engines.local import LocalEngine, engine, storage
 from rerank.engines.local import documents as store
+from rerank.engines.search_request import SearchRequest
 from rerank.workflows.ingest import ingest
 from rerank.workspace.workspace import Workspace
 from tests.support.data import folder, fruit, fruit_documents, make_fruit
