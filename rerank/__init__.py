@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from rerank.common.errors import RerankError as RerankError
+    from rerank.common.progress import Progress as Progress
     from rerank.documents.records import Candidates as Candidates
     from rerank.documents.records import Document as Document
     from rerank.documents.records import LabeledPair as LabeledPair
@@ -58,6 +59,7 @@ _MODULES = {
     "rerank.engines.opensearch": ("OpenSearchEngine",),
     "rerank.engines.search_request": ("SearchRequest",),
     "rerank.common.errors": ("RerankError",),
+    "rerank.common.progress": ("Progress",),
     "rerank.formats": ("read_corpus", "read_labeled_pairs", "read_qrels", "read_queries", "read_run"),
     "rerank.judging.clicks": ("judge_clicks",),
     "rerank.judging.log": ("ClickOptions",),

@@ -93,7 +93,9 @@ def _described(name: str, value: Any) -> str:
     except (TypeError, ValueError):
         signature = ""
     signature = re.sub(r"^\((?:self|cls)(?:, )?", "(", signature).removesuffix(" -> None")
-    signature = re.sub(r"<factory>|<[^<>]* at 0x[^<>]*>", "...", signature)
+    signature = re.sub(r"<function (\w+) at 0x\w+>", r"\1", signature)  # defaults by their names
+    signature = re.sub(r"<[\w.]*\b(\w+) object at 0x\w+>", r"\1()", signature)
+    signature = signature.replace("<factory>", "...")
     signature = re.sub(
         r"ForwardRef\('([^']*)'\)", r"\1", signature
     )  # fields of a NamedTuple before Python 3.14

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from running import Say, Step, arguments, carry_out
 
 from rerank.common.order import rank
-from rerank.common.progress import Progress
+from rerank.common.progress import SILENT
 from rerank.documents.records import Document, Qrels, Query
 from rerank.evaluation.measures import evaluate_runs
 from rerank.evaluation.pair_measures import auc, paired_test
@@ -101,7 +101,7 @@ class Pairs:
         inputs = Inputs(
             queries=queries, qrels=qrels["train"], dev_qrels=qrels["dev"], first_stage="tfidf", infer=False
         )
-        training = training_data(workspace, inputs, TrainReport(), Progress())
+        training = training_data(workspace, inputs, TrainReport(), SILENT)
         test = qrels["test"]
         with_partner = [query for query in queries if max(test.get(query.id, {}).values(), default=0) > 1]
         with_partner.sort(key=lambda query: query.id)

@@ -12,7 +12,15 @@ Item = TypeVar("Item")
 class Progress:
     """Receives the progress of long work, and shows nothing. Subclasses show it.
 
-    Functions that take long accept one as ``progress``. One step is open at a time.
+    Functions that take long accept one as ``progress``. Without it, they show nothing. One step is open at a
+    time.
+
+    >>> class Titles(Progress):
+    ...     def start(self, title: str, total: int | None = None, unit: str = "") -> None:
+    ...         print(title)
+    >>> with Titles().step("encode text", 2, "doc") as advance:
+    ...     advance(2)
+    encode text
     """
 
     def start(self, title: str, total: int | None = None, unit: str = "") -> None:
@@ -55,8 +63,8 @@ class Progress:
 
 
 SILENT = Progress()
-"""Shows nothing: the progress of functions if the caller gives none."""
+"""The default of functions that accept a :class:`Progress`. It shows nothing."""
 
 
 def ignore_count(count: int) -> None:
-    """Show nothing. Functions that count units of work call it if the caller gives no other function."""
+    """Show nothing. It is the default of functions that report counts of finished units."""

@@ -15,7 +15,7 @@ import numpy as np
 from rerank.common.batches import batched
 from rerank.common.errors import InputError, UsageError
 from rerank.common.files import parse_json, write_text
-from rerank.common.progress import Progress
+from rerank.common.progress import SILENT, Progress
 from rerank.common.results import Report, to_json_value
 from rerank.documents.records import Query
 from rerank.documents.text import count_of, join_names
@@ -113,7 +113,7 @@ def judge_clicks(
     out: str | os.PathLike[str],
     options: ClickOptions | None = None,
     workspace: WorkspaceOrPath | None = None,
-    progress: Progress | None = None,
+    progress: Progress = SILENT,
 ) -> ClickReport:
     """Make judgments from the impressions and clicks of a search log, and write them to a folder.
 
@@ -135,7 +135,6 @@ def judge_clicks(
     (2, 1, [0.0, 1.0])
     """
     options = options or ClickOptions()
-    progress = progress or Progress()
     folder = Path(out)
     _check_folder(folder)
     engine = None if workspace is None else Workspace.open(workspace).engine

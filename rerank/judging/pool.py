@@ -19,7 +19,7 @@ import msgspec
 
 from rerank.common.errors import InputError, UsageError
 from rerank.common.files import as_system_error, write_text
-from rerank.common.progress import Progress
+from rerank.common.progress import SILENT, Progress
 from rerank.common.results import Report
 from rerank.documents.records import Query
 from rerank.documents.text import count_of
@@ -182,7 +182,7 @@ def make_pool(
     stacks: Sequence[str | Stack],
     queries: Queries,
     options: PoolOptions = PoolOptions(),
-    progress: Progress | None = None,
+    progress: Progress = SILENT,
 ) -> PoolReport:
     """Choose queries, and pool the best hits of the stacks for them.
 
@@ -209,7 +209,7 @@ def make_pool(
     if not loaded:
         raise UsageError("no stack is named; name the stacks whose hits are judged")
     shuffled = sorted(as_queries(queries), key=lambda query: _hash(options.seed, query.id))
-    chooser = _Chooser(_ranker(workspace, loaded, options.top), options.count, progress or Progress())
+    chooser = _Chooser(_ranker(workspace, loaded, options.top), options.count, progress)
     choices = chooser.choose(shuffled)
     if not choices:
         raise InputError(

@@ -53,7 +53,7 @@ def encode(
     index_slice = None if slice is None else IndexSlice.parse(slice)
     total = len(workspace.engine) * len(encoders) // (1 if index_slice is None else index_slice.total)
     keep = workspace.versions_to_keep(include_previous=True)
-    with (progress if encoders else Progress()).step(title, total, "doc") as step:
+    with (progress if encoders else SILENT).step(title, total, "doc") as step:
         encoded = workspace.engine.write_features(
             encoders, force=force, keep=keep, progress=step, index_slice=index_slice
         )

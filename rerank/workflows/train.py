@@ -11,7 +11,7 @@ from typing import Any
 from rerank.common.config import Options
 from rerank.common.errors import BusyError, UsageError, option_name
 from rerank.common.files import folder_lock
-from rerank.common.progress import Progress
+from rerank.common.progress import SILENT, Progress
 from rerank.documents.records import Document, LabeledPair, Query
 from rerank.formats import read_corpus, read_pairs
 from rerank.formats.inputs import (
@@ -52,7 +52,7 @@ def train(
     ignore_categories: bool = False,
     infer: bool = True,
     encode_features: bool = True,
-    progress: Progress | None = None,
+    progress: Progress = SILENT,
 ) -> TrainReport:
     """Fit rankers, one after the other, activate each, and encode the documents.
 
@@ -71,7 +71,6 @@ def train(
     {'lsi': 3}
     """
     workspace = Workspace.open(workspace)
-    progress = progress or Progress()
     groups = group_by_family(as_list(names))
     options_by_family = configurations(groups, config, preset)
     inputs = Inputs(

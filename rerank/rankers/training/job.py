@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rerank.common.progress import Progress
+from rerank.common.progress import SILENT, Progress
 from rerank.common.results import to_json_value
 from rerank.documents.records import LabeledPair
 from rerank.engines.base import Engine
@@ -31,7 +31,7 @@ class TrainingJob:
     data: TrainingData | None
     folder: Path
     restart: bool = False
-    progress: Progress = field(default_factory=Progress)
+    progress: Progress = SILENT
     labeled: tuple[Sequence[LabeledPair], Sequence[LabeledPair]] | None = None
 
     def checkpoint(self, name: str) -> Path:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rerank.common.errors import TrainingError
-from rerank.common.progress import Progress
+from rerank.common.progress import SILENT, Progress
 from rerank.rankers.training.checkpoint import Checkpoint, Measurement, TrainingRun, Weights
 
 ALPHA = 0.5
@@ -102,12 +102,12 @@ class Trainer:
         task: Task,
         options: TrainerOptions,
         checkpoint: Checkpoint | None = None,
-        progress: Progress | None = None,
+        progress: Progress = SILENT,
     ) -> None:
         self.task = task
         self.options = options
         self.checkpoint = checkpoint
-        self.progress = progress or Progress()
+        self.progress = progress
         self.every = options.every or task.steps_per_epoch
         self.optimizers = task.optimizers()
         self._rates = [group["lr"] for group in self._groups()]

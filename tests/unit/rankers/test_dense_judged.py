@@ -11,7 +11,7 @@ import pytest
 
 from rerank import Workspace, train
 from rerank.common.arrays import Ragged
-from rerank.common.progress import Progress
+from rerank.common.progress import SILENT
 from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.judged import JudgedTask
 from rerank.rankers.encoder.transformer import TextEncoder
@@ -32,7 +32,7 @@ def workspace(tmp_path: Path) -> Workspace:
 
 
 def task_of(workspace: Workspace, model: str) -> JudgedTask:
-    data = training_data(workspace, Inputs(**JUDGED), TrainReport(), Progress())
+    data = training_data(workspace, Inputs(**JUDGED), TrainReport(), SILENT)
     encoder = TextEncoder.load(model, longest=16)
     contents = [document.content for document in workspace.engine.documents()]
     config = DenseConfig.of(**{**CONFIG, "model": model})

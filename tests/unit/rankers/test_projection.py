@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 
 from rerank.common.errors import UsageError, WorkspaceError
-from rerank.common.progress import Progress
+from rerank.common.progress import SILENT
 from rerank.documents.records import Document, Qrels, Query
 from rerank.rankers.projection.config import MAX_GAMMA, ProjectionConfig
 from rerank.rankers.projection.fit import ProjectionTrainer, TermVectors
@@ -195,7 +195,7 @@ def test_the_largest_gamma_is_finite_in_single_precision():
 
 def read(workspace, qrels):
     inputs = Inputs(queries=QUERIES, qrels=qrels, dev_qrels=DEV, first_stage="tfidf", infer=False)
-    return training_data(workspace, inputs, TrainReport(), Progress())
+    return training_data(workspace, inputs, TrainReport(), SILENT)
 
 
 def test_graded_pairs_are_ordered(workspace):
@@ -203,14 +203,14 @@ def test_graded_pairs_are_ordered(workspace):
     qrels = {q: {**TRAIN[q], DOCUMENTS[(int(q[1]) * 5 + int(q[2]) + 7) % 40].id: 1} for q in TRAIN}
     rows = Qrels((q, d, g) for q, found in qrels.items() for d, g in found.items())
     data = read(workspace, rows)
-    pairs = TermVectors(data, structs.replace(CONFIG, graded=True), Progress()).pairs
+    pairs = TermVectors(data, structs.replace(CONFIG, graded=True), SILENT).pairs
     assert len(pairs) == 60
     left_out = pairs.comparisons.left_out
     assert all(left_out[row, target] for row, target in enumerate(pairs.comparisons.target.tolist()))
     # A document of grade 2 is compared with the query's other document. A document of grade 1 is not.
     assert sorted(np.diff(left_out.indptr).tolist()) == [1] * 30 + [2] * 30
     assert pairs.comparisons.weight == pytest.approx(np.full(60, 1 / 60))
-    plain = TermVectors(data, CONFIG, Progress()).pairs
+    plain = TermVectors(data, CONFIG, SILENT).pairs
     assert len(plain) == 30
     assert np.diff(plain.comparisons.left_out.indptr).max() <= 2
 
@@ -222,18 +222,18 @@ def test_documents_with_grade_zero_or_less_are_negatives(workspace):
     rows += [(q, d, -(i % 2)) for i, (q, d) in enumerate(bad.items()) if d not in TRAIN[q]]
     data = read(workspace, Qrels(rows))
     judged = structs.replace(CONFIG, judged=True)
-    pairs = TermVectors(data, judged, Progress()).pairs
+    pairs = TermVectors(data, judged, SILENT).pairs
     compared = pairs.comparisons
     assert (len(pairs), compared.worse.nnz) == (30, len(rows) - 30)
     assert not compared.worse[np.arange(30), compared.target].any()
     assert not compared.worse.multiply(compared.left_out).nnz
-    off = TermVectors(data, CONFIG, Progress()).pairs
+    off = TermVectors(data, CONFIG, SILENT).pairs
     assert not off.comparisons.worse.nnz
     assert off.documents.shape == pairs.documents.shape
     graded = [(q, d, 1) for q, d in bad.items() if d not in TRAIN[q]]
     graded += [(q, d, 2) for q, found in TRAIN.items() for d in found]
     data = read(workspace, Qrels(graded))
-    ordered = TermVectors(data, structs.replace(judged, graded=True), Progress()).pairs.comparisons
+    ordered = TermVectors(data, structs.replace(judged, graded=True), SILENT).pairs.comparisons
     assert (np.diff(ordered.worse.indptr) == 2 - np.diff(ordered.left_out.indptr)).all()
 
     def above(judged):
@@ -257,7 +257,7 @@ def test_equal_texts_count_as_one(workspace):
     workspace.engine.write([Document("twin", text=DOCUMENTS[0].text)])
     (own, other), expected = list(TRAIN)[:2], [(q, d, 2) for q in list(TRAIN)[2:] for d in TRAIN[q]]
     data = read(workspace, Qrels([(own, "d00", 2), (other, "twin", 2), *expected]))
-    pairs = TermVectors(data, CONFIG, Progress()).pairs
+    pairs = TermVectors(data, CONFIG, SILENT).pairs
     assert len(pairs) == 30
     assert pairs.documents.shape[0] == len({"d00", *(d for _, d, _ in expected)})
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from rerank.common.errors import TrainingError
-from rerank.common.progress import Progress
+from rerank.common.progress import SILENT
 from rerank.documents.records import Document, Qrels, Query
 from rerank.evaluation.measures import evaluate_runs
 from rerank.rankers.cnn import sampling
@@ -45,9 +45,9 @@ TEMPORARY = TemporaryDirectory()
 """Folder of checkpoints. It is removed at the end of the process."""
 
 
-def trainer(data, config, progress=None, folder=None):
+def trainer(data, config, progress=SILENT, folder=None):
     folder = folder or Path(TEMPORARY.name) / uuid4().hex
-    return CnnTrainer(TrainingJob(None, data, folder, progress=progress or Progress()), config)
+    return CnnTrainer(TrainingJob(None, data, folder, progress=progress), config)
 
 
 def ints(values):

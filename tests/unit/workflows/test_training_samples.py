@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rerank.common.progress import Progress
+from rerank.common.progress import SILENT
 from rerank.documents.records import Document, Qrels, Query
 from rerank.rankers.cnn import embeddings
 from rerank.rankers.cnn.config import CnnConfig
@@ -40,11 +40,11 @@ def workspace(tmp_path):
     return workspace
 
 
-def read(workspace, progress=None, **changes):
+def read(workspace, progress=SILENT, **changes):
     """Return the data and the report of a training."""
     inputs = replace(Inputs(queries=QUERIES, qrels=TRAIN, dev_qrels=DEV, first_stage="bm25"), **changes)
     report = TrainReport()
-    return training_data(workspace, inputs, report, progress or Progress()), report
+    return training_data(workspace, inputs, report, progress), report
 
 
 def test_of_many_queries_a_sample_trains_and_stops(workspace, monkeypatch):
@@ -93,7 +93,7 @@ def test_a_sample_of_a_corpus_has_only_its_words():
 
 def test_documents_without_a_use_are_left_out(workspace, monkeypatch):
     data, _ = read(workspace)
-    assert sample_documents(data, Progress()) is data
+    assert sample_documents(data, SILENT) is data
     monkeypatch.setattr(fit, "MAX_DOCUMENTS", 5)
     monkeypatch.setattr(training, "MAX_DEV_DOCUMENTS", 10)
     few = replace(data, train=data.train[:6])
@@ -129,9 +129,9 @@ def test_dev_queries_rank_fewer_candidates_of_many_documents(workspace, monkeypa
 
 def test_term_vectors_do_not_depend_on_the_chunks(workspace, monkeypatch):
     data, _ = read(workspace)
-    complete = TermVectors(data, CONFIG, Progress())
+    complete = TermVectors(data, CONFIG, SILENT)
     monkeypatch.setattr(ranker, "CHUNK_TEXTS", 7)
-    chunked = TermVectors(data, CONFIG, Progress())
+    chunked = TermVectors(data, CONFIG, SILENT)
     assert chunked.terms.names == complete.terms.names
     assert chunked.terms.idf.tolist() == complete.terms.idf.tolist()
     assert (chunked.documents != complete.documents).nnz == 0
@@ -152,16 +152,16 @@ def test_of_many_pairs_each_draw_compares_others(workspace, monkeypatch):
     monkeypatch.setattr(solver, "MAX_PRODUCTS", 1)
     monkeypatch.setattr(solver, "PART_SIZE", 4)
     monkeypatch.setattr(solver, "ITERATIONS_PER_PART", 2)
-    vectors = TermVectors(data, CONFIG, Progress())
+    vectors = TermVectors(data, CONFIG, SILENT)
     start = np.random.default_rng(0).normal(size=(len(vectors.terms.names), 4)).astype(np.float32)
-    all_parts = descend("s2net", vectors, start, CONFIG, Progress())
+    all_parts = descend("s2net", vectors, start, CONFIG, SILENT)
     monkeypatch.setattr(solver, "MAX_PARTS", 3)
     sizes = []
     take = type(vectors.pairs).take
     monkeypatch.setattr(
         type(vectors.pairs), "take", lambda pairs, rows: sizes.append(rows) or take(pairs, rows)
     )
-    few_parts = descend("s2net", vectors, start, CONFIG, Progress())
+    few_parts = descend("s2net", vectors, start, CONFIG, SILENT)
     assert [len(rows) for rows in sizes] == [12, 12, 12]
     assert len({tuple(rows.tolist()) for rows in sizes}) == 3
     assert few_parts.iterations == all_parts.iterations == 6
