@@ -10,20 +10,19 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import os
-import platform
 import shlex
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import date
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
 from results import FOLDER, defaults_of, results
 
+from benchmarks.common.origin import measured_here
 from rerank.common.files import write_text
 from rerank.common.progress import Progress
 
@@ -118,15 +117,6 @@ def state_of(paper: str) -> str:
     if name not in states:
         write_text(path, json.dumps({**states, name: json.loads(text)}, indent=1, sort_keys=True) + "\n")
     return name
-
-
-def measured_here() -> dict[str, str]:
-    """Return date, commit and machine of a measurement that ends now."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=FOLDER.parent
-    )
-    machine = f"{platform.machine()}, {os.cpu_count()} cores"
-    return {"date": date.today().isoformat(), "commit": commit.stdout.strip(), "machine": machine}
 
 
 def _shown(words: Sequence[str]) -> list[str]:

@@ -7,10 +7,11 @@ prints these parts:
 
 - *clients*: plain and hooked searches take turns, in blocks of requests. The ratio of the latency is the
   median over the pairs of blocks, and so is the share of the throughput that the hook keeps.
-- *killed node*: clients search with the hook while a node that serves requests is killed with kill -9, and
-  starts again. A client knows all nodes, and sends a search again to another one if a node refuses or closes
-  the connection, as the clients of OpenSearch do. An error is a response with another status than 200 or
-  with a failed shard, or a search that no node answers.
+- *killed node*: half of the clients search with the hook and half without a pipeline, while a node that
+  serves requests is killed with kill -9, and starts again; several times. A client knows all nodes, and sends
+  a search again to another one if a node refuses or closes the connection, as the clients of OpenSearch do.
+  An error is a response with another status than 200 or with a failed shard, or a search that no node
+  answers.
 - *two services*: the pipeline names both. One is killed with kill -9. *not reranked* are searches with other
   hits than before.
 """
@@ -222,23 +223,29 @@ def rankings(urls: Sequence[str], queries: Sequence[str], pipeline: str) -> dict
     return expected
 
 
-def kill_node(cluster: Cluster, queries: Sequence[str], clients: int) -> None:
-    """Kill a node under load, start it again, and print the errors of the clients."""
-    load = Load(cluster.urls, "hooked", queries)
+def kill_node(cluster: Cluster, queries: Sequence[str], clients: int, kills: int) -> None:
+    """Kill a node under load and start it again, several times, and print the errors of the clients.
+
+    The load is of ``clients`` clients with the hook, and of as many without a pipeline.
+    """
+    hooked = Load(cluster.urls, "hooked", queries)
+    plain = Load(cluster.urls, NONE, queries)
     victim = cluster.nodes[-1]
     survivors = cluster.nodes[:-1]
     before = counts(survivors)
-    with load.running(clients):
-        load.wait_for(20 * clients)
-        victim.kill()
-        load.wait_for(60 * clients)
-        victim.start().wait(len(cluster.nodes))
-        load.wait_for(20 * clients)
-    load.report(f"killed node, {clients} clients")
+    for _ in range(kills):
+        with plain.running(clients), hooked.running(clients):
+            hooked.wait_for(20 * clients)
+            victim.kill()
+            hooked.wait_for(40 * clients)
+            victim.start().wait(len(cluster.nodes))
+            hooked.wait_for(10 * clients)
+        for node in cluster.nodes:
+            node.wait(len(cluster.nodes))
+        cluster.nodes[0].request("GET", "/_cluster/health?wait_for_status=green&timeout=50s")
+    plain.report(f"node killed {kills} times, {clients} clients, plain")
+    hooked.report(f"node killed {kills} times, {clients} clients, hooked")
     print("    on the other nodes:", dict(counts(survivors) - before), flush=True)
-    for node in cluster.nodes:
-        node.wait(len(cluster.nodes))
-    cluster.nodes[0].request("GET", "/_cluster/health?wait_for_status=green&timeout=50s")
 
 
 def kill_service(
@@ -273,6 +280,7 @@ def main() -> None:
     options.add_argument("--heap", default="512m", help="of each node")
     options.add_argument("--clients", type=int, nargs="+", default=[1, 8, 32])
     options.add_argument("--blocks", type=int, default=15, help="pairs of blocks")
+    options.add_argument("--kills", type=int, default=5, help="of a node")
     args = options.parse_args()
     queries = texts(str(collection / "queries.jsonl.gz"), 5)[:50]
     with ExitStack() as stack:
@@ -293,7 +301,7 @@ def main() -> None:
                 measure_clients(cluster.urls, queries, clients, args.blocks)
             print("searches:", dict(counts(cluster.nodes)))
             print(f"service: {rss(process.pid)} MiB", flush=True)
-            kill_node(cluster, queries, 8)
+            kill_node(cluster, queries, 4, args.kills)
         kill_service(cluster, workspace, folder, queries, 8)
         print("nodes:", [rss(node.process.pid) for node in cluster.nodes if node.process], "MiB")
 

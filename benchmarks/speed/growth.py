@@ -2,6 +2,7 @@
 
     python benchmarks/speed/growth.py CORPUS QUERIES --documents 10000 63436 250000 2000000
     python benchmarks/speed/growth.py CORPUS QUERIES --documents 63436 2000000 --vectors WORKSPACE s2net
+    python benchmarks/speed/growth.py CORPUS QUERIES --keep   # also add the figures to growth.jsonl
 
 A collection larger than CORPUS has copies of its documents with 30 % of the words replaced by words of
 other documents. Each line is measured in a new process, without the start of Python. The first query
@@ -10,13 +11,13 @@ short documents take about 5 minutes and 4 GB in the folder for temporary files.
 
 ``--vectors`` also measures the union of BM25 and the nearest 100 documents of a ranker with one vector per
 document, which was trained on CORPUS in WORKSPACE. Copies of documents get copies of its vectors with
-noise. The plain query has the same stack, whose candidates are from BM25 only.
+noise. The plain query has the same stack, whose candidates are from BM25 only. ``growth_page.py`` draws
+the figure of the docs from ``growth.jsonl``.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import resource
 import shutil
@@ -24,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -33,10 +35,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import numpy as np
+from growth_results import FILE, Recorder
 
 from benchmarks.common.grown import grow
 from benchmarks.common.vectors import feature_files, grow_vectors, stored_vectors
-from rerank import Query, Workspace, ingest
+from rerank import Document, Query, Workspace, ingest
 from rerank.engines.approximate import ApproximateIndex, needs_index
 from rerank.engines.nearest import Rows, nearest
 from rerank.engines.search_request import SearchRequest, VectorQuery
@@ -48,24 +51,41 @@ QUERIES = 100
 DEPTHS = (100, 1000)
 NEAREST = 100  # documents that the ranker adds to the union
 BATCH = 65_536  # vectors that are written together
+MADE_TOGETHER = 1_000  # documents
+ENCODED = 5_000  # documents whose encoding is measured
 
 
-def measure_ingest(folder: Path, corpus: Path, count: int) -> None:
-    """Ingest the documents and print the rate, without the time to make them."""
+class GrownDocuments:
+    """The documents of a grown collection, in batches, and the processor time that making them has taken."""
+
+    def __init__(self, corpus: Path, count: int) -> None:
+        self.documents = grow(corpus, count)
+        self.seconds = 0.0
+
+    def __iter__(self) -> Iterator[Document]:
+        while True:
+            begin = time.process_time()
+            batch = list(islice(self.documents, MADE_TOGETHER))
+            self.seconds += time.process_time() - begin
+            if not batch:
+                return
+            yield from batch
+
+
+def measure_ingest(folder: Path, corpus: Path, count: int, recorder: Recorder) -> None:
+    """Ingest the documents and measure the rate, without the time to make them."""
+    documents = GrownDocuments(corpus, count)
     begin = time.process_time()
-    for _ in grow(corpus, count):
-        pass
-    grow_seconds = time.process_time() - begin
-    begin = time.process_time()
-    ingest(folder, grow(corpus, count), lang="en")
-    seconds = time.process_time() - begin - grow_seconds
+    ingest(folder, documents, lang="en")
+    seconds = time.process_time() - begin - documents.seconds
     size = sum(path.stat().st_size for path in (folder / "engine").rglob("*") if path.is_file())
-    rate = f"{count / seconds:,.0f} documents per processor second"
-    print(f"{count:,} documents: {rate}, {size / count:.0f} bytes each, {peak_memory()} MiB", flush=True)
+    recorder.add("ingest", {"bm25 and tfidf": count / seconds})
+    recorder.add("disk", {"documents and text index": size / count})
+    recorder.add("memory", {"ingest": peak_memory()})
 
 
-def measure_queries(folder: Path, queries: Path, first_stage: str) -> None:
-    """Print the time of the first query, the median of the next ones for each depth, and the memory."""
+def measure_queries(folder: Path, queries: Path, first_stage: str, recorder: Recorder) -> None:
+    """Measure the time of the first query, the median of the next ones for each depth, and the memory."""
     texts = query_texts(queries)
     begin = time.process_time()
     begin_wall = time.perf_counter()
@@ -73,16 +93,15 @@ def measure_queries(folder: Path, queries: Path, first_stage: str) -> None:
     stack = workspace.stack(first_stage)
     pipeline = workspace.pipeline([first_stage])
     pipeline.answer(texts[0], stack)
-    figures: dict[str, float] = {
-        "first_wall_ms": round(1000 * (time.perf_counter() - begin_wall), 1),
-        "first_ms": round(1000 * (time.process_time() - begin), 1),
-    }
+    wall_seconds = time.perf_counter() - begin_wall
+    seconds = time.process_time() - begin
+    recorder.add("first query", {first_stage: 1000 * seconds})
+    recorder.add("first query, wall", {first_stage: 1000 * wall_seconds})
     for depth in DEPTHS:
         deep_stack = replace(stack, depth=depth)
-        seconds = [processor_seconds(pipeline, text, deep_stack) for text in texts[1:]]
-        figures[f"p50_ms_at_{depth}"] = round(1000 * median(seconds), 2)
-    figures["memory_mib"] = peak_memory()
-    print(f"  {first_stage}: {json.dumps(figures)}", flush=True)
+        next_seconds = [processor_seconds(pipeline, text, deep_stack) for text in texts[1:]]
+        recorder.add("next query", {f"{first_stage}, depth {depth}": 1000 * median(next_seconds)})
+    recorder.add("memory", {f"{first_stage} queries": peak_memory()})
 
 
 def processor_seconds(pipeline: Pipeline, text: str, stack: Stack) -> float:
@@ -105,11 +124,18 @@ def peak_memory() -> int:
 # -- union -----------------------------------------------------------------------------------------------
 
 
-def add_vectors(folder: Path, trained: Path, ranker: str) -> None:
-    """Install the ranker of another workspace, and write a vector for each document of this one."""
+def add_vectors(folder: Path, corpus: Path, trained: Path, ranker: str, recorder: Recorder) -> None:
+    """Install the ranker of another workspace, and write a vector for each document of this one.
+
+    Measure the rate at which the ranker encodes documents, and the index for approximate search.
+    """
     shutil.copytree(trained / "rankers", folder / "rankers", dirs_exist_ok=True)
     workspace = Workspace.open(folder)
     encoder = workspace.ranker(ranker)
+    documents = list(islice(read_corpus(corpus), ENCODED))
+    begin_seconds = time.process_time()
+    encoder.encode_documents(documents)
+    recorder.add("encoding", {ranker: len(documents) / (time.process_time() - begin_seconds)})
     stored = stored_vectors(Workspace.open(trained), ranker)
     vectors = grow_vectors(stored, len(workspace.engine), np.random.default_rng(0))
     files = feature_files(folder)
@@ -120,13 +146,13 @@ def add_vectors(folder: Path, trained: Path, ranker: str) -> None:
     begin_seconds = time.process_time()
     if needs_index(index_folder, len(vectors)):
         ApproximateIndex.build(vectors, 0).write(index_folder)
-    seconds = time.process_time() - begin_seconds
+        recorder.add("index build", {ranker: time.process_time() - begin_seconds})
     size = sum(path.stat().st_size for path in index_folder.iterdir())
-    print(f"  {ranker}: index in {seconds:.1f} s, {size / len(vectors):.0f} bytes each", flush=True)
+    recorder.add("disk", {f"vectors of {ranker}": size / len(vectors)})
 
 
-def measure_union(folder: Path, corpus: Path, queries: Path, ranker: str) -> None:
-    """Print the times of plain queries and of the union, their ratio, and the share of the nearest found."""
+def measure_union(folder: Path, corpus: Path, queries: Path, ranker: str, recorder: Recorder) -> None:
+    """Measure the times of plain queries and of the union, their ratio, and the recall of the nearest."""
     texts = query_texts(queries)
     workspace = Workspace.open(folder)
     plain = workspace.stack(f"bm25*0.5 + {ranker}*0.5")
@@ -140,15 +166,15 @@ def measure_union(folder: Path, corpus: Path, queries: Path, ranker: str) -> Non
         for text in texts[1:]:
             plain_seconds.append(processor_seconds(pipeline, text, plain))
             union_seconds.append(processor_seconds(pipeline, text, union))
-        figures = {
-            "plain_p50_ms": round(1000 * median(plain_seconds), 2),
-            "union_p50_ms": round(1000 * median(union_seconds), 2),
-            "ratio": round(median(union_seconds) / median(plain_seconds), 2),
-        }
-        print(f"  bm25,{ranker}:{NEAREST}, depth {depth}: {json.dumps(figures)}", flush=True)
+        plain_median = median(plain_seconds)
+        union_median = median(union_seconds)
+        times = {f"stack, depth {depth}": 1000 * plain_median, f"union, depth {depth}": 1000 * union_median}
+        recorder.add("next query", times)
+        recorder.add("ratio", {f"union, depth {depth}": union_median / plain_median})
     memory = peak_memory()  # before the exact search, which reads all vectors
     recall = measure_recall(workspace, corpus, texts[1:], ranker)
-    print(f"  {ranker}:{NEAREST}: recall {recall:.4f}, {memory} MiB", flush=True)
+    recorder.add("recall", {f"{ranker}:{NEAREST}": recall})
+    recorder.add("memory", {"union queries": memory})
 
 
 def measure_recall(workspace: Workspace, corpus: Path, texts: list[str], name: str) -> float:
@@ -180,7 +206,8 @@ def main() -> None:
     options.add_argument("queries", type=Path)
     options.add_argument("--documents", type=int, nargs="+", default=[100_000, 500_000])
     options.add_argument("--vectors", nargs=2, metavar=("WORKSPACE", "RANKER"), help="measure the union")
-    options.add_argument("--keep", type=Path, help="keep the workspaces here, and use existing ones")
+    options.add_argument("--keep", action="store_true", help="add the figures to growth.jsonl")
+    options.add_argument("--workspaces", type=Path, help="keep the workspaces here, and use existing ones")
     options.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options.add_argument("--part", help=argparse.SUPPRESS)
     args = options.parse_args()
@@ -189,26 +216,28 @@ def main() -> None:
         return
     for count in args.documents:
         with tempfile.TemporaryDirectory() as temporary:
-            folder = (args.keep or Path(temporary)) / f"documents-{count}"
+            folder = (args.workspaces or Path(temporary)) / f"documents-{count}"
             parts = ["bm25", "tfidf", *(["vectors", "union"] if args.vectors else [])]
             if not folder.exists():
                 parts.insert(0, "ingest")
             command = [sys.executable, __file__, args.corpus, args.queries, "--documents", str(count)]
             command += ["--vectors", *args.vectors] if args.vectors else []
+            command += ["--keep"] if args.keep else []
             for part in parts:
                 subprocess.run([*command, "--folder", folder, "--part", part], check=True)
 
 
 def measure_part(args: argparse.Namespace) -> None:
     """Measure one part in this process."""
+    recorder = Recorder("folder", args.documents[0], FILE if args.keep else None)
     if args.part == "ingest":
-        measure_ingest(args.folder, args.corpus, args.documents[0])
+        measure_ingest(args.folder, args.corpus, args.documents[0], recorder)
     elif args.part == "vectors":
-        add_vectors(args.folder, Path(args.vectors[0]), args.vectors[1])
+        add_vectors(args.folder, args.corpus, Path(args.vectors[0]), args.vectors[1], recorder)
     elif args.part == "union":
-        measure_union(args.folder, args.corpus, args.queries, args.vectors[1])
+        measure_union(args.folder, args.corpus, args.queries, args.vectors[1], recorder)
     else:
-        measure_queries(args.folder, args.queries, args.part)
+        measure_queries(args.folder, args.queries, args.part, recorder)
 
 
 if __name__ == "__main__":

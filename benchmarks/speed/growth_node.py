@@ -1,12 +1,14 @@
 """Measure one OpenSearch node with growing collections: ingest, size, plain and hooked searches.
 
     python benchmarks/speed/growth_node.py CORPUS QUERIES WORKSPACE --documents 10000 63436 250000
+    python benchmarks/speed/growth_node.py CORPUS QUERIES WORKSPACE --keep   # also add to growth.jsonl
 
 The collections are those of ``growth.py``. WORKSPACE has rankers that were trained on CORPUS; ``ingest``
 also encodes the documents with them. Each size has a new node and a new service. Plain and hooked searches
 take turns in one run, and a ratio is the median of the ratios of successive pairs: a busy machine changes
-both times. The processor time of the service is the mean over hooked searches. Sizes are after a merge to one
-segment that drops the copies for replicas: directly after an ingest, an index is three times as large.
+both times. The processor time of a search is the mean over a block of searches, of the node and the service
+together. The first search follows a restart of the node. Sizes are after a merge to one segment that drops
+the copies for replicas: directly after an ingest, an index is three times as large.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import argparse
 import gzip
 import json
 import os
+import re
 import sys
 import tempfile
 import time
@@ -25,6 +28,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
+from growth_results import FILE, Recorder
 from hook_cases import INDEX, NONE, Case, alone, filled, percentiles, processor, service_process
 
 from benchmarks.common.grown import grow
@@ -34,9 +38,12 @@ from tools.opensearch_plugin import SETTINGS, build, put_pipeline
 
 DEPTHS = (100, 1000)
 WARM = 100  # searches of each kind that are not measured
-ROUNDS = 200
+ROUNDS = 150
+BLOCKS, BLOCK = 5, 60
+"""Blocks of searches of one case whose processor time is measured, and searches of a block."""
 HITS = 10
 SYNC_SECONDS = 45  # longer than the interval of the background sync
+IDLE_SECONDS = 20  # after a start, until the node has no other work
 
 
 def write_corpus(path: Path, corpus: Path, count: int) -> None:
@@ -75,36 +82,74 @@ def measure(args: argparse.Namespace, count: int) -> None:
         node = stack.enter_context(running(SETTINGS, heap=args.heap, plugins=[build()], java=()))
         assert node.process is not None
         pids = [node.process.pid]
+        recorder = Recorder("node", count, FILE if args.keep else None)
         before = processor(*pids)
         begin = os.times()
         workspace = filled(node, folder, args.workspace, str(grown))
         end = os.times()
         client = end.children_user + end.children_system - begin.children_user - begin.children_system
         node_seconds = processor(*pids) - before
-        print(
-            f"{count:,} documents: client {count / client:,.0f}, node {count / node_seconds:,.0f} per"
-            f" processor second; {index_size(node) / count:.0f} bytes each",
-            flush=True,
-        )
+        recorder.add("ingest", {"client": count / client, "node": count / node_seconds})
+        recorder.add("disk", {"index with features": index_size(node) / count})
         url, service = stack.enter_context(service_process(workspace, folder / "log"))
         queries = [query.text for query in islice(read_queries(args.queries), 2000)]
         for depth in DEPTHS:
             put_pipeline(node, f"depth{depth}", url=url, stack=args.stack, depth=depth, timeout=20_000)
-            compare(node, queries, depth, service.pid)
+        measure_first(node, queries[0], service.pid, recorder)
+        for depth in DEPTHS:
+            compare(node, queries, depth, service.pid, recorder)
+        recorder.add("memory", {"node": resident_mib(node.process.pid), "service": resident_mib(service.pid)})
 
 
-def compare(node: Node, queries: list[str], depth: int, service: int) -> None:
-    """Print the times of plain and hooked searches, which take turns."""
+def resident_mib(pid: int) -> float:
+    """Return the resident memory of a process, in MiB."""
+    match = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert match is not None
+    return int(match[1]) / 1024
+
+
+def measure_first(node: Node, text: str, service: int, recorder: Recorder) -> None:
+    """Measure the first plain search and the first hooked search after a restart of the node."""
+    node.kill()
+    node.start().wait()
+    assert node.process is not None
+    time.sleep(IDLE_SECONDS)
+    for name, pipeline in (("plain", NONE), ("hooked, depth 100", "depth100")):
+        case = Case(node, name, HITS, pipeline, {}, field="content")
+        before = processor(node.process.pid, service)
+        milliseconds, _ = case.ask(case.body(text))
+        seconds = processor(node.process.pid, service) - before
+        recorder.add("first query", {name: 1000 * seconds})
+        recorder.add("first query, wall", {name: milliseconds})
+
+
+def compare(node: Node, queries: list[str], depth: int, service: int, recorder: Recorder) -> None:
+    """Measure plain and hooked searches, which take turns: the latency one by one, then blocks of searches.
+
+    A block is long, because the system counts processor time in hundredths of a second.
+    """
     plain = Case(node, "plain", HITS, NONE, {}, field="content")
     hooked = Case(node, f"hooked, depth {depth}", HITS, f"depth{depth}", {}, field="content")
-    alone([plain, hooked], queries, 0, WARM)
-    before = processor(service)
-    alone([plain, hooked], queries, ROUNDS, 0)
-    spent = 1000 * (processor(service) - before) / ROUNDS
+    alone([plain, hooked], queries, ROUNDS, WARM)
     ratio = np.median(np.divide(hooked.times, plain.times))
     for case in (plain, hooked):
         print(f"  {case.name:20} {percentiles(case.times)} ms")
-    print(f"  depth {depth}: {ratio:.2f} times; service {spent:.2f} ms of processor time", flush=True)
+    recorder.add("ratio", {hooked.name: float(ratio)})
+    latencies = {case.name: float(np.median(case.times)) for case in (plain, hooked)}
+    recorder.add("next query, wall", latencies)
+    assert node.process is not None
+    processes = (node.process.pid, service)
+    times: dict[str, list[float]] = {plain.name: [], hooked.name: [], "service": []}
+    for block in range(BLOCKS):
+        for case in (plain, hooked):
+            before = processor(*processes)
+            service_before = processor(service)
+            alone([case], queries[block * BLOCK :], BLOCK, 0)
+            times[case.name].append(1000 * (processor(*processes) - before) / BLOCK)
+            if case is hooked:
+                times["service"].append(1000 * (processor(service) - service_before) / BLOCK)
+    recorder.add("next query", {case.name: float(np.median(times[case.name])) for case in (plain, hooked)})
+    recorder.add("next query", {f"service, depth {depth}": float(np.mean(times["service"]))})
 
 
 def main() -> None:
@@ -114,7 +159,8 @@ def main() -> None:
     options.add_argument("queries", type=Path)
     options.add_argument("workspace", type=Path)
     options.add_argument("--documents", type=int, nargs="+", default=[10_000, 63_436])
-    options.add_argument("--stack", default="bm25*0.5 + s2net*0.5")
+    options.add_argument("--stack", default="bm25*0.5 + lsi*0.5")
+    options.add_argument("--keep", action="store_true", help="add the figures to growth.jsonl")
     options.add_argument("--heap", default="1g")
     args = options.parse_args()
     for count in args.documents:

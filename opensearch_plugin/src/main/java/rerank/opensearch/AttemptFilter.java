@@ -18,12 +18,15 @@ import org.opensearch.core.action.ActionListener;
 import org.opensearch.core.action.ActionResponse;
 import org.opensearch.core.rest.RestStatus;
 import org.opensearch.core.tasks.TaskCancelledException;
+import org.opensearch.node.NodeClosedException;
 import org.opensearch.tasks.CancellableTask;
 import org.opensearch.tasks.Task;
+import org.opensearch.transport.ConnectTransportException;
 
 /**
  * Repeats a search as the user sent it, if the fields of the hook may be why it failed, or if no response processor has cut
- * the candidates to the user's page. A response processor cannot do this: it is not called for a failed search.
+ * the candidates to the user's page. Repeats it with the hook, once, if a node has left the cluster during the search.
+ * A response processor cannot do this: it is not called for a failed search.
  */
 final class AttemptFilter {
     private static final Logger logger = LogManager.getLogger(AttemptFilter.class);
@@ -38,6 +41,7 @@ final class AttemptFilter {
     static final class Attempt {
         private final Task task;
         private volatile SearchPlan plan; // of a search for candidates
+        private volatile boolean isRepeated; // because a node has left
 
         Attempt(Task task) {
             this.task = task;
@@ -54,6 +58,11 @@ final class AttemptFilter {
 
         void begin(SearchPlan prepared) {
             plan = prepared;
+        }
+
+        /** Whether this failure ends the search only because a node has left, and the search was not repeated yet. */
+        boolean canRepeat(Throwable e) {
+            return isRepeated == false && isCancelled() == false && comesFromLostNode(e);
         }
 
         boolean isCancelled() {
@@ -92,7 +101,7 @@ final class AttemptFilter {
     }
 
     @SuppressWarnings("try") // contexts are only closed
-    private <Request extends ActionRequest, Response extends ActionResponse> void apply(Task task, String action,
+    <Request extends ActionRequest, Response extends ActionResponse> void apply(Task task, String action,
             Request request, ActionListener<Response> listener, ActionFilterChain<Request, Response> chain) {
         ThreadContext context = plugin.threadContext;
         if (action.equals(SearchAction.NAME) == false || request instanceof SearchRequest == false || Attempt.of(context) != null) {
@@ -104,27 +113,49 @@ final class AttemptFilter {
         try (ThreadContext.StoredContext ignored = context.newStoredContext(true)) {
             context.putTransient(KEY, attempt);
             Supplier<ThreadContext.StoredContext> inside = context.newRestorableContext(true);
-            chain.proceed(task, action, request, ActionListener.wrap(response -> {
-                SearchPlan plan = attempt.plan();
-                if (plan == null || plan.isAnswered) {
-                    outside.onResponse(response);
-                } else {
-                    logger.warn("a search pipeline has the processor [rerank_stack] only in its request phase, or ignores its failure");
-                    again(attempt, "pipeline", (SearchRequest) request, inside, outside);
-                }
-            }, e -> {
-                SearchPlan plan = attempt.plan();
-                if (plan != null && plan.retrieval != null) {
-                    plan.retrieval.end();
-                }
-                boolean isOurs = plan != null && plan.isRepeated && plan.outcome == null;
-                if (isOurs && attempt.isCancelled() == false && mayComeFromFields(e)) {
-                    logger.debug("a search failed with what the hook requested", e);
-                    again(attempt, SearchPlan.FAILED_SEARCH, (SearchRequest) request, inside, outside);
-                } else {
-                    outside.onFailure(e);
-                }
-            }));
+            chain.proceed(task, action, request, new Search<>(attempt, (SearchRequest) request, inside, outside).listener(this));
+        }
+    }
+
+    /**
+     * A search of a user.
+     *
+     * @param inside the context of the search
+     * @param outside gets the response
+     */
+    private record Search<Response extends ActionResponse>(Attempt attempt, SearchRequest request,
+            Supplier<ThreadContext.StoredContext> inside, ActionListener<Response> outside) {
+        ActionListener<Response> listener(AttemptFilter filter) {
+            return ActionListener.wrap(response -> filter.answer(this, response), e -> filter.fail(this, e));
+        }
+    }
+
+    private <Response extends ActionResponse> void answer(Search<Response> search, Response response) {
+        SearchPlan plan = search.attempt.plan();
+        if (plan == null || plan.isAnswered) {
+            search.outside.onResponse(response);
+        } else {
+            logger.warn("a search pipeline has the processor [rerank_stack] only in its request phase, or ignores its failure");
+            plainly(search, "pipeline");
+        }
+    }
+
+    private <Response extends ActionResponse> void fail(Search<Response> search, Exception e) {
+        SearchPlan plan = search.attempt.plan();
+        if (plan != null && plan.retrieval != null) {
+            plan.retrieval.end();
+        }
+        boolean isOurs = plan != null && plan.isRepeated && plan.outcome == null;
+        if (plan != null && search.attempt.canRepeat(e)) {
+            logger.debug("a node has left during a search", e);
+            search.attempt.isRepeated = true;
+            plan.end(null, null);
+            repeat(search, search.listener(this));
+        } else if (isOurs && search.attempt.isCancelled() == false && mayComeFromFields(e)) {
+            logger.debug("a search failed with what the hook requested", e);
+            plainly(search, SearchPlan.FAILED_SEARCH);
+        } else {
+            search.outside.onFailure(e);
         }
     }
 
@@ -140,16 +171,27 @@ final class AttemptFilter {
         return status.getStatusFamilyCode() == 4 && status != RestStatus.TOO_MANY_REQUESTS;
     }
 
+    /** Whether a node has left the cluster: OpenSearch asks another copy in the query phase, but not in the fetch phase. */
+    static boolean comesFromLostNode(Throwable e) {
+        return ExceptionsHelper.unwrapCausesAndSuppressed(e,
+            cause -> cause instanceof ConnectTransportException || cause instanceof NodeClosedException).isPresent();
+    }
+
+    /** Search as the user has sent it. */
+    private <Response extends ActionResponse> void plainly(Search<Response> search, String reason) {
+        search.attempt.plan().end("failed", reason);
+        repeat(search, ActionListener.wrap(response -> {
+            plugin.stats.count("failed", reason);
+            search.outside.onResponse(response);
+        }, search.outside::onFailure));
+    }
+
+    /** Search again. If the plan has no outcome, the request phase makes a new one. */
     @SuppressWarnings({"unchecked", "try"})
-    private <Response extends ActionResponse> void again(Attempt attempt, String reason, SearchRequest request,
-            Supplier<ThreadContext.StoredContext> inside, ActionListener<Response> listener) {
-        attempt.plan().end("failed", reason);
-        attempt.plan().restore();
-        try (ThreadContext.StoredContext again = inside.get()) {
-            plugin.node.search(attempt.child(request, plugin), ActionListener.wrap((SearchResponse response) -> {
-                plugin.stats.count("failed", reason);
-                listener.onResponse((Response) response);
-            }, listener::onFailure));
+    private <Response extends ActionResponse> void repeat(Search<Response> search, ActionListener<Response> listener) {
+        search.attempt.plan().restore();
+        try (ThreadContext.StoredContext again = search.inside.get()) {
+            plugin.node.search(search.attempt.child(search.request, plugin), (ActionListener<SearchResponse>) (ActionListener<?>) listener);
         }
     }
 }

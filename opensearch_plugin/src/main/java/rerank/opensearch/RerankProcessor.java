@@ -52,11 +52,11 @@ final class RerankProcessor extends AbstractProcessor
             return request; // the pipeline contains the processor twice
         }
         AttemptFilter.Attempt attempt = AttemptFilter.Attempt.of(plugin.threadContext);
-        SearchPlan failed = attempt == null ? null : attempt.plan(); // it has removed the options from the search
-        SearchPlan plan = new SearchPlan(request, failed == null ? RerankExt.take(request.source()) : failed.ext, this);
+        SearchPlan earlier = attempt == null ? null : attempt.plan(); // it has removed the options from the search
+        SearchPlan plan = new SearchPlan(request, earlier == null ? RerankExt.take(request.source()) : earlier.ext, this);
         context.setAttribute(PLAN, plan);
-        if (failed != null) {
-            plan.end("failed", failed.reason);
+        if (earlier != null && earlier.outcome != null) {
+            plan.end("failed", earlier.reason);
             return request;
         }
         try {

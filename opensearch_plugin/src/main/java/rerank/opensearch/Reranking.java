@@ -103,12 +103,17 @@ final class Reranking {
         }
     }
 
-    /** Why the search must be repeated without the hook, or null. */
+    /** Why the search must be repeated, or null. */
     private Exception unusable(SearchResponse response) {
         Optional<Throwable> cause = Arrays.stream(response.getShardFailures()).map(ShardSearchFailure::getCause)
             .filter(AttemptFilter::mayComeFromFields).findAny();
         if (plan.isRepeated && cause.isPresent()) {
             return new OpenSearchStatusException("rerank: a shard failed", ExceptionsHelper.status(cause.get()), cause.get());
+        }
+        Optional<Throwable> lostNode = Arrays.stream(response.getShardFailures()).map(ShardSearchFailure::getCause)
+            .filter(failure -> plan.attempt != null && plan.attempt.canRepeat(failure)).findAny();
+        if (lostNode.isPresent()) {
+            return new OpenSearchStatusException("rerank: a node has left", RestStatus.SERVICE_UNAVAILABLE, lostNode.get());
         }
         if (plan.groups != null && (plan.canGroup() && plan.groups.areSingle(response.getHits().getHits())) == false) {
             return new OpenSearchStatusException("rerank: the hits cannot be grouped", RestStatus.BAD_REQUEST);
