@@ -8,7 +8,7 @@ prints these parts:
 - *clients*: plain and hooked searches take turns, in blocks of requests. The ratio of the latency is the
   median over the pairs of blocks, and so is the share of the throughput that the hook keeps.
 - *killed node*: half of the clients search with the hook and half without a pipeline, while a node that
-  serves requests is killed with kill -9, and starts again; several times. A client knows all nodes, and sends
+  serves requests is killed with kill -9; several times. A client knows all nodes, and sends
   a search again to another one if a node refuses or closes the connection, as the clients of OpenSearch do.
   An error is a response with another status than 200 or with a failed shard, or a search that no node
   answers.
@@ -72,6 +72,7 @@ class Load:
     errors: Counter[str] = field(default_factory=Counter)
     not_reranked: int = 0
     completed: list[float] = field(default_factory=list)  # times of correct responses
+    longest_gap: float = 0.0  # seconds without a correct response, while clients search
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def client(self, seed: int, count: int | None, stop: threading.Event) -> None:
@@ -131,17 +132,20 @@ class Load:
     def run(self, clients: int, count: int) -> float:
         """Let each client send ``count`` searches. Return the searches per second."""
         begin = time.perf_counter()
+        completed_before = len(self.completed)
         with ThreadPoolExecutor(clients) as pool:
             for client in [
                 pool.submit(self.client, seed, count, threading.Event()) for seed in range(clients)
             ]:
                 client.result()
+        self._measure_gap(completed_before)
         return clients * count / (time.perf_counter() - begin)
 
     @contextmanager
     def running(self, clients: int) -> Iterator[None]:
         """Let clients search during the block."""
         stop = threading.Event()
+        completed_before = len(self.completed)
         with ThreadPoolExecutor(clients) as pool:
             running = [pool.submit(self.client, seed, None, stop) for seed in range(clients)]
             try:
@@ -150,6 +154,13 @@ class Load:
                 stop.set()
         for client in running:
             client.result()
+        self._measure_gap(completed_before)
+
+    def _measure_gap(self, completed_before: int) -> None:
+        """Update the longest gap with the responses after the first ``completed_before`` ones."""
+        times = sorted(self.completed[completed_before:])
+        gaps = (after - before for before, after in pairwise(times))
+        self.longest_gap = max(self.longest_gap, *gaps, 0.0)
 
     def wait_for(self, count: int) -> None:
         """Wait until ``count`` more searches have ended."""
@@ -160,11 +171,10 @@ class Load:
 
     def report(self, name: str) -> None:
         """Print the counts, the times, and the longest time without a correct response."""
-        gap = max((after - before for before, after in pairwise(sorted(self.completed))), default=0.0)
         print(
             f"{name}: {len(self.milliseconds)} searches, errors {sum(self.errors.values())},"
             f" not reranked {self.not_reranked};"
-            f" {percentiles(self.milliseconds)} ms; longest gap {gap:.1f} s",
+            f" {percentiles(self.milliseconds)} ms; longest gap {self.longest_gap:.1f} s",
             flush=True,
         )
         for error, count in self.errors.most_common(3):
@@ -224,9 +234,10 @@ def rankings(urls: Sequence[str], queries: Sequence[str], pipeline: str) -> dict
 
 
 def kill_node(cluster: Cluster, queries: Sequence[str], clients: int, kills: int) -> None:
-    """Kill a node under load and start it again, several times, and print the errors of the clients.
+    """Kill a node under load, several times, and print the errors of the clients.
 
-    The load is of ``clients`` clients with the hook, and of as many without a pipeline.
+    The load is of ``clients`` clients with the hook, and of as many without a pipeline. It stops while the
+    node starts again.
     """
     hooked = Load(cluster.urls, "hooked", queries)
     plain = Load(cluster.urls, NONE, queries)
@@ -235,11 +246,10 @@ def kill_node(cluster: Cluster, queries: Sequence[str], clients: int, kills: int
     before = counts(survivors)
     for _ in range(kills):
         with plain.running(clients), hooked.running(clients):
-            hooked.wait_for(20 * clients)
+            hooked.wait_for(5 * clients)
             victim.kill()
-            hooked.wait_for(40 * clients)
-            victim.start().wait(len(cluster.nodes))
             hooked.wait_for(10 * clients)
+        victim.start().wait(len(cluster.nodes))
         for node in cluster.nodes:
             node.wait(len(cluster.nodes))
         cluster.nodes[0].request("GET", "/_cluster/health?wait_for_status=green&timeout=50s")
@@ -301,7 +311,7 @@ def main() -> None:
                 measure_clients(cluster.urls, queries, clients, args.blocks)
             print("searches:", dict(counts(cluster.nodes)))
             print(f"service: {rss(process.pid)} MiB", flush=True)
-            kill_node(cluster, queries, 4, args.kills)
+            kill_node(cluster, queries, 16, args.kills)
         kill_service(cluster, workspace, folder, queries, 8)
         print("nodes:", [rss(node.process.pid) for node in cluster.nodes if node.process], "MiB")
 

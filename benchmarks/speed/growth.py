@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import resource
 import shutil
 import subprocess
@@ -121,6 +122,13 @@ def peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
 
+def anonymous_memory() -> int:
+    """Return the memory of this process without mapped files, in MiB. Linux only."""
+    match = re.search(r"RssAnon:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert match is not None
+    return int(match[1]) // 1024
+
+
 # -- union -----------------------------------------------------------------------------------------------
 
 
@@ -171,10 +179,13 @@ def measure_union(folder: Path, corpus: Path, queries: Path, ranker: str, record
         times = {f"stack, depth {depth}": 1000 * plain_median, f"union, depth {depth}": 1000 * union_median}
         recorder.add("next query", times)
         recorder.add("ratio", {f"union, depth {depth}": union_median / plain_median})
-    memory = peak_memory()  # before the exact search, which reads all vectors
+    memory = {  # before the exact search, which reads all vectors
+        "union queries": peak_memory(),
+        "union queries, without mapped files": anonymous_memory(),
+    }
     recall = measure_recall(workspace, corpus, texts[1:], ranker)
     recorder.add("recall", {f"{ranker}:{NEAREST}": recall})
-    recorder.add("memory", {"union queries": memory})
+    recorder.add("memory", memory)
 
 
 def measure_recall(workspace: Workspace, corpus: Path, texts: list[str], name: str) -> float:
