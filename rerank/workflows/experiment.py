@@ -16,7 +16,6 @@ from rerank.formats.inputs import Judgments, Queries, as_qrels, as_queries
 from rerank.formats.templates import check_values
 from rerank.scoring.build_table import ScoringReport, TableRequest, score_table
 from rerank.scoring.pipeline import Pipeline, check_filters
-from rerank.scoring.vector_cache import VectorCache
 from rerank.stack.parse import retriever_depths
 from rerank.stack.stack import Stack
 from rerank.tuning.score_table import ScoreTable
@@ -121,8 +120,7 @@ class Experiment:
             encode(workspace, pipeline.rankers.values(), progress=judged.progress)
         return cls(
             workspace=workspace,
-            # A query is searched and scored in several cases.
-            pipeline=replace(pipeline, vectors=VectorCache()),
+            pipeline=replace(pipeline, vectors=workspace.query_vectors),
             unknown_queries=len(judged.qrels) - len(queries),
             searches=searches,
             queries=queries,

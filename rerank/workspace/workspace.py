@@ -26,6 +26,7 @@ from rerank.rankers.base import Ranker
 from rerank.rankers.registry import families
 from rerank.rankers.store import RankerStore
 from rerank.scoring.pipeline import Pipeline, ResultPage
+from rerank.scoring.vector_cache import VectorCache
 from rerank.stack.linear import NAME
 from rerank.stack.parse import retriever_depths
 from rerank.stack.releases import KEPT_RELEASES, Releases, tuned_versions
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from rerank.rankers.graphs.citations import Citations
+
+_QUERY_VECTORS = 50_000  # about 80 MB; fewer than queries times rankers would never be found again
 
 
 class Workspace:
@@ -60,6 +63,8 @@ class Workspace:
     def __init__(self, settings: WorkspaceSettings) -> None:
         self.settings = settings
         self.folder = settings.folder
+        self.query_vectors = VectorCache(_QUERY_VECTORS)
+        """Vectors of queries, which repeated measurements with the same queries share."""
         self._engine: Engine | None = None
         self._rankers: dict[tuple[str, str | None], Ranker] = {}
 
