@@ -57,8 +57,10 @@ class AdapterFitter:
         progress = self.job.progress
         assert data is not None
         encoder = config.load()
-        documents, passages = self._documents(encoder)
-        queries = DenseRanker(name="", source=encoder, passages=1).vectors(data.query_texts, queries=True)
+        pretrained = encoder.version()
+        documents, passages = self._documents(encoder, pretrained)
+        untrained = DenseRanker(name="", source=encoder, passages=1, pretrained=pretrained)
+        queries = untrained.vectors(data.query_texts, queries=True)
         vectors = Vectors(data, config.solver(), documents, queries)
         start = np.eye(encoder.width, dtype=np.float32)
         best = descend(name, vectors, start, config.solver(), progress)
@@ -74,6 +76,7 @@ class AdapterFitter:
             variant=variant,
             name=name,
             source=encoder,
+            pretrained=pretrained,
             trained=trained,
             passages=passages,
             best=config.best,
@@ -82,13 +85,13 @@ class AdapterFitter:
         best.baseline_value = best.history[0][2]  # of the identity
         return best.result(ranker, "without the map", remarks=(remark,))
 
-    def _documents(self, encoder: TextEncoder) -> tuple[NDArray[np.float32], int]:
+    def _documents(self, encoder: TextEncoder, pretrained: str) -> tuple[NDArray[np.float32], int]:
         """Return mean vectors of at most TRAIN_PASSAGES passages, (D, E), and the largest passage count."""
         engine = self.job.engine
         vectors: list[NDArray[np.float32]] = []
         longest = 0
         passages = min(TRAIN_PASSAGES, self.config.passages)
-        ranker = DenseRanker(name="", source=encoder, passages=passages)
+        ranker = DenseRanker(name="", source=encoder, passages=passages, pretrained=pretrained)
         with self.job.progress.step("encode documents", len(engine), "doc") as advance:
             for batch in batched(engine.documents(), BLOCK):
                 vectors.append(mean_vectors(ranker.encode_documents(batch), passages))

@@ -111,7 +111,7 @@ class DenseRanker(EncoderRanker):
                 columns.append(number)
         if pieces:
             vectors = arrays.split_passages(features, self.passages)
-            vectors[rows, columns] = quantized(encoder.encode(pieces))
+            vectors[rows, columns] = quantized(self.encode_tokens(pieces, encoder))
         return features
 
     def score(self, query: NDArray[np.float32], features: NDArray[Any]) -> NDArray[np.float64]:

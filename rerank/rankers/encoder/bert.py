@@ -83,13 +83,21 @@ class Bert:
 
     def encode(self, text: str) -> Array:
         """Return the vector of a text, (E,), of length 1, or zeros for a text without tokens."""
+        return self.mapped(self.pooled(text))
+
+    def pooled(self, text: str) -> Array:
+        """Return the pooled states of a text before the linear map, or zeros for a text without tokens."""
         tokens = self.tokens([text])[0][: self.tokens.room]
         before, after = self.tokens.frame
         states = self.states([*before, *tokens, *after])
         pooled: Array = states[0] if self.modules.pooling == "cls" else states.mean(axis=0)
-        if self.modules.projection is not None:
-            pooled = pooled @ self.modules.projection
-        return pooled / np.sqrt(pooled @ pooled) if tokens else np.zeros_like(pooled)
+        return pooled if tokens else np.zeros_like(pooled)
+
+    def mapped(self, pooled: Array) -> Array:
+        """Return the vector of a text, (E,), from its pooled states."""
+        if pooled.any():
+            return self.modules.mapped(pooled)
+        return np.zeros(self.modules.width(len(pooled)), np.float32)
 
     def states(self, ids: Sequence[int], types: Sequence[int] = (0,)) -> Array:
         """Return the states of the last layer, (T, E) (Devlin et al. 2019).

@@ -51,6 +51,12 @@ class Modules:
         """Return E, the numbers of a vector after the modules. pooled: the numbers before them."""
         return pooled if self.projection is None else self.projection.shape[1]
 
+    def mapped(self, pooled: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return pooled vectors, (..., k), after the linear map, (..., E), and with length 1."""
+        vectors = pooled if self.projection is None else pooled @ self.projection
+        unit: NDArray[np.float32] = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+        return unit
+
     @classmethod
     def read(cls, folder: Path) -> Modules:
         """Read the folder of a model.

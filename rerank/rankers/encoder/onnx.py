@@ -147,15 +147,10 @@ class OnnxEncoder(TextEncoder):
             framed = [[*before, *sequences[row], *after] for row in rows]
             states = self.states(framed)
             for row, sequence, tokens in zip(rows, framed, states):
-                mean = self.modules.pooling == "mean"
-                vectors[row] = self._unit(tokens[: len(sequence)].mean(axis=0) if mean else tokens[0])
+                is_mean = self.modules.pooling == "mean"
+                pooled = tokens[: len(sequence)].mean(axis=0) if is_mean else tokens[0]
+                vectors[row] = self.modules.mapped(pooled)
         return vectors
-
-    def _unit(self, pooled: Array) -> Array:
-        if self.modules.projection is not None:
-            pooled = pooled @ self.modules.projection
-        unit: Array = pooled / np.sqrt(pooled @ pooled)
-        return unit
 
     def version(self) -> str:
         """Return a hash of the file of the model and of its modules, which decide the vectors."""

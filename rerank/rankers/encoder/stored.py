@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,27 +16,36 @@ from rerank.common.files import parse_json
 from rerank.documents.records import Query
 from rerank.rankers.base import Ranker, write_record
 from rerank.rankers.encoder.bert import Bert, readable
+from rerank.rankers.encoder.modules import Modules
 from rerank.rankers.encoder.onnx import fastest
+from rerank.rankers.encoder.shared import SHARED
 from rerank.rankers.encoder.transformer import TextEncoder
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
+_berts: WeakValueDictionary[str, Bert] = WeakValueDictionary()
+"""Version of a pretrained encoder -> its model for queries, which the rankers that map its vectors share."""
+
+
 @dataclass(kw_only=True, repr=False)
 class EncoderRanker(Ranker):
     """A ranker whose vectors come from a transformer.
 
-    source:  an encoder, or the folder of a stored ranker, which is read on first use.
-    width:   E, the numbers of a vector. Default: of the encoder.
-    version: Default: a hash of everything that decides the vectors.
-    trained: settings and history of the training, which are only stored.
+    source:     an encoder, or the folder of a stored ranker, which is read on first use.
+    width:      E, the numbers of a vector. Default: of the encoder.
+    version:    Default: a hash of everything that decides the vectors.
+    pretrained: version of the pretrained encoder, if its transformer was not trained. Rankers with the same
+        one share the work of the transformer.
+    trained:    settings and history of the training, which are only stored.
     """
 
     name: str
     source: TextEncoder | Path
     width: int = 0
     version: str = ""
+    pretrained: str = ""
     trained: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -57,14 +67,26 @@ class EncoderRanker(Ranker):
     def _bert(self) -> Bert | None:
         if isinstance(self.source, TextEncoder) or not readable(self.source / "model"):
             return None
-        return fastest(Bert.load(self.source / "model"))
+        folder = self.source / "model"
+        loaded = _berts.get(self.pretrained)
+        if loaded is not None:
+            return replace(loaded, modules=Modules.read(folder))
+        bert = fastest(Bert.load(folder))
+        if self.pretrained:
+            _berts[self.pretrained] = bert
+        return bert
 
     def encode_query(self, query: Query) -> NDArray[np.float32]:
         """Return a query vector, (E,), for stored BERT by NumPy, or by ONNX Runtime if it is installed."""
-        if self._bert is not None:
-            return self._bert.encode(query.text)
-        vector: NDArray[np.float32] = self.vectors([query.text], queries=True)[0]
-        return vector
+        bert = self._bert
+        if bert is None:
+            vector: NDArray[np.float32] = self.vectors([query.text], queries=True)[0]
+            return vector
+        if not self.pretrained:
+            return bert.encode(query.text)
+        text = b"query " + query.text.encode(errors="surrogatepass")
+        (pooled,) = SHARED.get(self.pretrained, [text], lambda _: bert.pooled(query.text)[None])
+        return bert.mapped(pooled)
 
     def vectors(self, texts: Sequence[str], *, queries: bool = False) -> NDArray[np.float32]:
         """Return the vectors of the first tokens of n texts, (n, E), of length 1; zeros without tokens.
@@ -77,15 +99,30 @@ class EncoderRanker(Ranker):
             tokens = [text_tokens[: encoder.room] for text_tokens in encoder.tokens(list(texts))]
             rows = np.flatnonzero(list(map(len, tokens)))
             if len(rows):
-                vectors[rows] = encoder.encode([tokens[row] for row in rows.tolist()])
+                vectors[rows] = self.encode_tokens([tokens[row] for row in rows.tolist()], encoder)
         return vectors
+
+    def encode_tokens(self, sequences: Sequence[Sequence[int]], encoder: TextEncoder) -> NDArray[np.float32]:
+        """Return the vectors of n sequences of tokens, (n, E), of length 1.
+
+        encoder: the transformer, with the prompt of queries or of documents.
+        """
+        if not self.pretrained:
+            return encoder.encode(sequences)
+        before, after = encoder.tokens.frame
+        texts = [np.array([*before, *sequence, *after], np.int32).tobytes() for sequence in sequences]
+        unmapped = encoder.without_projection()
+        pooled = SHARED.get(
+            self.pretrained, texts, lambda rows: unmapped.encode([sequences[row] for row in rows])
+        )
+        return encoder.modules.mapped(pooled)
 
     def save(self, folder: Path) -> None:
         """Write ``ranker.json``, and ``model/`` in the layout of sentence-transformers."""
         folder.mkdir(parents=True, exist_ok=True)
         self.encoder.save(folder / "model")
         numbers = {name: value for name, value in vars(self).items() if isinstance(value, (int, float))}
-        write_record(self, folder, **numbers, trained=dict(self.trained))
+        write_record(self, folder, **numbers, pretrained=self.pretrained, trained=dict(self.trained))
 
     @classmethod
     def load(cls, folder: Path) -> Self:

@@ -133,6 +133,14 @@ class TextEncoder:
         queries.tokens = replace(self.tokens, prompt=self.modules.query_prompt)
         return queries
 
+    def without_projection(self) -> TextEncoder:
+        """Return the same model without the linear map of its vectors, and with the same prompt."""
+        if self.modules.projection is None:
+            return self
+        unmapped = replace(self, modules=replace(self.modules, projection=None))
+        unmapped.tokens = self.tokens
+        return unmapped
+
     @property
     def room(self) -> int:
         """The number of tokens of a text that fit into a sequence with its special tokens and prompt."""

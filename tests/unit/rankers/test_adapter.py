@@ -37,7 +37,7 @@ def test_the_map_improves_dev_and_encodes_queries_without_torch(workspace, tiny)
     assert "encoder" not in vars(ranker)
     assert vector @ ranker.vectors([QUERIES[0].text])[0] > 0.999  # torch may use bfloat16
     again = fit(workspace, str(folder / "model"), qrels(0, 24), qrels(24, 36))  # the model already has a map
-    assert again.baseline_value == pytest.approx(fitted.dev, abs=0.05)
+    assert again.baseline_value > fitted.baseline_value + 0.1
 
 
 def test_without_a_gain_on_dev_the_ranker_equals_the_encoder(workspace, tiny):
