@@ -21,6 +21,15 @@ PRESETS: dict[str, dict[str, Any]] = {
         "steps": 240,
         "patience": 25,
     },
+    "judged": {
+        "train_layers": 0,
+        "passage_tokens": 128,
+        "passages": 1,
+        "batch": 32,
+        "rate": 3e-5,
+        "steps": 50,
+        "average": False,
+    },
     "paper": {
         "objective": "quintuplet",
         "related": 0,
@@ -47,7 +56,8 @@ PRESETS: dict[str, dict[str, Any]] = {
         "average": False,
     },
 }
-"""``whole``: all layers learn, on a GPU. ``paper``: Raman et al. 2021; ``cocitation``: Ding et al."""
+"""``whole``: all layers learn, on a GPU. ``judged``: all layers learn from judged queries, on a CPU.
+``paper``: Raman et al. 2021; ``cocitation``: Ding et al."""
 
 _UNTRAINED = {"untrained", "model", "layers", "pooling", "passage_tokens", "passages", "best"}
 """Options that also have an effect without training."""

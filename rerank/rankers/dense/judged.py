@@ -27,7 +27,7 @@ HARD_NEGATIVES = 16
 """Candidates of a query that can be its negatives."""
 PAIRS_PER_EPOCH = 4
 """Most pairs of a query in an epoch."""
-POOL = 2000
+POOL = 1000
 """Maximum number of documents that the dev queries rank."""
 DEPTH = 30
 """Candidates of each dev query."""

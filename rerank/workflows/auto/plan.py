@@ -14,6 +14,7 @@ from typing import Any
 from rerank.documents.records import Document, Query
 from rerank.documents.stop_words import guess_language
 from rerank.documents.text import language_or_none
+from rerank.rankers.dense.config import PRESETS
 from rerank.workflows.auto.splits import LEAST_TRAIN, Splits
 
 LEAST_CATEGORIES = 0.1
@@ -24,6 +25,8 @@ LARGE, HUGE = 20_000, 200_000
 """Documents, or relevant documents of train queries, from which trainings have fewer steps."""
 MOST_PARTS = 8
 """Largest number of parts of 64 tokens that an encoder reads of a document."""
+PART_TOKENS = 64
+"""Tokens of a part of a document."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +128,10 @@ class Rule:
     judged:  whether it learns from the train queries.
     share:   its part of the remaining time, compared with the parts of later rankers.
     epochs:  of a small, a large and a huge collection; (): it has none.
-    passes:  how often an encoder reads all documents.
+    steps:   the most steps of a training; the time can allow fewer. 0: the epochs decide.
+    passes:  how often an encoder reads all documents, if it does not share the vectors of another ranker.
+    pretrained: whether the transformer does not learn, so that rankers share its vectors. The time limits the
+        parts of documents that it reads.
     config:  settings of the training.
     """
 
@@ -136,15 +142,19 @@ class Rule:
     judged: bool = True
     share: float = 1.0
     epochs: tuple[int, ...] = ()
+    steps: int = 0
     passes: int = 0
+    pretrained: bool = False
     config: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def only_encodes(self) -> bool:
-        """Whether the time limits the parts that are read, not the training."""
-        return bool(self.passes) and not self.epochs
+    def parts(self, facts: CollectionFacts) -> int:
+        """Return the parts of a document that an encoder reads after its training."""
+        passages = int(self.config.get("passages", MOST_PARTS))
+        return min(
+            all_parts(facts), passages * int(self.config.get("passage_tokens", PART_TOKENS)) // PART_TOKENS
+        )
 
-    def steps(self, facts: CollectionFacts) -> int:
+    def epoch_count(self, facts: CollectionFacts) -> int:
         """Return the epochs for the size of the collection; 0: the ranker has none."""
         if not self.epochs:
             return 0
@@ -158,8 +168,9 @@ RULES = (
         ("model", "language"),
         "its encoder knows more words than the judgments can teach",
         judged=False,
-        share=2.0,
+        share=3.0,
         passes=1,
+        pretrained=True,
         config={"untrained": True},
     ),
     Rule(
@@ -179,8 +190,8 @@ RULES = (
         "adapter",
         ("queries", "model"),  # also adds to a stack in languages that the encoder does not read
         "it learns a map of the encoder's vectors from the judgments",
-        share=3.0,
         passes=2,
+        pretrained=True,
     ),
     Rule(
         "text",
@@ -193,10 +204,10 @@ RULES = (
         ("queries", "model", "language"),
         "it is the encoder of dense, and also learns from the judgments",
         variant="dense",
-        share=3.0,
-        epochs=(2, 1, 1),
+        share=6.0,
+        steps=PRESETS["judged"]["steps"],
         passes=1,
-        config={"average": False, "passages": 1},
+        config=PRESETS["judged"],
     ),
     Rule(
         "dense_links",
@@ -215,17 +226,18 @@ RULES = (
 def query_seconds(facts: CollectionFacts, unmet_needs: Container[str], part_seconds: float) -> float:
     """Return the seconds that encoders need for the queries after the training.
 
-    Dev queries are encoded to tune with and without retrieval, test queries to evaluate. A short query takes
-    about as long as a part of a document.
+    Dev queries are encoded to tune, test queries to evaluate. Rankers with the pretrained encoder share its
+    vectors. A short query takes about as long as a part of a document.
 
     unmet_needs: the needs that the collection does not meet; see :func:`unmet`.
     part_seconds: seconds to encode 64 tokens of a document.
     """
-    encoders = 0
+    encoders: set[str] = set()
     for rule in RULES:
         is_trained = not any(need in unmet_needs for need in rule.needs)
-        encoders += is_trained and rule.passes > 0
-    return encoders * (2 * facts.dev_queries + facts.test_queries) * part_seconds
+        if is_trained and rule.passes:
+            encoders.add("pretrained" if rule.pretrained else rule.ranker)
+    return len(encoders) * (facts.dev_queries + facts.test_queries) * part_seconds
 
 
 @dataclass(frozen=True)

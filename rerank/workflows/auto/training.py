@@ -12,6 +12,7 @@ from typing import Any
 from rerank.common.errors import RerankError, TrainingError
 from rerank.common.progress import Progress
 from rerank.rankers.encoder.folder import installed_encoder, only_language
+from rerank.rankers.encoder.shared import SHARED
 from rerank.rankers.training.job import TrainingResult
 from rerank.workflows.auto import plan as ranker_plan
 from rerank.workflows.auto.context import AutoContext
@@ -27,6 +28,14 @@ LONGEST_PASS = 0.6
 """Share of the time that is left in which an encoder can read a part of each document."""
 PASSAGE_PARTS = 4
 """Parts of 64 tokens in a passage of most models."""
+LEAST_STEPS = 10
+"""Fewer steps do not improve an encoder."""
+STEP_FACTOR = 5
+"""Time of a training step, divided by the time to encode its texts."""
+LATEST = 1.5
+"""Time until a training of so many steps is stopped, divided by the time that they were expected to take."""
+MEASUREMENTS = 2
+"""Measurements of the training of an encoder whose steps the time limits: at its start and at its end."""
 
 
 class Deadline(Progress):
@@ -71,6 +80,7 @@ class Trainings:
         self.state = state
         self.first_stage = first_stage
         self.end = end
+        self._shared_parts = 0  # of each document, read by the pretrained encoder in this run
         engine = context.workspace.engine
         self.facts = CollectionFacts.of(
             context.progress.over(engine.documents(), "look at documents", len(engine), "doc"),
@@ -133,27 +143,28 @@ class Trainings:
         if earlier is not None and not longer and self._is_installed(name, earlier.version):
             return replace(choice, reason=f"{rule.worth} (done before)", cut=not earlier.complete)
         allowed = share * (self.end - time.monotonic())
-        training = RankerTraining(self.context.minutes, complete=True)
-        parts = ranker_plan.all_parts(self.facts)
-        if rule.only_encodes:
-            training.parts = self._affordable_parts(rule, allowed)
-            if earlier is not None and not longer:
-                training.parts = earlier.parts
+        if rule.passes and not rule.pretrained:  # all documents are encoded after the training
+            allowed -= self._pass_seconds(rule) * rule.parts(self.facts)
+        training = self._affordable(rule, allowed)
+        if earlier is not None and not longer:  # its checkpoint fits only the same settings
+            training.parts = earlier.parts
+            training.steps = earlier.steps
+        if rule.pretrained:
+            parts = ranker_plan.all_parts(self.facts)
             training.complete = training.parts == parts
             has_time = training.parts > 0
             if 0 < training.parts < parts:
                 read_parts = f"; time to read {training.parts} of {parts} parts of a document"
                 choice = replace(choice, reason=rule.worth + read_parts, cut=True)
         else:
-            if rule.passes:  # all documents are encoded after the training
-                allowed -= self._pass_seconds(rule) * rule.config.get("passages", parts)
-            has_time = allowed > 0
+            training.complete = training.steps == rule.steps
+            has_time = allowed > 0 and training.steps >= min(rule.steps, LEAST_STEPS)
         if not has_time:
             return RankerChoice(name, False, "no time is left for it", cut=True)
         self.state.rankers[name] = training
         self.state.save()
         try:
-            result = self._fit(rule, training, time.monotonic() + allowed)
+            result = self._fit(rule, training, allowed)
         except TrainingError as error:
             return replace(choice, trained=False, reason=str(error))
         if result is None:
@@ -173,15 +184,41 @@ class Trainings:
         """Return the time to encode one part of every document, as often as the rule does it."""
         return rule.passes * self.part_seconds * self.facts.documents
 
+    def _affordable(self, rule: Rule, allowed: float) -> RankerTraining:
+        """Return the training that the allowed seconds are enough for."""
+        training = RankerTraining(self.context.minutes)
+        if rule.pretrained:
+            training.parts = self._affordable_parts(rule, allowed)
+        elif rule.steps:
+            training.steps = self._affordable_steps(rule, allowed)
+        return training
+
     def _affordable_parts(self, rule: Rule, allowed: float) -> int:
         """Return how many parts of every document an encoder can read in the allowed seconds.
 
-        A stack has an encoder, also if reading one part takes the time of other rankers.
+        A stack has an encoder, also if reading one part takes the time of other rankers. What another ranker
+        has read with the same encoder takes no time.
         """
+        if self._shared_parts and not SHARED.has_forgotten:
+            return self._shared_parts
         pass_seconds = self._pass_seconds(rule)
         longest = LONGEST_PASS * (self.context.end - time.monotonic())
         least_parts = int(rule.passes == 1 and pass_seconds < longest)
         return min(ranker_plan.all_parts(self.facts), max(int(allowed / pass_seconds), least_parts))
+
+    def _affordable_steps(self, rule: Rule, allowed: float) -> int:
+        """Return how many steps an encoder can learn in the allowed seconds, at most those of the rule.
+
+        A step encodes queries of one part, and a positive and a negative document for each.
+        """
+        from rerank.rankers.dense.judged import POOL  # needs torch
+
+        parts = rule.parts(self.facts)
+        texts = min(POOL, self.facts.documents) * parts + self.facts.dev_queries
+        measuring = MEASUREMENTS * texts * self.part_seconds
+        step_parts = int(rule.config["batch"]) * (1 + 2 * parts)
+        step_seconds = STEP_FACTOR * step_parts * self.part_seconds
+        return min(rule.steps, max(0, int((allowed - measuring) / step_seconds)))
 
     def _is_installed(self, name: str, version: str) -> bool:
         try:
@@ -189,15 +226,18 @@ class Trainings:
         except RerankError:
             return False
 
-    def _fit(self, rule: Rule, training: RankerTraining, moment: float) -> TrainingResult | None:
-        """Train until the moment, and encode the documents. None: nothing was trained before it."""
+    def _fit(self, rule: Rule, training: RankerTraining, allowed: float) -> TrainingResult | None:
+        """Train for the allowed seconds, and encode the documents. None: nothing was trained in them."""
         variant = rule.variant or rule.ranker
         context = self.context
         options: dict[str, Any] = {**rule.config}
-        if not rule.only_encodes:
+        if not rule.pretrained:
             options["seed"] = context.seed
-        if epochs := rule.steps(self.facts):
+        if epochs := rule.epoch_count(self.facts):
             options["epochs"] = epochs
+        if training.steps:
+            options["steps"] = training.steps
+            options["every"] = training.steps
         if variant in ("dense", "adapter"):
             options["model"] = self.model
         if parts := training.parts:
@@ -212,7 +252,9 @@ class Trainings:
                 "dev_qrels": context.judgments.stopping,
             }
             judged["first_stage"] = self.first_stage
-        deadline = Deadline(context.progress, math.inf if rule.only_encodes else moment)
+        factor = LATEST if training.steps else 1.0
+        moment = math.inf if rule.pretrained else time.monotonic() + factor * allowed
+        deadline = Deadline(context.progress, moment)
         try:
             report = train(
                 context.workspace,
@@ -234,7 +276,9 @@ class Trainings:
             )
         begin = time.monotonic()
         encode(context.workspace, [rule.ranker], progress=context.progress)
-        if rule.only_encodes and rule.passes == 1:
+        if rule.pretrained and rule.passes == 1:
             seconds = time.monotonic() - begin
             self.part_seconds = seconds / (training.parts * self.facts.documents)
+        if rule.pretrained:
+            self._shared_parts = training.parts
         return result

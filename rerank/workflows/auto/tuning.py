@@ -23,7 +23,7 @@ LEAST_RESERVE, MOST_RESERVE = 0.1, 0.4
 """Shares of the time that are kept to tune and evaluate."""
 FIRST_STAGE_SHARE = 0.3
 """Smallest share of the weight for the first stage, if only clicks tune."""
-RETRIEVAL_FACTOR = 2.5
+RETRIEVAL_FACTOR = 2.0
 """Time to tune with more retrievers and to evaluate, divided by the time of the first tuning."""
 RETRIEVAL_OVERRUN = 0.15
 """Share of the time by which a run may be late to measure retrieval, which can gain more than a ranker."""
