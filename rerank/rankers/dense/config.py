@@ -22,7 +22,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "patience": 25,
     },
     "judged": {
-        "train_layers": 0,
+        "train_layers": 12,
         "passage_tokens": 128,
         "passages": 1,
         "batch": 32,
@@ -80,7 +80,10 @@ class DenseConfig(EncoderConfig, frozen=True):
         ),
     ] = 64
     train_layers: Annotated[
-        Natural | None, option("Train the last N layers. 0: all; none: 2, or all of a smaller model.")
+        Natural | None,
+        option(
+            "Train the last N layers, or all of a smaller model. 0: also the embeddings of tokens; none: 2."
+        ),
     ] = None
     rate: Annotated[Positive, option("Learning rate.")] = 2e-4
 

@@ -54,7 +54,9 @@ class EncoderConfig(ModelConfig, frozen=True):
 
     train_layers: Annotated[
         Natural | None,
-        option("Train the last N layers. 0: all; none: 3, or all of a smaller model."),
+        option(
+            "Train the last N layers, or all of a smaller model. 0: also the embeddings of tokens; none: 3."
+        ),
     ] = None
     precision: Annotated[
         Precision, option("Precision of the training. auto: bf16 if the hardware multiplies it.")
@@ -95,4 +97,4 @@ class EncoderConfig(ModelConfig, frozen=True):
         """
         if self.train_layers is None:
             return 0 if layers <= self.upper else self.upper
-        return self.train_layers
+        return min(self.train_layers, layers)

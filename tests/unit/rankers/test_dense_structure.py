@@ -46,4 +46,5 @@ def test_the_number_of_layers_that_are_trained():
     assert layers(1, 2, 3, 6, 12) == [0, 0, 2, 2, 2]
     assert layers(6, train_layers=0) == [0]
     assert layers(6, train_layers=5) == [5]
+    assert layers(6, train_layers=12) == [6]
     assert layers(12, preset="paper") == [0]
