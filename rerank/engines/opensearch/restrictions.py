@@ -7,6 +7,7 @@ both.
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -163,7 +164,8 @@ class _Reader:
     ) -> list[Clause]:
         """Return the condition that ``minimum`` of the queries match, if they have conditions.
 
-        A query without conditions counts as matched. required: every hit matches ``minimum`` of them.
+        A query without conditions counts as matched. No document meets a ``minimum`` above the number of
+        queries. required: every hit matches ``minimum`` of them.
         """
         readers: list[_Reader] = []
         should: list[Clause] = []
@@ -176,13 +178,17 @@ class _Reader:
             readers.append(reader)
         self._add_texts(readers, minimum)
 
+        if not should:
+            return []
+        is_number = re.fullmatch("[0-9]{1,9}", str(minimum)) is not None
+        is_possible = not is_number or int(minimum or 0) <= len(should)
         is_always_met = without_conditions > 0 if minimum is None else without_conditions == len(should)
-        if is_always_met or not should:
+        if is_possible and is_always_met:
             return []
         return [{"bool": {"should": should, "minimum_should_match": 1 if minimum is None else minimum}}]
 
     def _add_texts(self, alternatives: Sequence[_Reader], minimum: Minimum) -> None:
-        """Add the texts of alternatives of which every hit matches ``minimum``."""
+        """Add the texts of alternatives. Every hit matches at least ``minimum`` of them."""
         texts: set[frozenset[str]] = set()
         each_needs_several = True
         for reader in alternatives:

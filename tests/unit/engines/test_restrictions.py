@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rerank.common.errors import InputError
@@ -102,6 +102,7 @@ def test_hits_meet_the_conditions_and_documents_that_fail_a_filter_do_not(query:
 
 
 @given(queries)
+@example({"bool": {"should": [{"bool": {}}], "minimum_should_match": 2}})
 def test_conditions_are_the_query_if_no_field_has_words(query: dict[str, Any]) -> None:
     conditions = {"bool": {"filter": restrictions(query, [])}}
     for values in product([False, True], repeat=4):

@@ -140,7 +140,8 @@ final class Conditions {
 
     /**
      * The condition that {@code minimum} of the queries match (null: one), if they have conditions. A query without conditions
-     * counts as matched. required: whether every hit matches {@code minimum} of them.
+     * counts as matched. No document meets a minimum above the number of queries. required: whether every hit matches
+     * {@code minimum} of them.
      */
     private List<Object> alternatives(List<?> queries, Object minimum, boolean required) {
         List<Conditions> readers = new ArrayList<>();
@@ -153,7 +154,8 @@ final class Conditions {
         addTexts(readers, minimum);
         boolean all = conditionsOfQueries.stream().noneMatch(List::isEmpty);
         boolean any = conditionsOfQueries.stream().anyMatch(conditions -> conditions.isEmpty() == false);
-        if (any == false || minimum == null && all == false) {
+        boolean isPossible = isNumberAbove(minimum, queries.size()) == false;
+        if (queries.isEmpty() || isPossible && (any == false || minimum == null && all == false)) {
             return List.of();
         }
         List<Object> should = new ArrayList<>();
@@ -164,6 +166,11 @@ final class Conditions {
         bool.put("should", should);
         bool.put("minimum_should_match", minimum == null ? 1 : minimum);
         return List.of(Map.of("bool", bool));
+    }
+
+    private static boolean isNumberAbove(Object minimum, int count) {
+        String text = Objects.toString(minimum);
+        return text.matches("[0-9]{1,9}") && Integer.parseInt(text) > count;
     }
 
     /** Add the texts of alternatives of which every hit matches {@code minimum} (null: one). */
