@@ -26,6 +26,17 @@ class Collection:
     folder: Path
     lang: str | None = None
 
+    @classmethod
+    def named(cls, data: Path, name: str) -> Collection:
+        """Return a collection of a folder of collections. ``debian.it`` is the Italian part of ``debian``."""
+        folder, _, lang = name.partition(".")
+        return cls(data / folder, lang or None)
+
+    @property
+    def name(self) -> str:
+        """Return the name that ``named`` reads."""
+        return f"{self.folder.name}.{self.lang}" if self.lang else self.folder.name
+
     @property
     def corpus(self) -> Path:
         """Return the file of the documents."""
@@ -58,7 +69,9 @@ class Collection:
         return Qrels(judgments)
 
     def ingest(self, folder: str | Path) -> Workspace:
-        """Create a workspace with the documents and the category graph."""
+        """Return a workspace with the documents and the category graph. Create it if it is missing."""
+        if (Path(folder) / "rerank.toml").exists():
+            return Workspace.open(folder)
         categories = str(self.categories) if self.categories else None
         return ingest(str(folder), [str(self.corpus)], categories=categories).workspace
 

@@ -161,7 +161,7 @@ CLAIMS: dict[str, list[Claim]] = {
         Claim("the same", "5.4.2, table 4", ("pool-first", "wikispeedia", _INFERRED), (_FULL, "tfidf"),
               _NDCG),
         Claim("tf-idf is strong if it searches with a translation of the query", "5.3",
-              ("translation", "debian.it", "tf-idf, 1,000 candidates"), ("translated", "as it is"), "nDCG"),
+              ("translation", "debian.it", "tf-idf, 1,000 candidates"), ("translated", "original"), "nDCG"),
         no_data("70 % of the pairs share no category; highly relevant documents share more", "4.1.2",
                 "the categories of a query are copied from its document of grade 2, so both follow from the"
                 " data"),

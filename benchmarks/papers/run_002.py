@@ -17,6 +17,7 @@ query.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -24,23 +25,24 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
 import numpy as np
 from numpy.typing import NDArray
 from running import Say, Step, arguments, carry_out
 
+from benchmarks.common.collection import Collection
 from rerank.common.order import rank
 from rerank.common.progress import SILENT
 from rerank.documents.records import Document, Qrels, Query
 from rerank.evaluation.measures import evaluate_runs
 from rerank.evaluation.pair_measures import auc, paired_test
 from rerank.evaluation.significance import compare, randomization_test
-from rerank.formats import read_qrels, read_queries
 from rerank.rankers.projection.config import ProjectionConfig
 from rerank.rankers.projection.fit import ProjectionTrainer
 from rerank.rankers.projection.ranker import Projection, Terms, term_matrix
 from rerank.rankers.training.data import Corpus, TrainingData
 from rerank.rankers.training.job import TrainingJob
-from rerank.workflows.ingest import ingest
 from rerank.workflows.training_data import Inputs, TrainReport, training_data
 from rerank.workspace.workspace import Workspace
 
@@ -85,24 +87,18 @@ class Pairs:
     @classmethod
     def read(cls, data: Path, work: Path, name: str) -> Pairs:
         """Read a collection. Create the workspace if it is missing."""
-        folder, _, lang = name.partition(".")
-        suffix = f".{lang}" if lang else ""
-        prefix = f"{lang}." if lang else ""
-        queries = read_queries(str(data / folder / f"queries{suffix}.jsonl.gz"))
-        qrels = {
-            split: read_qrels(str(data / folder / "qrels" / f"{prefix}{split}.tsv"))
-            for split in ("train", "dev", "test")
-        }
-        at = work / f"{name}-projections"
-        if (at / "rerank.toml").exists():
-            workspace = Workspace.open(str(at))
-        else:
-            workspace = ingest(str(at), [str(data / folder / f"corpus{suffix}.jsonl.gz")]).workspace
+        collection = Collection.named(data, name)
+        queries = collection.queries()
+        workspace = collection.ingest(work / f"{name}-projections")
         inputs = Inputs(
-            queries=queries, qrels=qrels["train"], dev_qrels=qrels["dev"], first_stage="tfidf", infer=False
+            queries=queries,
+            qrels=collection.judgments("train"),
+            dev_qrels=collection.judgments("dev"),
+            first_stage="tfidf",
+            infer=False,
         )
         training = training_data(workspace, inputs, TrainReport(), SILENT)
-        test = qrels["test"]
+        test = collection.judgments("test")
         with_partner = [query for query in queries if max(test.get(query.id, {}).values(), default=0) > 1]
         with_partner.sort(key=lambda query: query.id)
         best = [
@@ -279,8 +275,7 @@ def steps(options: argparse.Namespace) -> Iterator[Step]:
 
 def _sizes(options: argparse.Namespace, name: str) -> Sequence[int | None]:
     """Return the numbers of train queries; None is all of them."""
-    folder, _, lang = name.partition(".")
-    most = len(read_qrels(str(options.data / folder / "qrels" / (f"{lang}." * bool(lang) + "train.tsv"))))
+    most = len(Collection.named(options.data, name).judgments("train"))
     return [*(size for size in SIZES if size < most), None]
 
 

@@ -27,28 +27,29 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
 import numpy as np
 from running import Say, Step, arguments, carry_out
 
+from benchmarks.common.collection import Collection
 from rerank.documents.records import Qrels, Query
 from rerank.evaluation.measures import evaluate_runs
 from rerank.evaluation.protocols import Protocol
 from rerank.evaluation.significance import randomization_tests
-from rerank.formats import read_qrels, read_queries
 from rerank.rankers.cnn.config import CnnConfig
 from rerank.scoring.build_table import TableRequest, score_table
 from rerank.stack.stack import Stack
 from rerank.tuning.score_table import ScoreTable
 from rerank.tuning.tune import tune
-from rerank.workflows.ingest import ingest
 from rerank.workflows.train import train
-from rerank.workspace.workspace import Workspace
 
 RANKERS = ("text", "meta", "joint")
 FIRST = "tfidf"
@@ -78,50 +79,37 @@ DEEPEST = {
 SETTINGS = {"cosine": "cosine head", "mlp": "MLP head", "paper": "`--preset paper`"}
 
 
-class Collection:
-    """A collection of DATA. ``debian.it`` is the Italian part of ``debian``."""
+def judged(
+    collection: Collection, split: str, most: int | None = None, case: str = "given"
+) -> tuple[list[Query], Qrels]:
+    """Return the judged queries of a split, or an evenly spaced sample of at most ``most``.
 
-    def __init__(self, data: Path, name: str) -> None:
-        self.name = name
-        first, _, lang = name.partition(".")
-        folder = data / first
-        suffix = f".{lang}" if lang else ""
-        prefix = f"{lang}." if lang else ""
-        self.corpus = str(folder / f"corpus{suffix}.jsonl.gz")
-        self.graph = folder / "categories.tsv"
-        self.queries = read_queries(str(folder / f"queries{suffix}.jsonl.gz"))
-        self.qrels = {
-            split: read_qrels(str(folder / "qrels" / f"{prefix}{split}.tsv"))
-            for split in ("train", "dev", "test")
-        }
+    case: ``given``, ``inferred`` or ``degraded`` categories.
+    """
+    qrels = collection.judgments(split)
+    queries = [query for query in collection.queries() if query.id in qrels]
+    queries = queries[:: max(1, -(-len(queries) // most))] if most else queries
+    if case == "inferred":
+        queries = [replace(query, categories=()) for query in queries]
+    if case == "degraded":
+        siblings = siblings_of(collection)
+        queries = [replace(query, categories=degraded(query, siblings)) for query in queries]
+    return queries, Qrels((q.id, d, grade) for q in queries for d, grade in qrels[q.id].items())
 
-    def judged(self, split: str, most: int | None = None, case: str = "given") -> tuple[list[Query], Qrels]:
-        """Return the judged queries of a split, or an evenly spaced sample of at most ``most``.
 
-        case: ``given``, ``inferred`` or ``degraded`` categories.
-        """
-        qrels = self.qrels[split]
-        queries = [query for query in self.queries if query.id in qrels]
-        queries = queries[:: max(1, -(-len(queries) // most))] if most else queries
-        if case != "given":
-            siblings = self.siblings() if case == "degraded" else {}
-            queries = [
-                replace(query, categories=degraded(query, siblings) if siblings else ()) for query in queries
-            ]
-        return queries, Qrels((q.id, d, grade) for q in queries for d, grade in qrels[q.id].items())
-
-    def siblings(self) -> dict[str, list[str]]:
-        """Return category -> the other children of its parents, sorted by name."""
-        lines = self.graph.read_text("utf-8").splitlines()[1:]
-        parents, children = dict[str, set[str]](), dict[str, set[str]]()
-        for line in lines:
-            child, parent = line.split("\t")
-            parents.setdefault(child, set()).add(parent)
-            children.setdefault(parent, set()).add(child)
-        return {
-            child: sorted(set().union(*(children[one] for one in of)) - {child})
-            for child, of in parents.items()
-        }
+def siblings_of(collection: Collection) -> dict[str, list[str]]:
+    """Return category -> the other children of its parents, sorted by name."""
+    assert collection.categories is not None
+    lines = collection.categories.read_text("utf-8").splitlines()[1:]
+    parents, children = dict[str, set[str]](), dict[str, set[str]]()
+    for line in lines:
+        child, parent = line.split("\t")
+        parents.setdefault(child, set()).add(parent)
+        children.setdefault(parent, set()).add(child)
+    return {
+        child: sorted(set().union(*(children[parent] for parent in of_child)) - {child})
+        for child, of_child in parents.items()
+    }
 
 
 def degraded(query: Query, siblings: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
@@ -140,25 +128,16 @@ def degraded(query: Query, siblings: Mapping[str, Sequence[str]]) -> tuple[str, 
     return tuple(kept)
 
 
-def workspace_of(collection: Collection, work: Path, label: str) -> Workspace:
-    """Return the workspace of a collection, setting and seed. Create it if it is missing."""
-    folder = work / label
-    if (folder / "rerank.toml").exists():
-        return Workspace.open(str(folder))
-    graph = str(collection.graph) if collection.graph.exists() else None
-    return ingest(str(folder), [collection.corpus], categories=graph).workspace
-
-
 def trained(collection: Collection, work: Path, label: str, setting: str, seed: int, name: str) -> None:
     """Train one ranker in its workspace."""
-    workspace = workspace_of(collection, work, label)
+    workspace = collection.ingest(work / label)
     preset, head = ("paper", None) if setting == "paper" else ("default", setting)
     train(
         workspace,
         [name],
-        queries=collection.queries,
-        qrels=collection.qrels["train"],
-        dev_qrels=collection.qrels["dev"],
+        queries=collection.queries(),
+        qrels=collection.judgments("train"),
+        dev_qrels=collection.judgments("dev"),
         config=CnnConfig.of(preset, head=head, seed=seed),
         progress=Say(),
     )
@@ -254,11 +233,12 @@ def protocols(
     case: str | None = None,
 ) -> dict[str, Any]:
     """Measure one protocol. Tune the weights at each number of documents. case: see ``judged``."""
-    workspace = workspace_of(collection, work, label)
+    workspace = collection.ingest(work / label)
     signals = (*options.rankers, FIRST)
     pipeline = workspace.pipeline(signals)
     splits = {
-        split: collection.judged(split, getattr(options, split), case or "given") for split in ("dev", "test")
+        split: judged(collection, split, getattr(options, split), case or "given")
+        for split in ("dev", "test")
     }
     deepest = {}
     for split, (queries, qrels) in splits.items():
@@ -300,7 +280,7 @@ def protocols(
 def steps(options: argparse.Namespace) -> Iterator[Step]:
     """Yield the requested steps. Training steps come before the steps that need them."""
     for name in options.collections:
-        collection = Collection(options.data, name)
+        collection = Collection.named(options.data, name)
         for setting in options.settings:
             for seed in range(options.seeds):
                 label = f"{name}-{setting}-{seed}"

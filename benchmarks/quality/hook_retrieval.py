@@ -24,16 +24,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # tools
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "speed"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from hook_cases import serving
-
+from benchmarks.common.collection import Collection
+from benchmarks.common.service import serving
 from rerank import Qrels, Query, Stack, Workspace, evaluate, train, tune
 from rerank.engines.opensearch import OpenSearchEngine
 from rerank.evaluation.measures import evaluate_runs
 from rerank.evaluation.significance import randomization_test
-from rerank.formats import read_qrels
 from rerank.hook import HookOptions, hook
 from tools.opensearch_node import Node
 from tools.opensearch_plugin import SETTINGS, build
@@ -78,14 +76,12 @@ def fill(node: Node, corpus: Path) -> None:
     node.request("POST", f"/{INDEX}/_refresh")
 
 
-def judged(data: Path, split: str, count: int) -> tuple[list[Query], Qrels]:
+def judged(collection: Collection, split: str, count: int) -> tuple[list[Query], Qrels]:
     """Return the first queries of a split without categories and language, and their judgments."""
-    qrels = read_qrels(data / "qrels" / f"{split}.tsv")
+    qrels = collection.judgments(split)
     names = list(qrels)[: count or None]
-    with gzip.open(data / "queries.jsonl.gz", "rt", encoding="utf-8") as lines:
-        texts = {row["_id"]: row["text"] for row in map(json.loads, lines)}
-    rows = [(name, id, grade) for name in names for id, grade in qrels[name].items()]
-    return [Query(name, texts[name]) for name in names], Qrels(rows)
+    texts = {query.id: query.text for query in collection.queries()}
+    return [Query(name, texts[name]) for name in names], Qrels({name: qrels[name] for name in names})
 
 
 def live(
@@ -136,13 +132,14 @@ def measure(node: Node, folder: Path, given: argparse.Namespace, stack: ExitStac
     )
     (folder / "own.json").write_text(TEMPLATE, "utf-8")
     first = f"template:{folder / 'own.json'}"
-    queries, qrels = judged(given.data, "train", given.train_queries)
+    collection = Collection(given.data)
+    queries, qrels = judged(collection, "train", given.train_queries)
     rankers = given.rankers.split(",")
     for ranker in rankers:
         config = {"epochs": given.epochs} if ranker == "s2net" else {}
         train(workspace, [ranker], queries=queries, qrels=qrels, config=config)
-    dev, dev_qrels = judged(given.data, "dev", given.queries)
-    test, test_qrels = judged(given.data, "test", given.queries)
+    dev, dev_qrels = judged(collection, "dev", given.queries)
+    test, test_qrels = judged(collection, "test", given.queries)
     runs: dict[str, dict[str, list[str]]] = {}
     offline: dict[str, float] = {}
     union_retrieves = ("search", *(f"{ranker}:{given.added}" for ranker in rankers))

@@ -38,13 +38,16 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.common.collection import Collection
 from rerank import Document, Qrels, Query, Workspace, evaluate, train, tune
 from rerank.documents.text import query_key
 from rerank.engines.search_request import SearchRequest
-from rerank.formats import read_corpus, read_qrels, read_queries
+from rerank.formats import read_qrels, read_queries
 from rerank.formats.tables import format_rows
 from rerank.judging.clicks import judge_clicks
 from rerank.judging.pool import DIFFERENCE, PoolOptions, equal_weights, make_pool, separate_first_stage
@@ -113,7 +116,7 @@ USERS = {"pbm": pbm, "cascade": cascade, "trust": trust}
 
 
 @dataclass(frozen=True)
-class Collection:
+class Sample:
     """A sample of a collection. qrels: of all queries, only for documents of the sample."""
 
     documents: list[Document]
@@ -125,11 +128,10 @@ class Collection:
         return Qrels({query.id: self.qrels[query.id] for query in queries})
 
 
-def read_collection(folder: Path, lang: str, documents: int, words: int) -> Collection:
+def read_collection(folder: Path, lang: str, documents: int, words: int) -> Sample:
     """Read a random sample; the texts of documents are cut after some words."""
-    suffix = f".{lang}" if (folder / f"corpus.{lang}.jsonl.gz").exists() else ""
-    prefix = f"{lang}." if suffix else ""
-    everything = sorted(read_corpus(folder / f"corpus{suffix}.jsonl.gz"), key=lambda document: document.id)
+    source = Collection(folder, lang if (folder / f"corpus.{lang}.jsonl.gz").exists() else None)
+    everything = sorted(source.documents(), key=lambda document: document.id)
     sample = random.Random(0).sample(everything, min(documents, len(everything)))
     cut = [
         Document(one.id, one.title, " ".join(one.text.split()[:words]), one.categories, lang=lang)
@@ -138,21 +140,21 @@ def read_collection(folder: Path, lang: str, documents: int, words: int) -> Coll
     ids = {document.id for document in cut}
     judgments = []
     for split in ("train", "dev", "test"):
-        qrels = read_qrels(folder / "qrels" / f"{prefix}{split}.tsv")
+        qrels = source.judgments(split)
         judgments += [(q, d, grade) for q in qrels for d, grade in qrels[q].items() if d in ids]
     qrels = Qrels(judgments)
     keys = set()
     queries = []
-    for query in read_queries(folder / f"queries{suffix}.jsonl.gz"):
+    for query in source.queries():
         if query.id.removeprefix("q:") in ids and query_key(query.text) not in keys:
             keys.add(query_key(query.text))
             queries.append(query)
     random.Random(1).shuffle(queries)
     cut_test = len(queries) // TESTED
-    return Collection(cut, queries[cut_test:], queries[:cut_test], qrels)
+    return Sample(cut, queries[cut_test:], queries[:cut_test], qrels)
 
 
-def simulate(workspace: Workspace, collection: Collection, users: str, sessions: int, log: Path) -> None:
+def simulate(workspace: Workspace, collection: Sample, users: str, sessions: int, log: Path) -> None:
     """Write the impressions and clicks of sessions."""
     draw = random.Random(2)
     requests = [SearchRequest(query.text, "bm25", depth=HITS) for query in collection.logged]
@@ -175,7 +177,7 @@ def simulate(workspace: Workspace, collection: Collection, users: str, sessions:
 class Experiment:
     """Trains, tunes and measures stacks in one workspace."""
 
-    def __init__(self, collection: Collection, workspace: Workspace, epochs: int) -> None:
+    def __init__(self, collection: Sample, workspace: Workspace, epochs: int) -> None:
         self.collection, self.workspace, self.epochs = collection, workspace, epochs
         self.by_key = {query_key(query.text): query for query in collection.logged}
         test = collection.part(collection.test)

@@ -1,7 +1,6 @@
 """Kill commands at random moments with kill -9 and check that no data is lost or half-written.
 
     nice -n 15 python benchmarks/robustness/kills.py --kills 200
-    nice -n 15 python benchmarks/robustness/kills.py --kills 50 --url http://127.0.0.1:9200
 
 Each round runs one command on a small workspace: ingest, encode, train of each family, tune, install, or
 switch of the stack in use. The benchmark kills the command and all its child processes after a
@@ -13,7 +12,7 @@ Another process searches the workspace during each round; it must not fail. Then
 workspace. Documents, rankers and stacks must equal either the state before the command or its result. The
 next write completes the work: then a search must find the documents that a new engine with the same documents
 finds, with the same tf-idf scores, and each stored feature must be what its ranker computes. Every tenth
-round also runs the same command again to its end. ``--url`` uses a cluster, without these comparisons.
+round also runs the same command again to its end.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-for _library in ("OMP", "MKL", "OPENBLAS"):
-    os.environ.setdefault(f"{_library}_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
 
+from benchmarks.common.service import processor
 from rerank import Query, RerankError, Workspace
 from rerank.engines.local import LocalEngine
 from rerank.engines.search_request import SearchRequest
@@ -49,6 +48,7 @@ from rerank.workflows.demo import COLLECTION
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["rerank.cli", "torch", "transformers", "tantivy", "scipy.sparse"])
 SIZE = 150
+NAMES = ("ingest", "encode", "train cnn", "train projection", "train dense", "tune", "install", "switch")
 RETRY = 10  # every tenth round runs its command again to the end
 
 
@@ -59,8 +59,6 @@ class Lost(Exception):
 class Rounds:
     def __init__(self, folder: Path, args: argparse.Namespace) -> None:
         self.folder, self.workspace, self.random = folder, folder / "ws", random.Random(args.seed)
-        self.without: list[str] = args.without
-        self.url, self.index = args.url, f"kills-{os.getpid()}"
         with gzip.open(COLLECTION / "corpus.jsonl.gz", "rt", encoding="utf-8") as lines:
             self.documents: list[dict[str, Any]] = [json.loads(line) for line in lines][:SIZE]
         for i, document in enumerate(self.documents):  # for dense, which learns from links
@@ -113,7 +111,8 @@ class Rounds:
         process.start()
         used = 0.0
         while process.is_alive():
-            used = max(used, cpu_of(process.pid))
+            with suppress(OSError):  # the process has ended
+                used = max(used, processor(process.pid))
             if kill_after is not None and used >= kill_after:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
@@ -200,14 +199,9 @@ class Rounds:
 
     def prepare(self) -> None:
         """Create a complete workspace and measure the CPU time of each command."""
-        where = ["--url", self.url, "--index", self.index, "--replicas", "0"] if self.url else []
-        self.run([*self.command("ingest"), *where])
-        self.names = ["ingest", "encode", "train cnn", "train projection", "train dense", "tune", "install"]
-        self.names += ["switch"]
-        self.names = [name for name in self.names if name not in self.without]
-        if "train dense" in self.names:
-            tiny(self.folder / "tiny")
-        self.takes = {name: self.run(self.command(name)) or 0.0 for name in self.names}
+        self.run(self.command("ingest"))
+        tiny(self.folder / "tiny")
+        self.takes = {name: self.run(self.command(name)) or 0.0 for name in NAMES}
 
     def once(self, name: str) -> bool:
         """Run a round. Returns whether the command was killed before its end."""
@@ -224,14 +218,8 @@ class Rounds:
         with self.reader():
             killed = self.run(command, moment) is None
         now = self.look()
-        if not self.url:
-            self.compare()
-        if self.url and name == "ingest":  # a cluster has no transactions: documents change one by one
-            known = zip(now["texts"].values(), before["texts"].values(), after.values())
-            whole = now["texts"].keys() == after.keys() and all(t in (b, a) for t, b, a in known)
-        else:
-            whole = now["texts"] in (before["texts"], after)
-        if not whole:
+        self.compare()
+        if now["texts"] not in (before["texts"], after):
             raise Lost(f"{name}: the documents are neither the old ones nor the new ones")
         if not now["rankers"].keys() >= before["rankers"].keys():
             raise Lost(f"{name}: rankers {before['rankers']} became {now['rankers']}")
@@ -284,15 +272,6 @@ def search_until(stop: Any, folder: str) -> None:
         stop.wait(0.01)
 
 
-def cpu_of(process: int | None) -> float:
-    """CPU seconds that a running process has used."""
-    try:
-        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    except OSError:  # the process has ended
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def tiny(folder: Path) -> None:
     """Write a randomly initialized BERT with one layer, which trains quickly."""
     import transformers
@@ -311,8 +290,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--url", help="URL of a cluster. Default: a local folder.")
-    parser.add_argument("--without", action="append", default=[], help="Command to skip; repeatable.")
     parser.add_argument("--keep", help="Folder to work in; it is not deleted.")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
@@ -322,7 +299,7 @@ def main() -> None:
         lost: list[str] = []
         begin, tried = time.monotonic(), 0
         while sum(kills.values()) < args.kills and not lost:
-            name = rounds.names[tried % len(rounds.names)]
+            name = NAMES[tried % len(NAMES)]
             tried += 1
             try:
                 kills[name] += rounds.once(name)

@@ -18,10 +18,8 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "speed"))
 
-from hook_cases import equal_weights, service_process, worker_processes
-
+from benchmarks.common.service import equal_weights, service_process, worker_processes
 from rerank.workspace.workspace import Workspace
 
 QUERIES = ("how do bacteria become resistant", "cells that divide", "sleep and memory", "a gene of the mouse")

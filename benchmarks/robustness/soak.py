@@ -48,9 +48,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # tools
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "speed"))
 
 import numpy as np
-from hook_cases import INDEX, cli, equal_weights, filled, service_process, worker_processes
+from hook_cases import INDEX, filled
 
 import rerank.workflows.demo
+from benchmarks.common.service import cli, equal_weights, service_process, worker_processes
 from rerank.workspace.workspace import Workspace
 from tools.opensearch_node import Node, running
 from tools.opensearch_plugin import SETTINGS, build

@@ -11,8 +11,6 @@ parsing.
 
 - *attached*: the same collection in an index that rerank does not own. Its features are in the workspace (a
   sidecar). The search covers title and text, with a filter.
-- *shown*: *attached* with highlights and aggregations.
-- *fields*: *attached* with highlights and ``fields``.
 - *100 + 100*, *50 + 50*: *attached* with as many candidates, and as many documents that ``text`` adds.
 - *nothing*: *attached* with a service that responds immediately and scores nothing. No scoring can be
   faster.
@@ -41,17 +39,15 @@ from hook_cases import (
     WEIGHTS,
     Case,
     alone,
-    cli,
     connect,
     filled,
     percentiles,
-    processor,
-    serving,
     texts,
     together,
 )
 
 import rerank.workflows.demo
+from benchmarks.common.service import cli, processor, serving
 from rerank import Document, Stack, Workspace
 from tools.opensearch_node import Node, free_port, running
 from tools.opensearch_plugin import SETTINGS, build, put_pipeline
@@ -160,17 +156,9 @@ def attached(node: Node, folder: Path, rankers: Path, stack: ExitStack, weights:
     nothing = stack.enter_context(answering(len(passed).to_bytes(4, "big") + passed))
     for name, url in (("attached", service), ("nothing", nothing)):
         put_pipeline(node, name, url=url, stack=weights.replace("tfidf", "bm25"), depth=100, timeout=20000)
-    shown: dict[str, object] = {
-        "highlight": {"fields": {"text": {}}},
-        "aggs": {"categories": {"terms": {"field": "categories"}}},
-    }
-    fields = {"highlight": shown["highlight"], "fields": ["categories"]}
-    pairs = [
-        Case(node, f"attached, {what}{name}", 10, name, more, index=THEIRS)
-        for what, more in (("", {}), ("shown, ", shown), ("fields, ", fields))
-        for name in (NONE, "attached")
+    return [
+        Case(node, f"attached, {name}", 10, name, {}, index=THEIRS) for name in (NONE, "attached", "nothing")
     ]
-    return [*pairs, Case(node, "attached, nothing", 10, "nothing", {}, index=THEIRS)]
 
 
 def adding(node: Node, folder: Path, stack: ExitStack, weights: str) -> list[Case]:
@@ -194,12 +182,9 @@ def adding(node: Node, folder: Path, stack: ExitStack, weights: str) -> list[Cas
 
 def ratios(plain: Mapping[int, Case], hooked: Mapping[int, Case], theirs: Sequence[Case]) -> None:
     """Print the median of each reranked case divided by that of its plain case."""
-    for plainly, reranked in zip(theirs[::2], theirs[1::2]):
-        ratio = np.median(reranked.times) / np.median(plainly.times)
-        print(f"{reranked.name}: {ratio:.2f} times (target {ATTACHED_TARGET})")
-    if theirs:
-        ratio = np.median(theirs[-1].times) / np.median(theirs[0].times)
-        print(f"{theirs[-1].name}: {ratio:.2f} times, without any scoring")
+    for case, note in zip(theirs[1:], (f"target {ATTACHED_TARGET}", "without any scoring")):
+        ratio = np.median(case.times) / np.median(theirs[0].times)
+        print(f"{case.name}: {ratio:.2f} times ({note})")
     for depth, case in hooked.items():
         ratio = np.median(case.times) / np.median(plain[depth].times)
         print(f"depth {depth}: {ratio:.2f} times (target {TARGETS[depth]})")
@@ -305,9 +290,7 @@ def main() -> None:
         for depth in DEPTHS:
             calls(node, service, hooked[depth], queries)
         if given.clients:
-            pairs = [(plain[100], hooked[100]), *zip(theirs[::2], theirs[1::2])]
-            pairs += [(theirs[0], theirs[-1])] if theirs else []
-            pairs += [(theirs[0], case) for case in added]
+            pairs = [(plain[100], hooked[100]), *((theirs[0], case) for case in (*theirs[1:], *added))]
             alike = (plain[10], plain[100], hooked[100], hooked[1000], *theirs, *added)
             throughput(alike, pairs, queries, given.clients, given.rounds // 2)
         stats = node.request("GET", "/_plugins/_rerank_stack/stats")

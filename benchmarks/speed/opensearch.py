@@ -11,14 +11,11 @@ sides take turns in every round.
   as size. It returns ids and scores.
 - engine search: returns ids, scores and the features of the rankers, decoded into arrays. Each ranker has
   128 half-precision numbers.
-- attached: the same documents in an index with other fields, which another program has written. The engine
-  returns ids and, if ``encoded``, the features of a ranker from its folder.
 """
 
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 import shutil
 import statistics
@@ -44,7 +41,7 @@ from rerank.engines.base import Encoder, WriteOptions
 from rerank.engines.opensearch import OpenSearchEngine, Settings
 from rerank.engines.opensearch.layout import Layout
 from rerank.engines.search_request import SearchRequest
-from rerank.formats import read_corpus
+from rerank.formats import read_corpus, read_queries
 
 WIDTH = 128
 RANKERS = 5
@@ -140,32 +137,7 @@ def encode(bench: Bench, documents: int) -> OpenSearchEngine:
     return engine
 
 
-def attached(bench: Bench) -> dict[str, OpenSearchEngine]:
-    """Write an index for another program; return an engine without and one with encoded documents."""
-    bench.remove("bench-attached")
-    body = {"settings": {"number_of_replicas": 0}}
-    bench.client.indices.create(index="bench-attached", body=body)
-    for done, item in parallel_bulk(
-        bench.client,
-        (
-            {"_index": "bench-attached", "_id": one.id, "name": one.title, "body": one.text}
-            for one in read_corpus(bench.corpus)
-        ),
-    ):
-        assert done, item
-    bench.client.indices.refresh(index="bench-attached")
-    settings, fields = Settings((bench.url,), "bench-attached"), {"title": ["name"], "text": ["body"]}
-    engines = {
-        name: OpenSearchEngine.open(settings, bench.folder / name, bench.lang, fields)
-        for name in ("attached", "attached, encoded")
-    }
-    engines["attached, encoded"].write_features([encoder(0)])
-    return engines
-
-
 def search(bench: Bench, engine: OpenSearchEngine, texts: Sequence[str], rounds: int) -> None:
-    engines = attached(bench)
-
     def direct(text: str, depth: int, index: str, source: bool = False) -> object:
         body = {"query": {"match": {"content": {"query": text}}}, "size": depth, "_source": source}
         return bench.client.search(index=index, body=body)
@@ -179,13 +151,6 @@ def search(bench: Bench, engine: OpenSearchEngine, texts: Sequence[str], rounds:
         "direct, documents": lambda text, depth: direct(text, depth, "bench-features", True),
         "engine, ids": lambda text, depth: engine.find(SearchRequest(text, first_stage="bm25", depth=depth)),
         "engine, 5 rankers": five,
-        "engine, ids, tfidf": lambda text, depth: engine.find(
-            SearchRequest(text, first_stage="tfidf", depth=depth)
-        ),
-        "attached": lambda text, depth: engines["attached"].find(SearchRequest(text, "bm25", depth)),
-        "attached, encoded": lambda text, depth: engines["attached, encoded"].find(
-            SearchRequest(text, "bm25", depth, features={"ranker0": "v1"})
-        ),
     }
     for depth in (100, 1000):
         times: dict[str, list[float]] = {name: [] for name in sides}
@@ -214,9 +179,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=200, help="Number of queries. Default: 200.")
     parser.add_argument("--only", choices=["ingest", "size", "search"])
     options = parser.parse_args()
-    opener = gzip.open if options.queries.endswith(".gz") else open
-    with opener(options.queries, "rt", encoding="utf-8") as file:
-        texts = [json.loads(line)["text"] for line in file][: options.count]
+    texts = [query.text for query in read_queries(options.queries)][: options.count]
     documents = sum(1 for _ in read_corpus(options.corpus))
     with ExitStack() as stack:
         url = options.url

@@ -1,4 +1,4 @@
-"""Measure the costs of reranking: scoring 1,000 candidates, the cold command, encoding, and tuning.
+"""Measure the costs of scoring 1,000 candidates and of encoding documents.
 
     python benchmarks/speed/query.py DATA/debian --lang it
 
@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import subprocess
 import sys
 import tempfile
 import time
@@ -27,14 +26,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.common.collection import Collection
 from benchmarks.common.timing import p50
-from rerank.documents.records import Qrels, Query
+from rerank.documents.records import Query
 from rerank.engines.search_request import SearchRequest
 from rerank.rankers.cnn.ranker import PARTS, CnnRanker
 from rerank.rankers.cnn.towers import Vocabulary
 from rerank.scoring.pipeline import Pipeline
 from rerank.stack.stack import Stack
-from rerank.tuning.score_table import ScoreTable
-from rerank.tuning.tune import tune
 from rerank.workflows.encode import encode
 from rerank.workspace.workspace import Workspace
 
@@ -124,32 +121,6 @@ def limit(rankers: dict[str, CnnRanker]) -> float:
     return total
 
 
-def cold(workspace: Workspace, queries: list[Query]) -> None:
-    """Time the command from a cold shell, after one run to fill the file cache."""
-    command = [sys.executable, "-m", "rerank.cli", "query", queries[0].text, "--stack", STACK]
-    command += ["-w", str(workspace.folder)]
-    subprocess.run(command, check=True, capture_output=True)
-    taken = p50(lambda: subprocess.run(command, check=True, capture_output=True), 7)
-    print(f"\n`rerank query` from a cold shell: {taken:.0f} ms")
-    for code in ("import rerank", "import rerank.cli.program"):
-        taken = p50(lambda code=code: subprocess.run([sys.executable, "-c", code], check=True), 5)  # type: ignore[misc]
-        bare = p50(lambda: subprocess.run([sys.executable, "-c", "pass"], check=True), 5)
-        print(f"`{code}`: {taken - bare:.0f} ms beside {bare:.0f} ms of Python itself")
-
-
-def tuning() -> None:
-    """Time the weight search at 1,000 queries x 1,000 candidates x 3 signals x 3 normalizations."""
-    rng = np.random.default_rng(0)
-    ids = [f"d{i:04}" for i in range(1000)]
-    rows = [(f"q{q:04}", ids, rng.random((1000, 3))) for q in range(1000)]
-    table = ScoreTable.build(["tfidf", "text", "meta"], rows)
-    qrels = Qrels((f"q{q:04}", ids[d], 1) for q in range(1000) for d in rng.integers(1000, size=3).tolist())
-    begin = time.perf_counter()
-    tuned = tune(table, qrels, first_stage="tfidf")
-    seconds = time.perf_counter() - begin
-    print(f"\ntune, 1,000 queries x 1,000 candidates, {tuned.settings} settings: {seconds:.1f} s")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -169,11 +140,6 @@ def main() -> None:
             "meta": list(dict.fromkeys(c for d in workspace.engine.documents() for c in d.categories)),
         }
         scoring(workspace, queries, seen)
-        for name in ("text", "meta"):
-            workspace.install(random_ranker(name, "default", "cosine", seen))
-        encode(workspace)
-        cold(workspace, queries)
-    tuning()
 
 
 if __name__ == "__main__":

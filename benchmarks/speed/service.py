@@ -1,4 +1,4 @@
-"""Compare /v1/rerank with a cross-encoder of MiniLM-L6's size, on one core each, and time the hook by depth.
+"""Compare /v1/rerank with a cross-encoder of MiniLM-L6's size, on one core each.
 
     python benchmarks/speed/service.py WORKSPACE
 
@@ -19,11 +19,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import numpy as np
-from hook_cases import equal_weights, service_process
-
+from benchmarks.common.service import equal_weights, service_process
 from benchmarks.common.timing import p50
-from rerank.engines.search_request import SearchRequest
 from rerank.workspace.workspace import Workspace
 
 QUERY = "how do bacteria become resistant to antibiotics"
@@ -83,46 +80,18 @@ def main() -> None:
     with service_process(workspace.folder, Path(os.devnull)) as (url, _):
         connection = http.client.HTTPConnection(url.removeprefix("http://"))
 
-        def ask(path: str, body: bytes) -> bytes:
-            kind = "octet-stream" if path == "/v1/hook" else "json"
-            connection.request("POST", path, body, {"Content-Type": f"application/{kind}"})
+        def ask(body: bytes) -> None:
+            connection.request("POST", "/v1/rerank", body, {"Content-Type": "application/json"})
             answer = connection.getresponse()
             data = answer.read()
             assert answer.status == 200, data
-            return data
 
         spent = {}
         for stack in ("tfidf", "tfidf*0.5 + text*0.5", whole):
             body = json.dumps({"query": QUERY, "documents": documents, "stack": stack}).encode()
-            ask("/v1/rerank", body)
-            spent[stack] = p50(lambda: ask("/v1/rerank", body), 30)  # noqa: B023
+            ask(body)
+            spent[stack] = p50(lambda: ask(body), 30)  # noqa: B023
             print(f"/v1/rerank, {len(documents)} documents of {WORDS} words, {stack}: {spent[stack]:.1f} ms")
-
-        for depth in (100, 1000):
-            stack = workspace.stack(whole)
-            asked = {name: workspace.ranker(name).version for name in stack.signals if name in names[1:]}
-            found = workspace.engine.find(
-                SearchRequest(QUERY, first_stage="tfidf", depth=depth, features=asked)
-            )
-            rows = b""
-            for name in asked:
-                values = found.features[name]
-                size = -(-values[0].nbytes // 3) * 3
-                rows += np.full(len(values), size, ">i4").tobytes()
-                rows += b"".join(row.tobytes().ljust(size, b"\0") for row in values)
-            hook = {
-                "stack": whole,
-                "query": {"match": {"content": QUERY}},
-                "ids": found.ids,
-                "hits": len(found),
-                "features": [f"{name}@{version}" for name, version in asked.items()],
-            }
-            head = json.dumps(hook).encode()
-            numbers = found.scores.astype(">f8").tobytes() + bytes(20 * len(found))
-            body = len(head).to_bytes(4, "big") + head + numbers + rows
-            ask("/v1/hook", body)
-            took = p50(lambda: ask("/v1/hook", body), 100)  # noqa: B023
-            print(f"/v1/hook, {len(found)} hits ({len(body) / 1024:.0f} KiB), {whole}: {took:.2f} ms")
     slow = cross_encoder(len(documents))
     print(f"cross-encoder of MiniLM-L6's size: {slow:.0f} ms")
     for stack, fast in spent.items():
