@@ -41,7 +41,7 @@ def _show(workspace: rerank.Workspace, report: StatusReport) -> None:
 
 
 def _candidates(report: StatusReport) -> list[StackState]:
-    """Return the tuned stacks that are no version of the active stack."""
+    """Return the tuned stacks that were never active."""
     active_stacks = [state.stack for state in report.releases]
     return [state for state in report.stacks if state.stack not in active_stacks]
 

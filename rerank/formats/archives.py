@@ -120,6 +120,6 @@ def _member(name: str, file: IO[bytes], endings: tuple[str, ...], largest: int) 
                 yield name, None, f"truncated or corrupt file ({_reason(error)})"
                 return
         if len(data) > largest:
-            yield name, None, f"more than {largest // 1_000_000} MB, too large for an article"
+            yield name, None, f"more than {largest // 1_000_000} MB, more than an article has"
         else:
             yield name, data, ""

@@ -102,7 +102,7 @@ class Article:
         return citations
 
     def _links(self) -> tuple[str, ...]:
-        """Return the keys of references and related articles. Titles are no ids of documents."""
+        """Return the keys of references and related articles. Titles are not ids of documents."""
         references = [key for key in self.references if not key.startswith("title:")]
         return tuple(key for key in _unique((*references, *self.related)) if key != self.key)
 

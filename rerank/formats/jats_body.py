@@ -131,7 +131,7 @@ class _ParagraphReader:
 
     text:         without citation numbers that follow a sentence.
     citations:    (position in the text, key). A range such as "3–7" has all its keys.
-    block_starts: positions in the text where a block, such as an item of a list, starts.
+    block_starts: start positions of blocks in the text, such as the items of a list.
     """
 
     def __init__(self, references: ReferenceList) -> None:

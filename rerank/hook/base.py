@@ -151,7 +151,7 @@ class Hook(ABC):
         config = self._config(self._own_pipeline() or {})
         if config is None:
             command = f"`rerank hook install --route {self.route}`"
-            raise EngineError(f"there is no pipeline {self.name!r}; {command} makes it")
+            raise EngineError(f"the pipeline {self.name!r} does not exist; {command} makes it")
         return config
 
     def _default_of(self) -> list[str]:

@@ -290,7 +290,7 @@ class StockHook(Hook):
         """
         ids = [hit["_id"] for hit in answer["hits"]["hits"]]
         if not ids:
-            return "passed", "there are no hits"
+            return "passed", "the search has no hits"
         reason = self._predict(_model(self._pipeline() or {}), text, ids)
         return ("reranked", None) if reason is None else ("failed", reason)
 

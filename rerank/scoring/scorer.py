@@ -375,10 +375,10 @@ def _search_scores(name: str, inputs: ScoringInput) -> Array:
     if is_leg(name):
         clause = name.partition(":")[2]
         raise UsageError(
-            f"the signal {name} is the score of a clause of your own search; give --first-stage"
+            f"the signal {name} is the score of a clause of your search; give --first-stage"
             f' template:FILE with a clause that has "_name": "{clause}"'
         )
-    raise UsageError(f"the signal {name} is the score of your own search; give --first-stage template:FILE")
+    raise UsageError(f"the signal {name} is the score of your search; give --first-stage template:FILE")
 
 
 def feedback_categories(

@@ -133,7 +133,7 @@ def _parse(snapshot: Snapshot, call: HookCall, context: RequestContext) -> _Sear
     if text is None or not text.strip():
         raise NotRerankedError("the query has no text")
     if not ids:
-        raise NotRerankedError("there are no hits")
+        raise NotRerankedError("the search has no hits")
     by_id = _needs_ids(stack)
     is_chosen_by_user = options.stack is not None and not call.body.stack_allowed
     if is_chosen_by_user and (by_id or not is_free(snapshot, options.stack or "", stack)):

@@ -173,5 +173,6 @@ def check_retrieves(ranker: Ranker) -> None:
     """Raise UsageError for a ranker that cannot retrieve: its score is not an inner product."""
     if not ranker.retrieves:
         raise UsageError(
-            f"ranker {ranker.name} cannot retrieve: its score is no inner product; leave it out of --retrieve"
+            f"ranker {ranker.name} cannot retrieve: its score is not an inner product; leave it out of"
+            " --retrieve"
         )

@@ -125,7 +125,7 @@ class Stack:
 
     @property
     def tuned_for(self) -> tuple[str, ...]:
-        """The signals that were tuned, also signals that got no weight and are no longer in the stack."""
+        """The signals that were tuned, with the ones that got no weight and left the stack."""
         return tuple(self.tuned.get("signals", self.signals))
 
     @property

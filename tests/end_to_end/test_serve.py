@@ -178,7 +178,7 @@ def test_options_of_the_user_override_the_pipeline(server, candidates):
         ({"query": {"match_all": {}}}, "the query has no text"),
         ({"query": None}, "the query has no text"),
         ({"rerank": {"query": " "}}, "the query has no text"),
-        ({"ids": [], "scores": []}, "there are no hits"),
+        ({"ids": [], "scores": []}, "the search has no hits"),
         ({"ids": ["a", "a"], "scores": [1, 2]}, "two hits have the same id"),
     ],
 )

@@ -212,7 +212,7 @@ def column(name: str, values: NDArray[Any], count: int, stored: Column | None) -
 
 
 def with_vectors(column: Column | None) -> Column | None:
-    """Return a column whose vectors the index can search for; None if it cannot, or there is no column."""
+    """Return a column whose vectors the index can search for; None if it cannot, or without a column."""
     return column if column is not None and column.vectors else None
 
 

@@ -204,7 +204,7 @@ class DocValueFeatures(FeatureStore):
         return encoded
 
     def _plan(self, encoding: Encoding) -> _Plan:
-        """Read the mapping, add the missing fields of vectors, and decide what a pass writes."""
+        """Read the mapping, add the missing fields of vectors, and decide which features a pass writes."""
         self._index.refresh("storing features")
         stored = dict(self.stored())
         encoders = {feature_key(encoder.name, encoder.version): encoder for encoder in encoding.encoders}

@@ -236,7 +236,7 @@ def _definition(mappings: Mapping[str, Any], path: str) -> tuple[Mapping[str, An
 
 
 def _first_name(path: str, properties: Mapping[str, Any]) -> str:
-    """Return the property with which a path begins. A name can have dots with ``subobjects: false``."""
+    """Return the property at the start of a path. A name can have dots with ``subobjects: false``."""
     parts = path.split(".")
     for end in range(1, len(parts)):
         name = ".".join(parts[:end])
@@ -259,7 +259,7 @@ def _in_source(path: str, source: Mapping[str, Any]) -> bool:
 
 
 def _value_at(source: object, path: Sequence[str]) -> object:
-    """Return the value at a path of names; of a list, the values of its items; None: there is no value."""
+    """Return the value at a path of names; of a list, the values of its items. None means no value."""
     if not path:
         return source
     if isinstance(source, list):

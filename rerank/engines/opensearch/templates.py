@@ -293,7 +293,7 @@ class Templates:
             pipelines = self._index.client.search_pipeline.get(id=name, params={"ignore": 404})
         pipeline: dict[str, Any] | None = pipelines.get(name)
         if pipeline is None:
-            raise UsageError(f"there is no search pipeline {name!r}; correct the template")
+            raise UsageError(f"the search pipeline {name!r} does not exist; correct the template")
         return pipeline
 
 

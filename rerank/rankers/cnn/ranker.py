@@ -42,7 +42,7 @@ class CnnRanker(ArrayRanker):
         self.uses_categories = "meta" in PARTS[self.variant]
         names = [tower.vocabulary.names for tower in self.query if tower.vocabulary.part == "meta"]
         self.categories = CategoryNames(names[0]) if names else None
-        self.retrieves = self.head.cosine  # the MLP's score is no inner product
+        self.retrieves = self.head.cosine  # the MLP's score is not an inner product
 
     def encode_documents(self, documents: Sequence[Document]) -> NDArray[np.float16]:
         return self.head.encode("document", _pooled(self.document, documents)).astype(np.float16)

@@ -23,7 +23,7 @@ from rerank.rankers.training.data import Corpus, DevSet, TrainingData
 from rerank.rankers.training.job import TrainingJob, TrainingResult
 
 MAX_DOCUMENTS = 100_000
-"""Documents that the terms and their frequencies are from, besides the judged ones; more are sampled."""
+"""Number of documents, in addition to the judged ones, in which terms and their frequencies are counted."""
 MAX_LSI_TEXTS = 150_000
 """Texts that LSI reads; of more, evenly spaced ones are read."""
 

@@ -90,7 +90,7 @@ def test_invalid_first_stages_are_refused(hunters: Workspace, tmp_path: Path) ->
     (tmp_path / "own.json").write_text('{"query": {"match": {"body": "{{text}}"}}}')
     done = run("query", "x", *where, "--first-stage", f"template:{tmp_path}/own.json")
     done.fails(2, "only OpenSearch can make that search; give a file of its results: --first-stage run:FILE")
-    with pytest.raises(UsageError, match="the signal search is the score of your own search"):
+    with pytest.raises(UsageError, match="the signal search is the score of your search"):
         hunters.pipeline(["bm25"]).answer(
             QUERIES[0], Stack.parse("search*0.5 + bm25*0.5", first_stage="bm25")
         )
