@@ -159,6 +159,15 @@ def test_encoders_have_time_for_the_queries():
     assert query_seconds(facts, {"model"}, 0.01) == 0
 
 
+def test_a_fine_tuned_encoder_reads_the_passages_of_its_preset():
+    """128 tokens are two parts; dense_links reads eight passages of one part, if a document has as many."""
+    rules = {rule.ranker: rule for rule in ranker_plan.RULES}
+    for words, judged_parts, links_parts in ((0, 1, 1), (60, 2, 3), (2_000, 2, 8)):
+        facts = CollectionFacts(documents=10, words=10 * words, train_queries=60)
+        actual = (rules["dense_judged"].parts(facts), rules["dense_links"].parts(facts))
+        assert actual == (judged_parts, links_parts), words
+
+
 def test_rules_choose_rankers_by_the_facts_of_the_collection():
     def trained(**facts):
         reasons = unmet(CollectionFacts(documents=2000, **facts))
