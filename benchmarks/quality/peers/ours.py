@@ -25,6 +25,7 @@ from rerank.stack.stack import Stack
 from rerank.workflows.auto import context as auto_context
 from rerank.workflows.auto import run as auto_run
 from rerank.workflows.auto import training as auto_training
+from rerank.workflows.auto import tuning as auto_tuning
 from rerank.workspace.workspace import Workspace
 
 LANGUAGES = {"italian": "it", "german": "de", "english": "en"}
@@ -168,7 +169,7 @@ def main() -> None:
         by_hand(Workspace.open(folder), args.stack, args.retrieve, collection)
         return
     folder, costs = collection.folder / AUTO, Costs()
-    for module in (auto_run, auto_context, auto_training):
+    for module in (auto_run, auto_context, auto_training, auto_tuning):
         vars(module)["time"] = ProcessorClock
     begin, rankers = time.monotonic(), RankerTimes()
     with costs.time("training"):
