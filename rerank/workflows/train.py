@@ -26,7 +26,7 @@ from rerank.formats.inputs import (
     from_file,
 )
 from rerank.rankers.registry import Family, Fitter, Source, configurations, group_by_family
-from rerank.rankers.training.data import TrainingData
+from rerank.rankers.training.data import Corpus, TrainingData
 from rerank.rankers.training.job import TrainingJob, TrainingResult
 from rerank.workflows.encode import encode
 from rerank.workflows.training_data import Inputs, TrainReport, training_data
@@ -79,7 +79,7 @@ def train(
         dev_qrels=None if dev_qrels is None else as_qrels(dev_qrels, read_queries),
         pairs=from_file(pairs, read_pairs),
         first_stage=first_stage,
-        query_text=None if query_text is None else from_file(query_text, read_corpus),
+        query_text=None if query_text is None else Corpus.read(from_file(query_text, read_corpus)),
         infer=infer,
         labeled=_labeled_pairs(workspace, labeled, dev_labeled),
     )

@@ -49,7 +49,7 @@ class Inputs:
     dev_qrels: Qrels | None = None
     pairs: Sequence[tuple[str, str]] = ()
     first_stage: str | None = None
-    query_text: Iterable[Document | Query] | None = None
+    query_text: Corpus | None = None
     infer: bool = True
     seed: int = 0
     labeled: tuple[Sequence[LabeledPair], Sequence[LabeledPair]] = ((), ())
@@ -206,7 +206,7 @@ def _of_judgments(
     if not dev:
         raise TrainingError("no judged dev query has a relevant document in the workspace; check --dev-qrels")
     # Word vectors do not use dev queries, as they do not use test queries.
-    query_text = queries[: len(train_ids)] if inputs.query_text is None else inputs.query_text
+    query_text = inputs.query_text or Corpus.read(queries[: len(train_ids)])
     return TrainingData(
         document_ids=[*collection.position],
         documents=collection.documents,
@@ -216,7 +216,7 @@ def _of_judgments(
         first_stage=report.first_stage,
         same_language=_one_language(queries, collection),
         category_edges=workspace.category_edges(),
-        query_text=Corpus.read(query_text),
+        query_text=query_text,
         query_texts=[query.text for query in queries],
     )
 

@@ -183,3 +183,30 @@ def test_families_with_the_same_inputs_share_their_data(workspace, monkeypatch):
     assert calls == [1]
     assert [result.ranker.name for result in report.rankers] == ["text", "lsi"]
     assert (report.train_queries, report.dev_queries, report.first_stage) == (30, 10, "bm25")
+
+
+def test_families_with_different_inputs_have_the_same_query_text(
+    workspace, write_lines, tmp_path, monkeypatch
+):
+    """Text pairs are an input of `lsi`, so it does not share the data of `text`. The file is read once."""
+    sizes = []
+    read_data = workflow.training_data
+
+    def counted(*inputs):
+        data = read_data(*inputs)
+        sizes.append(len(data.query_text.tokens))
+        return data
+
+    monkeypatch.setattr("rerank.workflows.train.training_data", counted)
+    path = write_lines(tmp_path / "log.jsonl", [{"_id": str(i), "text": f"fig word{i}"} for i in range(7)])
+    train(
+        workspace,
+        ["text", "lsi"],
+        queries=QUERIES,
+        qrels=TRAIN,
+        dev_qrels=DEV,
+        pairs=[(f"fruit{i}", f"word{i}") for i in range(7)],
+        query_text=path,
+        config={"epochs": 1, "word_epochs": 1, "word_size": 8, "dim": 4},
+    )
+    assert sizes == [7, 7]
