@@ -151,12 +151,7 @@ def command(
     if params:
         check_params(params, chosen_stack)
     filters = filters_of(filter)
-    pipeline = workspace.pipeline(
-        chosen_stack.signals,
-        retrieve=chosen_stack.retrieve,
-        infer_categories=infer,
-        versions=workspace.versions(chosen_stack),
-    )
+    pipeline = workspace.pipeline_of(chosen_stack, infer_categories=infer)
     answer = pipeline.answer(query, chosen_stack, filters=filters, min_score=min_score)
     _print_notes(workspace, pipeline, chosen_stack, answer, count)
     hits = pipeline.hits(answer, count)

@@ -162,9 +162,16 @@ class PoolReport(Report):
 
     def to_json(self) -> dict[str, Any]:
         """Return the counts without the queries and hits, which are in the file of the pool."""
-        counts = {"queries": len(self.pool.queries), "hits": self.pool.hits, "reasons": self.reasons}
-        more = {"ranked": self.ranked, "without_hits": self.without_hits, "difference": self.difference}
-        return {**counts, **more, "stacks": list(self.pool.stacks), "top": self.pool.top}
+        return {
+            "queries": len(self.pool.queries),
+            "hits": self.pool.hits,
+            "reasons": self.reasons,
+            "ranked": self.ranked,
+            "without_hits": self.without_hits,
+            "difference": self.difference,
+            "stacks": list(self.pool.stacks),
+            "top": self.pool.top,
+        }
 
 
 def judged_file(pool: str | os.PathLike[str]) -> Path:
@@ -201,9 +208,10 @@ def make_pool(
     """
     workspace = Workspace.open(workspace)
     loaded: list[Stack] = []
-    for stack in stacks:
-        found = [stack] if isinstance(stack, Stack) else _find_stacks(workspace, stack)
-        loaded += [pooled for pooled in found if pooled not in loaded]
+    for text_or_stack in stacks:
+        for stack in _load_stacks(workspace, text_or_stack):
+            if stack not in loaded:
+                loaded.append(stack)
     if len(loaded) == 1 and loaded[0].signals != (loaded[0].first_stage,):
         loaded.insert(0, workspace.stack(loaded[0].first_stage, latest=True))
     if not loaded:
@@ -232,8 +240,10 @@ def make_pool(
     )
 
 
-def _find_stacks(workspace: Workspace, text: str) -> list[Stack]:
+def _load_stacks(workspace: Workspace, text: str | Stack) -> list[Stack]:
     """Return the stack that a text names, or two stacks for signals without tuned weights."""
+    if isinstance(text, Stack):
+        return [text]
     is_name = not text.endswith(".json") and not text.isdecimal()
     names, weights = parse_stack(text) if is_name else ((), None)
     if len(names) < 2 or weights is not None or workspace.is_tuned(names):
@@ -251,19 +261,20 @@ def separate_first_stage(stack: Stack) -> list[Stack]:
 
     Weights between both are tuned later, on the judged hits of both. The stack itself has many hits of its
     first stage, so fewer hits of the rankers would be judged (benchmarks/decisions.md). Without rankers, the
-    second stack has the other signals. A stack without its first stage, or without others, is returned.
+    second stack has the remaining signals. A stack of only its first stage, or without it, is returned
+    unchanged.
 
     >>> list(map(str, separate_first_stage(Stack.parse("bm25*1 + tfidf*1 + text*1 + meta*1"))))
     ['bm25*1.00', 'text*1.00 + meta*1.00']
     """
-    others = [name for name in stack.signals if name != stack.first_stage]
-    others = list(ranker_names(others)) or others
-    if not others or stack.first_stage not in stack.signals:
+    remaining = tuple(name for name in stack.signals if name != stack.first_stage)
+    second_signals = ranker_names(remaining) or remaining
+    if not second_signals or stack.first_stage not in stack.signals:
         return [stack]
-    normalization = stack.combiner.normalization if len(others) > 1 else "none"
-    rest = Linear(tuple(others), (1.0,) * len(others), normalization)
+    normalization = stack.combiner.normalization if len(second_signals) > 1 else "none"
     first = Linear((stack.first_stage,), (1.0,), "none")
-    return [replace(stack, combiner=first, versions={}), replace(stack, combiner=rest)]
+    second = Linear(second_signals, (1.0,) * len(second_signals), normalization)
+    return [replace(stack, combiner=first, versions={}), replace(stack, combiner=second)]
 
 
 class _Chooser:
@@ -327,10 +338,7 @@ def _pair_difference(first: Sequence[str], second: Sequence[str]) -> float:
 
 def _ranker(workspace: Workspace, stacks: Sequence[Stack], top: int) -> Callable[[Query], Rankings]:
     """Return a function that ranks a query by each stack."""
-    pipelines = [
-        workspace.pipeline(stack.signals, retrieve=stack.retrieve, versions=workspace.versions(stack))
-        for stack in stacks
-    ]
+    pipelines = [workspace.pipeline_of(stack) for stack in stacks]
 
     def rank(query: Query) -> Rankings:
         answers = [pipeline.answer(query, stack) for pipeline, stack in zip(pipelines, stacks)]

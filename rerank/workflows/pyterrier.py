@@ -26,9 +26,7 @@ class StackRanker:
         self.workspace = Workspace.open(workspace)
         self.stack = self.workspace.stack(stack or self.workspace.default_stack)
         self.count = count
-        self._pipeline = self.workspace.pipeline(
-            self.stack.signals, retrieve=self.stack.retrieve, versions=self.workspace.versions(self.stack)
-        )
+        self._pipeline = self.workspace.pipeline_of(self.stack)
 
     def transform(self, frame: Any) -> Any:
         """Return a frame with the columns qid, query, docno, score and rank (from 0).
@@ -52,12 +50,12 @@ class StackRanker:
     def _rerank(self, query: Query, ids: list[str]) -> list[tuple[str, float]]:
         engine = self.workspace.engine
         existing = engine.contains(ids)
-        own_ids = [id for id in dict.fromkeys(ids) if id in existing]
-        if not own_ids:
+        known_ids = [id for id in dict.fromkeys(ids) if id in existing]
+        if not known_ids:
             return []
         scorer = self._pipeline.scorer(self.stack.signals, self.stack.first_stage)
-        scored = scorer.score(query, ScoringInput(own_ids, {}, documents=engine.get))
-        return self.stack.for_case(scored.case).rank(own_ids, scored.raw).run()
+        scored = scorer.score(query, ScoringInput(known_ids, {}, documents=engine.get))
+        return self.stack.for_case(scored.case).rank(known_ids, scored.raw).run()
 
 
 def transformer(workspace: WorkspaceOrPath, stack: str | Stack | None = None, count: int = 1000) -> Any:

@@ -50,12 +50,7 @@ def rank(
     """
     workspace = Workspace.open(workspace)
     resolved = workspace.stack(stack or workspace.default_stack)
-    pipeline = workspace.pipeline(
-        resolved.signals,
-        retrieve=resolved.retrieve,
-        infer_categories=infer,
-        versions=workspace.versions(resolved),
-    )
+    pipeline = workspace.pipeline_of(resolved, infer_categories=infer)
     filters = filters_of(filter)
     report = RankReport(str(resolved))
     for query in progress.over(as_queries(queries), "rank", unit="query"):

@@ -351,6 +351,15 @@ class Workspace:
             check_retriever(signal, self.engine)
         return Pipeline(self.engine, rankers, infer_categories)
 
+    def pipeline_of(self, stack: Stack, *, infer_categories: bool = True) -> Pipeline:
+        """Build the pipeline for the signals, the retrievers and the ranker versions of a stack."""
+        return self.pipeline(
+            stack.signals,
+            retrieve=stack.retrieve,
+            infer_categories=infer_categories,
+            versions=self.versions(stack),
+        )
+
     def search(
         self,
         query: Query | str,
@@ -371,12 +380,7 @@ class Workspace:
         """
         _check_arguments(query, k, stack)
         stack = self.stack(stack or self.default_stack)
-        pipeline = self.pipeline(
-            stack.signals,
-            retrieve=stack.retrieve,
-            infer_categories=infer_categories,
-            versions=self.versions(stack),
-        )
+        pipeline = self.pipeline_of(stack, infer_categories=infer_categories)
         answer = pipeline.answer(query, stack, filters=filters_of(filter))
         hits = pipeline.hits(answer, k)
         documents = self.engine.get([hit["id"] for hit in hits])
