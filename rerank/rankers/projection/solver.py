@@ -11,7 +11,15 @@ import numpy as np
 from rerank.common.progress import Progress
 from rerank.rankers.base import Ranker
 from rerank.rankers.projection.config import ProjectionConfig
-from rerank.rankers.projection.s2net import Matrix, S2Net, TermVectors, anchored, minimize
+from rerank.rankers.projection.s2net import (
+    Integers,
+    Matrix,
+    Objective,
+    S2Net,
+    TermVectors,
+    anchored,
+    minimize,
+)
 from rerank.rankers.projection.training_pairs import Pairs, build_pairs
 from rerank.rankers.training.data import DevSet, TrainingData
 from rerank.rankers.training.job import TrainingResult
@@ -70,9 +78,9 @@ class Vectors:
         query_matrix = matrix[:size]
         document_matrix = matrix[-size:]
         if self.dev is None:
-            left, right = self.dev_pairs
-            cosines = unit_rows(left @ query_matrix) @ unit_rows(right @ document_matrix).T
-            return reciprocal_rank(cosines), reciprocal_rank((left @ right.T).toarray())
+            query_texts, document_texts = self.dev_pairs
+            cosines = unit_rows(query_texts @ query_matrix) @ unit_rows(document_texts @ document_matrix).T
+            return reciprocal_rank(cosines), reciprocal_rank((query_texts @ document_texts.T).toarray())
         dev_queries = unit_rows(self.queries[self.dev.queries] @ query_matrix)
         dev_documents = unit_rows(self.documents[self.dev.documents] @ document_matrix)
         weighted, _, first_stage = self.dev.ndcg(dev_queries, dev_documents)
@@ -180,37 +188,48 @@ def _measure(best: Best, vectors: Vectors, iteration: int, matrix: Matrix, loss:
 def _steps(pairs: Pairs, start: Matrix, config: ProjectionConfig) -> Iterator[tuple[Matrix, float]]:
     """Yield the matrix and the loss of each iteration, until no step reduces the loss."""
     products = len(pairs) * pairs.documents.shape[0] * start.shape[1]
-    is_divided = products > MAX_PRODUCTS and len(pairs) > PART_SIZE
-    rng = np.random.default_rng(config.seed)
+    if products <= MAX_PRODUCTS or len(pairs) <= PART_SIZE:
+        yield from minimize(_loss(_objective(pairs, config), start, config), start)
+        return
     point = start
-    whole = _objective(pairs, config) if len(pairs) <= MAX_PARTS * PART_SIZE or not is_divided else None
-    while True:
-        objective = _divided(whole, pairs, config, rng) if is_divided else whole
-        assert objective is not None
-        loss = anchored(objective, start, config.beta) if config.beta else objective
-        for iteration, step in enumerate(minimize(loss, point), 1):
+    for objective in _divided_objectives(pairs, config):
+        for iteration, step in enumerate(minimize(_loss(objective, start, config), point), 1):
             point = step[0]
             yield step
-            if iteration == ITERATIONS_PER_PART and is_divided:
+            if iteration == ITERATIONS_PER_PART:
                 break
         else:
             return
+
+
+def _divided_objectives(pairs: Pairs, config: ProjectionConfig) -> Iterator[S2Net]:
+    """Yield objectives without end. Each one compares the pairs of a part with the documents of this part.
+
+    The parts are random. Of more than MAX_PARTS parts, each objective has others.
+    """
+    rng = np.random.default_rng(config.seed)
+    sample_size = MAX_PARTS * PART_SIZE
+    if len(pairs) <= sample_size:
+        objective = _objective(pairs, config)
+        while True:
+            objective.compare_within(_parts(rng.permutation(len(pairs))))
+            yield objective
+    while True:
+        sample = pairs.take(rng.permutation(len(pairs))[:sample_size])
+        objective = _objective(sample, config)
+        objective.compare_within(_parts(np.arange(len(sample))))
+        yield objective
+
+
+def _parts(rows: Integers) -> list[Integers]:
+    """Divide rows into parts of at most PART_SIZE rows."""
+    return np.array_split(rows, -(-len(rows) // PART_SIZE))
 
 
 def _objective(pairs: Pairs, config: ProjectionConfig) -> S2Net:
     return S2Net(pairs.queries, pairs.documents, pairs.comparisons, gamma=config.gamma)
 
 
-def _divided(whole: S2Net | None, pairs: Pairs, config: ProjectionConfig, rng: np.random.Generator) -> S2Net:
-    """Return an objective that compares the pairs of a random part with the documents of this part.
-
-    whole: the objective of all pairs; None if they are so many that only a sample is compared.
-    """
-    rows = rng.permutation(len(pairs))
-    objective = whole
-    if objective is None:
-        sample = pairs.take(rows[: MAX_PARTS * PART_SIZE])
-        objective = _objective(sample, config)
-        rows = np.arange(len(sample))
-    objective.compare_within(np.array_split(rows, -(-len(rows) // PART_SIZE)))
-    return objective
+def _loss(objective: S2Net, start: Matrix, config: ProjectionConfig) -> Objective:
+    """Return the loss of a matrix. With ``beta``, its distance from the start is added."""
+    return anchored(objective, start, config.beta) if config.beta else objective
