@@ -173,10 +173,12 @@ def _divide(
     documents: Set[str],
     seed: int,
 ) -> tuple[Qrels, Qrels]:
-    """Return dev and test queries, unless both are given. Raises InputError for too few.
+    """Return the dev and the test judgments: both given ones, or a random division of all judgments.
 
-    They are drawn, but queries that were chosen because the pooled stacks differ tune first. The others
-    hardly change the weights, and they are better for the test: they show the gain of users.
+    Queries that were chosen because the pooled stacks differ go to dev first. Queries on which the stacks
+    agree hardly change the weights. They are better for the test, because it then shows the gain of users.
+
+    Raises InputError for too few queries.
     """
     dev_qrels = by_hand.get("dev")
     test_qrels = by_hand.get("test")

@@ -1,0 +1,59 @@
+"""How `rerank auto` divides its time: queries need some after the trainings, and retrieval may be late."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import MagicMock
+
+import pytest
+
+from rerank.common.progress import SILENT
+from rerank.workflows.auto import plan as ranker_plan
+from rerank.workflows.auto import tuning
+from rerank.workflows.auto.context import AutoContext
+from rerank.workflows.auto.files import Folder
+from rerank.workflows.auto.plan import RULES, CollectionFacts, RankerChoice
+from rerank.workflows.auto.training import Trainings
+
+DENSE = RULES[0]
+FACTS = CollectionFacts(documents=9, train_queries=60, dev_queries=100, test_queries=50, model=True)
+
+
+def context(remaining_seconds: float) -> AutoContext:
+    """Return the context of a run of 10 minutes."""
+    files = Folder(Path(), Path("corpus.jsonl"), None, {})
+    end = time.monotonic() + remaining_seconds
+    return AutoContext(files, "nDCG@10", 10, 0, None, SILENT, end)
+
+
+@pytest.mark.parametrize(("remaining_seconds", "is_measured"), [(1, True), (-80, True), (-100, False)])
+def test_retrieval_is_measured_up_to_15_percent_late(monkeypatch, remaining_seconds, is_measured):
+    run = context(remaining_seconds)
+    run.workspace = MagicMock()
+    tuned = SimpleNamespace(measure="nDCG@10", value=0.5, first_stage_value=0.4, queries=9)
+    report = SimpleNamespace(stack="bm25*1.00", tuned=tuned, dropped={})
+    measured = []
+    monkeypatch.setattr(tuning, "_tune_signals", lambda *_: report)
+    monkeypatch.setattr(tuning, "_try_vector_retrieval", lambda *_: measured.append(1) or report)
+    assert tuning.tune_and_activate(run, ["bm25"]) is report
+    assert bool(measured) == is_measured
+    assert any(line.startswith("retrieval: no time is left") for line in run.messages) == (not is_measured)
+
+
+@pytest.mark.parametrize(
+    ("part_seconds", "end_seconds"),
+    [(0.1, 400 - 150 * 0.1), (10, 0.6 * 500)],  # at most 40 % of the time is kept
+)
+def test_trainings_end_before_the_queries_are_encoded(monkeypatch, part_seconds, end_seconds):
+    """The encoder reads 100 dev queries and 50 test queries after the training."""
+    trainings = Trainings.__new__(Trainings)
+    trainings.context = context(500)
+    trainings.facts = FACTS
+    trainings.end = trainings.context.end - 100
+    trainings.part_seconds = part_seconds
+    monkeypatch.setattr(ranker_plan, "RULES", (DENSE,))
+    monkeypatch.setattr(Trainings, "_train", lambda self, rule, share: RankerChoice(rule.ranker, True, ""))
+    assert [choice.trained for choice in trainings.run_all()] == [True]
+    assert trainings.end - trainings.context.end + 500 == pytest.approx(end_seconds, abs=5)
