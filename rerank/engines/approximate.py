@@ -53,6 +53,8 @@ _TARGET_RECALL = 0.99  # share of the nearest documents that the test has to fin
 _MAX_AT_ONCE = 2_000  # rows that are compared in double precision at once, faster than in two passes
 _MAX_EXACT = 20_000  # if a filter leaves at most as many documents, all are compared, in up to 3 ms
 
+_NO_ROWS = np.empty(0, np.int64)
+
 _logger = logging.getLogger(__name__)
 
 
@@ -101,14 +103,13 @@ class ApproximateIndex:
         test_rows = rng.choice(len(matrix), min(_TEST_QUERIES, len(matrix)), replace=False)
         vectors, _ = _vectors(matrix[np.sort(test_rows)], self.passages)
         queries = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
-        none = np.empty(0, np.int64)
-        exact = list(nearest(matrix, queries, _TEST_DEPTH, self.passages, none, _numbers))
+        exact = list(nearest(matrix, queries, _TEST_DEPTH, self.passages, _NO_ROWS, _numbers))
         exact_count = sum(map(len, exact))
         self.ivf.nprobe = 1
         while self.ivf.nprobe < self.ivf.nlist:
             hits = 0
             for query, exact_rows in zip(queries, exact):
-                rows = self.search(matrix, query, _TEST_DEPTH, none, _numbers)
+                rows = self.search(matrix, query, _TEST_DEPTH, _NO_ROWS, _numbers)
                 hits += len(np.intersect1d(rows, exact_rows))
             if hits >= _TARGET_RECALL * exact_count:
                 break
@@ -136,10 +137,9 @@ class ApproximateIndex:
         """
         compared = self._compared_rows(query, len(matrix), depth, excluded)
         if len(compared) > _MAX_AT_ONCE:
-            none = np.empty(0, np.int64)
             features = matrix[compared]
             (positions,) = nearest(
-                features, query[None], depth, self.passages, none, lambda tied: ids(compared[tied])
+                features, query[None], depth, self.passages, _NO_ROWS, lambda tied: ids(compared[tied])
             )
             return compared[positions]
         scores = products(matrix[compared], query, self.passages)
@@ -149,8 +149,8 @@ class ApproximateIndex:
 
     def _compared_rows(self, query: Float32, row_count: int, depth: int, excluded: Rows) -> Rows:
         """Return the ascending rows whose features are compared with a query, for the arguments of search."""
-        least = _MIN_CANDIDATES if self.rows <= _MANY else _MIN_CANDIDATES_OF_MANY
-        candidate_count = max(_OVERSAMPLING * depth, least)
+        min_candidates = _MIN_CANDIDATES if self.rows <= _MANY else _MIN_CANDIDATES_OF_MANY
+        candidate_count = max(_OVERSAMPLING * depth, min_candidates)
         allowed_count = row_count - len(excluded)
         is_small = allowed_count <= max(_MAX_EXACT, candidate_count)
         if not len(excluded) and not is_small:

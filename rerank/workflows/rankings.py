@@ -160,5 +160,5 @@ def _run_files(folder: Path, labels: Iterable[str], protocol: Protocol) -> dict[
 
 def _replace_signs(label: str, *, except_for: str) -> str:
     """Replace all characters by ``_``, except letters, digits and some signs."""
-    others = {sign for sign in label if not sign.isalnum()} - {*except_for}
-    return label.translate(dict.fromkeys(map(ord, others), "_"))
+    replaced = {sign for sign in label if not sign.isalnum()} - {*except_for}
+    return label.translate(dict.fromkeys(map(ord, replaced), "_"))

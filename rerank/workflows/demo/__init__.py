@@ -90,13 +90,12 @@ class Demo(Report):
 def fresh_folder(folder: str | Path) -> Path:
     """Empty the folder of a complete demo; an interrupted one continues. Raises WorkspaceError for others."""
     path = Path(folder)
-    is_demo = (path / _MARK).exists()
-    if is_demo and not (path / PAGE).exists():
+    is_empty = path.is_dir() and not any(path.iterdir())
+    if is_empty or not path.exists():
         return path
-    is_empty_folder = path.is_dir() and not any(path.iterdir())
-    if path.exists() and not is_empty_folder:
-        if not is_demo:
-            raise WorkspaceError(f"{path}: not empty, and not an earlier demo; choose another folder with -w")
+    if not (path / _MARK).exists():
+        raise WorkspaceError(f"{path}: not empty, and not an earlier demo; choose another folder with -w")
+    if (path / PAGE).exists():  # the last step of the demo writes it
         shutil.rmtree(path)
     return path
 
