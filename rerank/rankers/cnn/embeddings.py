@@ -19,7 +19,7 @@ from rerank.documents.records import Query
 from rerank.documents.text import count_of
 from rerank.rankers.cnn.config import CnnConfig
 from rerank.rankers.cnn.towers import Part, Vocabulary
-from rerank.rankers.training.data import LONGEST_TEXT, Corpus, TrainingData
+from rerank.rankers.training.data import LONGEST_TEXT, Corpus, DevSet, TrainingData
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -88,6 +88,13 @@ class Inputs:
         if not query.vocabulary.names:
             raise TrainingError("the queries have no words; `text` and `joint` need query texts")
         return self._sides(query, document)
+
+    @cached_property
+    def dev_set(self) -> DevSet:
+        """The dev queries that measure the rankers. Raises TrainingError if none has candidates."""
+        if self.config.epoch_by == "pool-random":
+            return DevSet.from_random_pools(self.data, self.config.seed, self.progress)
+        return DevSet.from_candidates(self.data, self.progress)
 
     def _embed_words(self, *all_corpora: Corpus) -> Embedding:
         corpora = [self._sample(corpus) for corpus in all_corpora]

@@ -22,7 +22,7 @@ from rerank.rankers.cnn.network import TorchRanker, TorchTower
 from rerank.rankers.cnn.ranker import PARTS, CnnRanker
 from rerank.rankers.cnn.sampling import Batch, Sampler, batch_size
 from rerank.rankers.training.checkpoint import Checkpoint, Measurement
-from rerank.rankers.training.data import DevSet, TrainingData, weighted_ndcg
+from rerank.rankers.training.data import TrainingData, weighted_ndcg
 from rerank.rankers.training.job import TrainingJob, TrainingResult
 from rerank.rankers.training.trainer import Task, Trainer, TrainerOptions
 
@@ -79,10 +79,7 @@ class CnnTask(Task):
             graded=config.head == "mlp",
         )
         self.steps_per_epoch = self.sampler.batches()
-        if config.epoch_by == "pool-random":
-            self.dev = DevSet.from_random_pools(data, config.seed)
-        else:
-            self.dev = DevSet.from_candidates(data)
+        self.dev = inputs.dev_set
         self.first_stage: float | None = None
         self.spread = 0.0
 

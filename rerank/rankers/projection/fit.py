@@ -40,7 +40,7 @@ def sample_documents(data: TrainingData, progress: Progress) -> TrainingData:
     is_used = np.zeros(count, np.bool_)
     is_used[:: -(-count // MAX_DOCUMENTS)] = True
     if data.dev:
-        dev_set = DevSet.from_candidates(data)
+        dev_set = DevSet.from_candidates(data, progress)
         is_used[dev_set.documents] = True
         data = replace(data, dev=dev_set.judged)
     for query in (*data.train, *data.dev):
@@ -79,15 +79,23 @@ class TermVectors(Vectors):
                 )
             matrices = [term_matrix(self.terms, corpus) for corpus in counted(encoded_texts)]
         documents, queries, *pair_sides = matrices
-        super().__init__(data, config, documents, queries, pair_sides)
+        super().__init__(data, config, documents, queries, pair_sides, progress=progress)
 
-    def collection(self) -> Any:
-        """Return the texts for LSI: documents of the collection and of text pairs, without any query."""
+    def collection(self, progress: Progress) -> Any:
+        """Return the texts for LSI: documents of the collection and of text pairs, without any query.
+
+        Of more than MAX_LSI_TEXTS, evenly spaced ones are returned, and a remark says so.
+        """
         from scipy.sparse import vstack
 
         texts = vstack([self.documents, *self.text_pairs[1:]]).tocsr()
-        spacing = -(-texts.shape[0] // MAX_LSI_TEXTS)
-        return texts[::spacing] if spacing > 1 else texts
+        count = texts.shape[0]
+        spacing = -(-count // MAX_LSI_TEXTS)
+        if spacing <= 1:
+            return texts
+        sample = texts[::spacing]
+        progress.say(f"lsi reads {sample.shape[0]:,} of {count_of(count, 'text')}")
+        return sample
 
 
 class ProjectionTrainer:
@@ -127,7 +135,7 @@ class ProjectionTrainer:
         seed = self.config.seed
         with self.progress.step(title):
             if variant == "lsi":
-                return lsi(self.vectors.collection(), dim, seed=seed)
+                return lsi(self.vectors.collection(self.progress), dim, seed=seed)
             if variant == "cllsi":
                 return lsi(queries + partners, dim, seed=seed)
             solve = {"opca": opca, "cca": cca}[variant]

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rerank.common.progress import Progress
+from rerank.common.progress import SILENT, Progress
+from rerank.documents.text import count_of
 from rerank.rankers.base import Ranker
 from rerank.rankers.projection.config import ProjectionConfig
 from rerank.rankers.projection.s2net import (
@@ -49,6 +50,7 @@ class Vectors:
     documents:  (D, V) vectors of the documents of ``data``, CSR or dense.
     queries:    (Q, V) vectors of its queries, CSR or dense.
     text_pairs: the vectors of both sides of its text pairs, CSR. The dev pairs are the last ones.
+    progress:   receives remarks on samples of the dev queries.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Vectors:
         documents: TermVectors,
         queries: TermVectors,
         text_pairs: Sequence[csr_matrix] = (),
+        progress: Progress = SILENT,
     ) -> None:
         self.documents = documents
         self.queries = queries
@@ -65,7 +68,7 @@ class Vectors:
         self.text_pairs = [side[:cut] for side in text_pairs]
         self.dev_pairs = [side[cut:] for side in text_pairs]
         self.pairs = build_pairs(data.train, documents, queries, self.text_pairs, config)
-        self.dev = DevSet.from_candidates(data) if data.dev else None
+        self.dev = DevSet.from_candidates(data, progress) if data.dev else None
 
     def measure(self, matrix: Matrix) -> tuple[float, float]:
         """Return the measure on dev with and without a matrix.
@@ -158,6 +161,12 @@ def descend(
     An interruption by the user keeps the best matrix up to that moment.
     """
     iterations = config.epochs
+    count = len(vectors.pairs)
+    if _is_divided(vectors.pairs, start) and count > MAX_PARTS * PART_SIZE:
+        progress.say(
+            f"{title}: every {ITERATIONS_PER_PART} iterations, other {MAX_PARTS * PART_SIZE:,} of"
+            f" {count_of(count, 'pair')} are used"
+        )
     best = Best(start, *vectors.measure(start))
     best.history.append((0, None, best.measure))
     with progress.step(title, iterations, "iteration") as advance:
@@ -187,8 +196,7 @@ def _measure(best: Best, vectors: Vectors, iteration: int, matrix: Matrix, loss:
 
 def _steps(pairs: Pairs, start: Matrix, config: ProjectionConfig) -> Iterator[tuple[Matrix, float]]:
     """Yield the matrix and the loss of each iteration, until no step reduces the loss."""
-    products = len(pairs) * pairs.documents.shape[0] * start.shape[1]
-    if products <= MAX_PRODUCTS or len(pairs) <= PART_SIZE:
+    if not _is_divided(pairs, start):
         yield from minimize(_loss(_objective(pairs, config), start, config), start)
         return
     point = start
@@ -200,6 +208,12 @@ def _steps(pairs: Pairs, start: Matrix, config: ProjectionConfig) -> Iterator[tu
                 break
         else:
             return
+
+
+def _is_divided(pairs: Pairs, start: Matrix) -> bool:
+    """Return whether a pair is compared with the documents of its part only."""
+    products = len(pairs) * pairs.documents.shape[0] * start.shape[1]
+    return products > MAX_PRODUCTS and len(pairs) > PART_SIZE
 
 
 def _divided_objectives(pairs: Pairs, config: ProjectionConfig) -> Iterator[S2Net]:

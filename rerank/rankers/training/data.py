@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from rerank.common.arrays import Ragged
 from rerank.common.errors import TrainingError
+from rerank.common.progress import SILENT, Progress
 from rerank.documents.records import Document, Query
-from rerank.documents.text import words
+from rerank.documents.text import count_of, words
 from rerank.evaluation.ranks import NDCG
 
 LONGEST_TEXT = 400
@@ -172,28 +173,30 @@ class DevSet:
     columns: list[NDArray[np.int64]]
 
     @classmethod
-    def from_candidates(cls, data: TrainingData) -> DevSet:
-        """Rank the candidates of up to DEV_QUERIES dev queries.
+    def from_candidates(cls, data: TrainingData, progress: Progress = SILENT) -> DevSet:
+        """Rank the candidates of up to DEV_QUERIES dev queries. ``progress`` receives remarks on samples.
 
         Raises TrainingError if no dev query has candidates.
         """
-        judged = _sample([query for query in data.dev if len(query.candidates)])
+        judged = _sample([query for query in data.dev if len(query.candidates)], progress)
         if not judged:
             raise TrainingError("no dev query retrieves anything; give other --dev-qrels")
         dev_set = cls._from_queries(judged)
         if len(dev_set.documents) <= MAX_DEV_DOCUMENTS:
             return dev_set
-        return cls._from_queries(_with_depth(judged, MAX_DEV_DOCUMENTS // len(judged)))
+        depth = MAX_DEV_DOCUMENTS // len(judged)
+        progress.say(f"dev queries rank their first {count_of(depth, 'candidate')} only")
+        return cls._from_queries(_with_depth(judged, depth))
 
     @classmethod
-    def from_random_pools(cls, data: TrainingData, seed: int) -> DevSet:
+    def from_random_pools(cls, data: TrainingData, seed: int, progress: Progress = SILENT) -> DevSet:
         """Rank the relevant documents of up to DEV_QUERIES dev queries among random documents.
 
-        The scores of the first stage are 0.
+        The scores of the first stage are 0. ``progress`` receives a remark on a sample.
         """
         rng = np.random.default_rng(seed)
         judged = []
-        for query in _sample(data.dev):
+        for query in _sample(data.dev, progress):
             drawn = rng.integers(len(data.document_ids), size=DEV_RANDOM * len(query.documents))
             pool = np.union1d(query.documents, drawn)
             judged.append(replace(query, candidates=pool, scores=np.zeros(len(pool))))
@@ -231,8 +234,13 @@ def _with_depth(judged: list[TrainingQuery], depth: int) -> list[TrainingQuery]:
     return shallow
 
 
-def _sample(judged: list[TrainingQuery]) -> list[TrainingQuery]:
-    return judged[:: max(1, -(-len(judged) // DEV_QUERIES))]
+def _sample(judged: list[TrainingQuery], progress: Progress) -> list[TrainingQuery]:
+    spacing = -(-len(judged) // DEV_QUERIES)
+    if spacing <= 1:
+        return judged
+    sample = judged[::spacing]
+    progress.say(f"{len(sample):,} of {count_of(len(judged), 'dev query')} are ranked to measure a ranker")
+    return sample
 
 
 WEIGHTS = np.arange(21) / 20

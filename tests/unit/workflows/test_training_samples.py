@@ -99,7 +99,10 @@ def test_documents_without_a_use_are_left_out(workspace, monkeypatch):
     few = replace(data, train=data.train[:6])
     watch = Watch()
     sampled = sample_documents(few, watch)
-    assert watch.said == [f"term vectors of {len(sampled.document_ids)} of 40 documents are used"]
+    assert watch.said == [
+        "dev queries rank their first 1 candidate only",
+        f"term vectors of {len(sampled.document_ids)} of 40 documents are used",
+    ]
     texts = list(data.documents.sentences())
     position = {id: row for row, id in enumerate(data.document_ids)}
     for row, id in enumerate(sampled.document_ids):
@@ -118,13 +121,43 @@ def test_dev_queries_rank_fewer_candidates_of_many_documents(workspace, monkeypa
     data, _ = read(workspace)
     complete = DevSet.from_candidates(data)
     monkeypatch.setattr(training, "MAX_DEV_DOCUMENTS", len(complete.documents))
-    assert DevSet.from_candidates(data).judged == complete.judged
+    watch = Watch()
+    assert DevSet.from_candidates(data, watch).judged == complete.judged
+    assert watch.said == []
     monkeypatch.setattr(training, "MAX_DEV_DOCUMENTS", 20)
-    few = DevSet.from_candidates(data)
+    few = DevSet.from_candidates(data, watch)
+    assert watch.said == ["dev queries rank their first 2 candidates only"]
     assert len(few.documents) <= 20
     for query, before in zip(few.judged, complete.judged):
         assert query.candidates.tolist() == before.candidates[:2].tolist()
         assert query.scores.tolist() == before.scores[:2].tolist()
+
+
+def test_of_many_dev_queries_a_sample_is_ranked(workspace, monkeypatch):
+    """All families print the remark once, also a family that fits several rankers."""
+    data, _ = read(workspace)
+    monkeypatch.setattr(training, "DEV_QUERIES", 10)
+    watch = Watch()
+    assert DevSet.from_candidates(data, watch).judged == data.dev
+    assert watch.said == []
+    monkeypatch.setattr(training, "DEV_QUERIES", 9)
+    inputs = CnnInputs(data, CnnConfig(), watch)
+    assert inputs.dev_set is inputs.dev_set
+    assert inputs.dev_set.judged == TermVectors(data, CONFIG, SILENT).dev.judged == data.dev[::2]
+    assert watch.said == ["5 of 10 dev queries are ranked to measure a ranker"]
+
+
+def test_lsi_reads_a_sample_of_many_texts(workspace, monkeypatch):
+    data, _ = read(workspace)
+    vectors = TermVectors(data, CONFIG, SILENT)
+    watch = Watch()
+    monkeypatch.setattr(fit, "MAX_LSI_TEXTS", COUNT)
+    complete = vectors.collection(watch)
+    assert watch.said == []
+    monkeypatch.setattr(fit, "MAX_LSI_TEXTS", COUNT - 1)
+    sample = vectors.collection(watch)
+    assert watch.said == ["lsi reads 20 of 40 texts"]
+    assert (sample != complete[::2]).nnz == 0
 
 
 def test_term_vectors_do_not_depend_on_the_chunks(workspace, monkeypatch):
@@ -154,14 +187,17 @@ def test_of_many_pairs_each_draw_compares_others(workspace, monkeypatch):
     monkeypatch.setattr(solver, "ITERATIONS_PER_PART", 2)
     vectors = TermVectors(data, CONFIG, SILENT)
     start = np.random.default_rng(0).normal(size=(len(vectors.terms.names), 4)).astype(np.float32)
-    all_parts = descend("s2net", vectors, start, CONFIG, SILENT)
+    watch = Watch()
+    all_parts = descend("s2net", vectors, start, CONFIG, watch)
+    assert watch.said == []
     monkeypatch.setattr(solver, "MAX_PARTS", 3)
     sizes = []
     take = type(vectors.pairs).take
     monkeypatch.setattr(
         type(vectors.pairs), "take", lambda pairs, rows: sizes.append(rows) or take(pairs, rows)
     )
-    few_parts = descend("s2net", vectors, start, CONFIG, SILENT)
+    few_parts = descend("s2net", vectors, start, CONFIG, watch)
+    assert watch.said == ["s2net: every 2 iterations, other 12 of 30 pairs are used"]
     assert [len(rows) for rows in sizes] == [12, 12, 12]
     assert len({tuple(rows.tolist()) for rows in sizes}) == 3
     assert few_parts.iterations == all_parts.iterations == 6
