@@ -275,19 +275,27 @@ class Application:
         if path == "/healthz":
             return False
         if self._access.open:
-            foreign = self._access.foreign(headers)
-            if foreign is not None:
-                raise RefusedError(421, foreign, "host")
+            self._refuse_foreign(headers)
             return True
         token = self._access.token(headers)
         if path in OPEN or public:
             return token is not None
         if token is None:
             raise RefusedError(401, "a valid bearer token is needed", "token", _TOKEN_HEADER)
-        endpoint = self._endpoints.get(PAGE if path == NEXT else path)
-        if not token.opens(path.strip("/") if endpoint is None else endpoint.permitted_as):
+        if not token.opens(self._permission(path)):
             raise RefusedError(403, f"this token is not valid for {path}", "token")
         return True
+
+    def _refuse_foreign(self, headers: list[tuple[bytes, bytes]]) -> None:
+        """Raise RefusedError for a request that may come from a foreign page."""
+        foreign = self._access.foreign(headers)
+        if foreign is not None:
+            raise RefusedError(421, foreign, "host")
+
+    def _permission(self, path: str) -> str:
+        """Return the permission that a token needs for a path."""
+        endpoint = self._endpoints.get(PAGE if path == NEXT else path)
+        return path.strip("/") if endpoint is None else endpoint.permitted_as
 
     def _page(self, path: str, trusted: bool) -> Answer:
         if path == "/metrics":

@@ -123,38 +123,85 @@ def parse_simple_query_string(text: str, *, has_not: bool = True) -> str:
     >>> parse_simple_query_string('wolf -(fox (dog cat)) "grey pup"~2 e-mail --lynx')
     'wolf grey pup e-mail lynx'
     """
-    groups = _groups(text)
-    quotes = [match.start() for match in re.finditer(r'\\.|"', text, re.DOTALL) if match[0] == '"']
-    words: list[str] = []
-    scopes = [(len(text), False)]  # end of the group, and whether it is excluded
-    negations = 0
-    index = 0
-    while index < len(text):
-        end, group_excluded = scopes[-1]
-        if index >= end:  # the closing parenthesis
-            scopes.pop()
-            index = end + 1
-            negations = 0
-            continue
-        excluded = group_excluded or negations % 2 == 1
-        character = text[index]
-        if character == "-" and has_not:
-            negations += 1
-            index += 1
-            continue
-        negations = 0
-        if character == "(" and index in groups and groups[index] < end:
-            scopes.append((groups[index], excluded))
-            index += 1
-            continue
+    words = " ".join(_SimpleReader(text, has_not).words())
+    return " ".join(words.split())
 
-        if character == '"':
-            word, index = _read_phrase(text, index, end, quotes)
+
+class _SimpleGroup(NamedTuple):
+    """Clauses in parentheses, or the complete query. end: the index of the closing parenthesis."""
+
+    end: int
+    excluded: bool
+
+
+class _SimpleReader:
+    """Reads the clauses of a ``simple_query_string`` query from left to right.
+
+    index:     where the next clause begins.
+    groups:    the groups around it, the outermost first.
+    negations: the number of ``-`` directly before it. An even number has no effect.
+    """
+
+    def __init__(self, text: str, has_not: bool) -> None:
+        self.text = text
+        self.has_not = has_not
+        self.index = 0
+        self.groups = [_SimpleGroup(len(text), False)]
+        self.negations = 0
+        self._ends = _ends_of_groups(text)
+        self._quotes = _quotes(text)
+
+    def words(self) -> Iterator[str]:
+        """Yield the words and phrases that are not excluded. Some are empty."""
+        while self.index < len(self.text):
+            if self.index >= self.groups[-1].end:
+                self._leave_group()
+            elif self.has_not and self.text[self.index] == "-":
+                self.negations += 1
+                self.index += 1
+            elif self._begins_group():
+                self._enter_group()
+            else:
+                excluded = self._excluded
+                word = self._read_clause()
+                if not excluded:
+                    yield word
+
+    @property
+    def _excluded(self) -> bool:
+        """Whether the next clause is excluded."""
+        return self.groups[-1].excluded or self.negations % 2 == 1
+
+    def _begins_group(self) -> bool:
+        """Return whether the next sign is a parenthesis that is closed in the same group."""
+        end = self._ends.get(self.index)
+        return end is not None and end < self.groups[-1].end
+
+    def _enter_group(self) -> None:
+        self.groups.append(_SimpleGroup(self._ends[self.index], self._excluded))
+        self.index += 1
+        self.negations = 0
+
+    def _leave_group(self) -> None:
+        group = self.groups.pop()
+        self.index = group.end + 1
+        self.negations = 0
+
+    def _read_clause(self) -> str:
+        """Return the word or phrase at the index, and go to its end."""
+        end = self.groups[-1].end
+        if self.text[self.index] == '"':
+            word, self.index = _read_phrase(self.text, self.index, end, self._quotes)
         else:
-            word, index = _read_word(text, index, end)
-        if not excluded:
-            words.append(word)
-    return " ".join(" ".join(words).split())
+            word, self.index = _read_word(self.text, self.index, end)
+        self.negations = 0
+        return word
+
+
+def _quotes(text: str) -> list[int]:
+    """Return the indices of all quotes that are not escaped, ascending."""
+    signs = re.finditer(r'\\.|"', text, re.DOTALL)
+    return [match.start() for match in signs if match[0] == '"']
 
 
 def _read_phrase(text: str, begin: int, end: int, quotes: Sequence[int]) -> tuple[str, int]:
@@ -178,13 +225,13 @@ def _read_word(text: str, begin: int, end: int) -> tuple[str, int]:
     return _unescape(word[0]) if word else "", match.end()
 
 
-def _groups(text: str) -> dict[int, int]:
-    """Return the position of each opening parenthesis -> the position of the one that closes it."""
+def _ends_of_groups(text: str) -> dict[int, int]:
+    """Return the index of each opening parenthesis -> the index of the one that closes it."""
     waiting: list[int] = []
-    groups: dict[int, int] = {}
+    ends: dict[int, int] = {}
     for match in re.finditer(r"\\.|[()]", text, re.DOTALL):
         if match[0] == "(":
             waiting.append(match.start())
         elif match[0] == ")" and waiting:
-            groups[waiting.pop()] = match.start()
-    return groups
+            ends[waiting.pop()] = match.start()
+    return ends

@@ -374,14 +374,40 @@ def candidate_grid(
     queries = _sample(with_relevant)
     moments = _moments(table) if normalization == FITTED else []
     normalized = [normalize(query.scores, normalization, moments, query.signals) for query in queries]
-    spread = np.ones(n_signals)
-    if normalization == "none" and normalized:  # raw scores differ by orders of magnitude
-        spread = np.maximum(np.mean([scores.std(axis=0) for scores in normalized], axis=0), 1e-9)
+    spread = _spread(normalized, n_signals) if normalization == "none" else np.ones(n_signals)
     if _measures_all(table, count_compositions(n_signals, limits.parts)):
         return Grid(normalization, weight_grid(normalization, n_signals, limits.parts), spread, moments)
     if not queries:
         return Grid(normalization, np.eye(n_signals), moments=moments)
-    columns = [np.ascontiguousarray((scores / spread).T, np.float32) for scores in normalized]
+    size = SHORTLIST_SIZE if len(queries) == len(with_relevant) else SAMPLE_SHORTLIST_SIZE
+    scaled = [scores / spread for scores in normalized]
+    settings = _shortlist(queries, scaled, measure, limits, size)
+    if normalization == "none":
+        return Grid("none", _raw_weights(settings / spread), spread)
+    return Grid(normalization, settings / limits.parts, moments=moments)
+
+
+def _spread(scores_of_queries: Sequence[Array], n_signals: int) -> Array:
+    """Return the mean standard deviation of each signal, (S,): raw scores differ by orders of magnitude."""
+    if not scores_of_queries:
+        return np.ones(n_signals)
+    deviations = [scores.std(axis=0) for scores in scores_of_queries]
+    spread: Array = np.maximum(np.mean(deviations, axis=0), 1e-9)
+    return spread
+
+
+def _shortlist(
+    queries: Sequence[TuningQuery],
+    scores_of_queries: Sequence[Array],
+    measure: RankMeasure,
+    limits: GridLimits,
+    size: int,
+) -> Integers:
+    """Return the ``size`` best settings that a search finds, (size, S), in parts of ``limits.parts``.
+
+    scores_of_queries: for each query, the (n, S) scores of its candidates.
+    """
+    columns = [np.ascontiguousarray(scores.T, np.float32) for scores in scores_of_queries]
 
     def measure_settings(settings: Integers) -> Array:
         weights = settings / limits.parts
@@ -389,12 +415,15 @@ def candidate_grid(
         # Measures are at most 1, so each setting that may not be chosen comes after all others.
         return means - ~limits.allows(weights)
 
-    size = SHORTLIST_SIZE if len(queries) == len(with_relevant) else SAMPLE_SHORTLIST_SIZE
-    weights = shortlist(n_signals, limits.parts, measure_settings, size) / spread
-    if normalization != "none":
-        return Grid(normalization, weights / limits.parts, moments=moments)
-    thousandths = np.ceil(weights * (RAW_PARTS / weights.max(axis=1, keepdims=True)) - 1e-9)
-    return Grid("none", thousandths / RAW_PARTS, spread)
+    n_signals = len(columns[0])
+    return shortlist(n_signals, limits.parts, measure_settings, size)
+
+
+def _raw_weights(weights: Array) -> Array:
+    """Scale the largest weight of each setting to 1, and round the others up to RAW_PARTS parts."""
+    scaled = weights * (RAW_PARTS / weights.max(axis=1, keepdims=True))
+    rounded: Array = np.ceil(scaled - 1e-9) / RAW_PARTS
+    return rounded
 
 
 def _moments(table: ScoreTable) -> list[Moments]:

@@ -101,24 +101,32 @@ def ingest(
     """
     edges = read_categories(categories) if categories else None
     sources = as_list(sources)
-    errors: list[InputError] = []
     existing = None
     if not sources or Workspace.exists(workspace):
         existing = open_existing(workspace, lang, opensearch)
-    reader = DocumentSources(sources, format, body, errors.append if skip_invalid else raise_invalid)
-    documents = iter(reader)
-    sample = list(progress.over(islice(documents, 1 if existing else SAMPLE), "read", unit="doc"))
+
+    errors: list[InputError] = []
+    on_invalid = errors.append if skip_invalid else raise_invalid
+    reader = DocumentSources(sources, format, body, on_invalid)
+    remaining = iter(reader)
+    sample_size = 1 if existing else SAMPLE
+    sample = list(progress.over(islice(remaining, sample_size), "read", unit="doc"))
     if sources and not sample:
-        _report_empty(_describe_empty(sources, errors, format), existing is None, replace, progress)
+        problem = _describe_empty(sources, errors, format)
+        _report_empty(problem, existing is None, replace, progress)
+
     target = existing or _create(workspace, lang or main_language(sample), opensearch)
     target.recreate_engine()
-    report = IngestReport(target, lang=target.lang)
     if replace and not yes:
-        documents = _keep_half(documents, sample, target)
+        remaining = _keep_half(remaining, sample, target)
+    report = IngestReport(target, lang=target.lang)
+    documents = _count(chain(sample, remaining), report)
     encoders = encoders_of(target, None, progress) if encode_features else []
     options = WriteOptions(encoders, replace, skip_refused=skip_invalid)
-    with reader.naming(), nullcontext() if existing else _discarded_after_errors(target):
-        result = _write(target, _count(chain(sample, documents), report), delete, options, progress)
+    discarding = nullcontext() if existing else _discarded_after_errors(target)
+    with reader.naming(), discarding:
+        result = _write(target, documents, delete, options, progress)
+
     if edges is not None:
         target.save_category_edges(edges)
         report.category_edges = len(edges)

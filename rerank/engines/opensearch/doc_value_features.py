@@ -10,6 +10,7 @@ from typing import Any
 from opensearchpy import exceptions as client_errors
 
 from rerank.common.errors import EngineError
+from rerank.documents.records import Document
 from rerank.engines.base import Encoder, Encoding, FeatureStore, IndexSlice
 from rerank.engines.opensearch.bulk import Action, action, send
 from rerank.engines.opensearch.columns import (
@@ -280,13 +281,9 @@ class DocValueFeatures(FeatureStore):
         documents = [self._layout.document(hit["_id"], hit["_source"]) for hit in hits]
         encoded: Encoded = []
         for key, encoder in plan.encoders.items():
-            is_mapped = key in plan.columns
-            positions = encode(encoder, documents, features, plan.columns, retrieves=key in plan.vectors)
-            if not is_mapped and positions:
-                self.map({key: plan.columns[key]}, self._settings.index)
-            if key in plan.new_vectors:  # documents with the feature get its vector
-                positions = list(range(len(hits)))
-            encoded.append((encoder.name, {hits[position]["_id"] for position in positions}))
+            positions = self._encode_with(plan, key, documents, features)
+            ids = {hits[position]["_id"] for position in positions}
+            encoded.append((encoder.name, ids))
 
         for key in plan.only_rewritten:
             if plan.columns[key].vectors:
@@ -294,6 +291,20 @@ class DocValueFeatures(FeatureStore):
         for values, document in zip(features, documents):
             values |= self._layout.row(document)
         return features, encoded
+
+    def _encode_with(
+        self, plan: _Plan, key: str, documents: Sequence[Document], features: list[dict[str, Any]]
+    ) -> Sequence[int]:
+        """Add the features of one encoder, and return the positions of the documents that get a value."""
+        is_mapped = key in plan.columns
+        positions = encode(
+            plan.encoders[key], documents, features, plan.columns, retrieves=key in plan.vectors
+        )
+        if positions and not is_mapped:
+            self.map({key: plan.columns[key]}, self._settings.index)
+        if key in plan.new_vectors:  # documents with the feature get its vector
+            return range(len(documents))
+        return positions
 
     def _features_to_keep(self, plan: _Plan, hit: Mapping[str, Any]) -> dict[str, Any]:
         """Return the stored features of a hit that are written again as they are."""

@@ -21,8 +21,11 @@ Clause = dict[str, Any]
 Minimum = int | str | None
 """``minimum_should_match``: a number, or a text such as ``75%``. None: one clause."""
 
+_SCORED = ("function_score", "script_score")
+"""Compound queries with a score of their own, which can have a minimum."""
+
 _INNER = {
-    **dict.fromkeys(("function_score", "script_score"), "query"),
+    **dict.fromkeys(_SCORED, "query"),
     **{"constant_score": "filter", "boosting": "positive"},
 }
 """Compound query -> the query that its hits match."""
@@ -99,21 +102,21 @@ class _Reader:
 
         Raises InputError for a query whose conditions cannot be separated from its words.
         """
-        if not isinstance(query, Mapping) or len(query) != 1:
-            raise InputError("a query must be an object with one name; correct it")
-        ((kind, value),) = query.items()
+        kind, value = _kind_and_value(query)
         inner = value if isinstance(value, Mapping) else {}
         if kind == "match_all":
             return []
-        if kind in ("function_score", "script_score") and "min_score" in inner:
-            raise _unknown("min_score", kind, "remove it")
         if kind == "bool":
             return self._read_bool(inner, required=required)
         if kind in _INNER:
-            return self.read(inner.get(_INNER[kind], _ALL), required=required)
+            _refuse_min_score(kind, inner)
+            inner_query = inner.get(_INNER[kind], _ALL)
+            return self.read(inner_query, required=required)
         if kind in _ALTERNATIVES:
             return self._read_queries(inner, required=required)
-        return [] if self._is_search(kind, inner, required=required) else [dict(query)]
+        if self._is_search(kind, inner, required=required):
+            return []
+        return [{kind: value}]
 
     def _read_queries(self, inner: Query, *, required: bool) -> list[Clause]:
         """Return the conditions of a query such as ``dis_max``, of whose queries one must match."""
@@ -229,6 +232,20 @@ class _Reader:
         if required:
             self.texts.add(frozenset([" ".join(search.text.split())]))
         return True
+
+
+def _kind_and_value(query: object) -> tuple[str, Any]:
+    """Return the only name in a query, such as ``bool``, and the value of this name."""
+    if not isinstance(query, Mapping) or len(query) != 1:
+        raise InputError("a query must be an object with one name; correct it")
+    ((kind, value),) = query.items()
+    return kind, value
+
+
+def _refuse_min_score(kind: str, inner: Query) -> None:
+    """Raise InputError for a minimum score, which is a condition that other retrievers cannot obey."""
+    if kind in _SCORED and "min_score" in inner:
+        raise _unknown("min_score", kind, "remove it")
 
 
 class _WordSearch(NamedTuple):

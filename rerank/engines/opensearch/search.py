@@ -381,23 +381,28 @@ class Searcher:
         written without the field ``id``, or after the encoding: its search is repeated with stored ids.
         """
         attached = self._attached
-        reads_files = attached is not None and attached.locates
-        stored = self._layout.attached and not reads_files
+        files = attached if attached is not None and attached.locates else None
+        stored = self._layout.attached and files is None
         bodies = [self._body(search, keys, stored) for search in searches]
         responses = list(self._send(searches, bodies))
-        results = [response["hits"]["hits"] for response in responses]
-        ids_of_results = [list(map(_read_id, result)) for result in results]
-        if attached is not None and reads_files:
-            ids_of_results = attached.ids(results)
+        if files is None:
+            ids_of_responses = [_read_ids(response) for response in responses]
+        else:
+            ids_of_responses = files.ids([response["hits"]["hits"] for response in responses])
 
         answers: list[Answer] = []
-        for search, response, ids in zip(searches, responses, ids_of_results):
-            if not all(ids):
-                (response,) = self._send([search], [self._body(search, keys, True)])
-                ids = list(map(_read_id, response["hits"]["hits"]))
+        for search, response, ids in zip(searches, responses, ids_of_responses):
+            if "" in ids:
+                response = self._search_with_stored_ids(search, keys)
+                ids = _read_ids(response)
             hits = list(map(_hit, response["hits"]["hits"], ids))
             answers.append(Answer(hits, response["took"] / 1000, search.nearest))
         return answers
+
+    def _search_with_stored_ids(self, search: Search, keys: Sequence[str]) -> dict[str, Any]:
+        """Return the response to a search whose hits have the stored ``_id``."""
+        (response,) = self._send([search], [self._body(search, keys, stored=True)])
+        return response
 
     def _body(self, search: Search, keys: Sequence[str], stored: bool) -> dict[str, Any]:
         """Return the body of a search.
@@ -437,6 +442,10 @@ def _inside(path: str, query: dict[str, Any]) -> dict[str, Any]:
 
 def _ids(hits: Sequence[Hit]) -> list[str]:
     return [hit.id for hit in hits]
+
+
+def _read_ids(response: Mapping[str, Any]) -> list[str]:
+    return list(map(_read_id, response["hits"]["hits"]))
 
 
 def _read_id(hit: Mapping[str, Any]) -> str:

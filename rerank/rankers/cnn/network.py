@@ -18,13 +18,19 @@ from rerank.rankers.cnn.towers import Head, Tower
 
 
 class TorchTower(nn.Module):
-    """Learns the weights of a :class:`rerank.rankers.cnn.towers.Tower`."""
+    """Learns the weights of a :class:`rerank.rankers.cnn.towers.Tower`.
+
+    width:        the number of tokens in a window; 1 for categories, which have no order.
+    mean:         whether the mean of the token vectors is a part of the result.
+    importance:   (n + 1,) the weight of each token; None: all tokens weigh the same.
+    pooled_width: the width of the result.
+    """
 
     def __init__(self, embedding: Embedding, config: CnnConfig) -> None:
         super().__init__()
         self.vocabulary = embedding.vocabulary
-        text = self.vocabulary.part == "text"
-        self.width = config.width if text else 1
+        is_text = self.vocabulary.part == "text"
+        self.width = config.width if is_text else 1
         size = embedding.vectors.shape[1]
         self.vectors = nn.Embedding.from_pretrained(  # type: ignore[no-untyped-call]
             torch.from_numpy(embedding.vectors.copy()),
@@ -35,35 +41,52 @@ class TorchTower(nn.Module):
         self.filters = nn.Linear(self.width * size, config.filters)
         self.mean = config.mean
         self.importance: Tensor | None
-        weights = torch.from_numpy(embedding.importance()) if config.importance and text else None
-        self.register_buffer("importance", weights)
+        has_importance = config.importance and is_text
+        importance = torch.from_numpy(embedding.importance()) if has_importance else None
+        self.register_buffer("importance", importance)
         self.pooled_width = config.filters + (size if config.mean else 0)
 
     def forward(self, tokens: Ragged) -> Tensor:
         """Return the pooled vectors of n token sequences, (n, pooled_width), with gradient."""
-        h = self.width
-        m = self.filters.out_features
-        size = self.vectors.embedding_dim
-        tokens = tokens.padded(h)
-        windows = np.maximum(tokens.lengths - h + 1, 0)
-        positions = ranges(tokens.offsets[:-1], windows)[:, None] + np.arange(h)  # (windows, h)
-        # Each distinct word is multiplied once per position in a window, not once per occurrence.
-        distinct, number = np.unique(tokens.flat, return_inverse=True)
+        tokens = tokens.padded(self.width)
+        distinct, numbers = np.unique(tokens.flat, return_inverse=True)
         vectors = self.vectors(torch.from_numpy(distinct.astype(np.int64)))
-        by_position = self.filters.weight.view(m, h, size).permute(2, 1, 0).reshape(size, h * m)
-        bias = nn.functional.pad(self.filters.bias, (0, (h - 1) * m))  # of the first word, once a window
-        products = (vectors @ by_position + bias).view(-1, m)
-        bags = torch.from_numpy(number[positions] * h + np.arange(h))
-        hidden = torch.tanh(nn.functional.embedding_bag(bags, products, mode="sum"))
-        flat = torch.from_numpy(tokens.flat.astype(np.int64))
-        # The weight of padding is 0.
-        token_weights = (flat > 0).float() if self.importance is None else self.importance[flat]
+        token_weights = self._token_weights(tokens)
+
+        window_counts = np.maximum(tokens.lengths - self.width + 1, 0)
+        first_positions = ranges(tokens.offsets[:-1], window_counts)
+        positions = first_positions[:, None] + np.arange(self.width)  # (windows, width)
+        hidden = self._convolve(vectors, numbers[positions])
         window_weights = token_weights[torch.from_numpy(positions)].sum(dim=1)
-        pooled = _weighted_mean(hidden, window_weights, windows)
+        pooled = _weighted_mean(hidden, window_weights, window_counts)
         if not self.mean:
             return pooled
-        mean = _weighted_mean(vectors[torch.from_numpy(number)], token_weights, tokens.lengths)
+        mean = _weighted_mean(vectors[torch.from_numpy(numbers)], token_weights, tokens.lengths)
         return torch.cat([pooled, mean], dim=1)
+
+    def _token_weights(self, tokens: Ragged) -> Tensor:
+        """Return the weight of each token in its sequence. The weight of padding is 0."""
+        flat = torch.from_numpy(tokens.flat.astype(np.int64))
+        return (flat > 0).float() if self.importance is None else self.importance[flat]
+
+    def _convolve(self, vectors: Tensor, windows: NDArray[np.int64]) -> Tensor:
+        """Return the outputs of the filters for each window, (windows, filters).
+
+        Each distinct word is multiplied once per position in a window, not once per occurrence.
+
+        vectors: (d, size) the vectors of the distinct words.
+        windows: (windows, width) the words of each window, as rows of ``vectors``.
+        """
+        filters = self.filters.out_features
+        width = self.width
+        size = self.vectors.embedding_dim
+        by_position = self.filters.weight.view(filters, width, size).permute(2, 1, 0)
+        # A window needs its bias once, so only its first word has one.
+        bias = nn.functional.pad(self.filters.bias, (0, (width - 1) * filters))
+        products = vectors @ by_position.reshape(size, width * filters) + bias
+        rows = torch.from_numpy(windows * width + np.arange(width))
+        sums = nn.functional.embedding_bag(rows, products.view(-1, filters), mode="sum")
+        return torch.tanh(sums)
 
     def numpy(self) -> Tower:
         """Return the same tower in NumPy, with the embeddings in fp16."""
@@ -94,7 +117,11 @@ def _weighted_mean(rows: Tensor, weights: Tensor, counts: NDArray[np.int64]) -> 
 class TorchRanker(nn.Module):
     """Learns the weights of a :class:`rerank.rankers.cnn.ranker.CnnRanker`.
 
+    Its head is the cosine of two encoded texts, or an MLP that reads both.
+
     towers: the towers of ``query`` and of ``document``, one per part.
+    hidden: the hidden layers of the MLP after the first one.
+    output: the last layer of the MLP; None: the head is the cosine.
     """
 
     def __init__(self, towers: Mapping[str, Sequence[TorchTower]], config: CnnConfig) -> None:
@@ -104,13 +131,16 @@ class TorchRanker(nn.Module):
         for side, side_towers in towers.items():
             self.sides[side] = nn.ModuleList(side_towers)
         self.drop = nn.Dropout(config.dropout)
-        cosine = config.head == "cosine"
-        encoded_width = config.vector_size if cosine else config.hidden[0]
+        is_cosine = config.head == "cosine"
+        encoded_width = config.vector_size if is_cosine else config.hidden[0]
         self.from_query = nn.Linear(self._pooled_width("query"), encoded_width)
-        self.from_document = nn.Linear(self._pooled_width("document"), encoded_width, bias=cosine)
-        sizes = () if cosine else config.hidden
-        self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
-        self.output = nn.Linear(sizes[-1], 1) if sizes else None
+        # The MLP adds both texts, so one of them has its bias.
+        self.from_document = nn.Linear(self._pooled_width("document"), encoded_width, bias=is_cosine)
+        self.hidden = nn.ModuleList()
+        self.output: nn.Linear | None = None
+        if not is_cosine:
+            self.hidden.extend(nn.Linear(before, after) for before, after in pairwise(config.hidden))
+            self.output = nn.Linear(config.hidden[-1], 1)
 
     def _pooled_width(self, side: str) -> int:
         return sum(tower.pooled_width for tower in self.towers[side])
@@ -123,8 +153,10 @@ class TorchRanker(nn.Module):
         first_layer = self.from_query if side == "query" else self.from_document
         parts = [tower(sequences) for tower, sequences in zip(self.towers[side], tokens)]
         pooled = torch.cat(parts, dim=1)
-        encoded: Tensor = first_layer(self.drop(pooled) if self.output is None else pooled)
-        return nn.functional.normalize(encoded, dim=1) if self.output is None else encoded
+        if self.output is None:
+            return nn.functional.normalize(first_layer(self.drop(pooled)), dim=1)
+        encoded: Tensor = first_layer(pooled)
+        return encoded
 
     def score(self, query: Tensor, document: Tensor) -> Tensor:
         """Return the (n,) scores of n encoded pairs. Those of the MLP are the values before tanh."""
@@ -138,13 +170,18 @@ class TorchRanker(nn.Module):
 
     def head(self) -> Head:
         """Return the layers after the towers in NumPy, for a stored ranker."""
-        layers: dict[str, nn.Linear] = {"query": self.from_query, "document": self.from_document}
-        for number, hidden in enumerate(self.hidden):
-            layers[f"hidden.{number}"] = cast(nn.Linear, hidden)
-        if self.output is not None:
-            layers["output"] = self.output
+        layers = self._layers()
         arrays = {name: _array(layer.weight).T.copy() for name, layer in layers.items()}
         for name, layer in layers.items():
             if layer.bias is not None:
                 arrays[f"{name}_bias"] = _array(layer.bias)
         return Head(arrays)
+
+    def _layers(self) -> dict[str, nn.Linear]:
+        """Return the layers of the head by the names that a stored ranker has for them."""
+        layers: dict[str, nn.Linear] = {"query": self.from_query, "document": self.from_document}
+        for number, hidden in enumerate(self.hidden):
+            layers[f"hidden.{number}"] = cast(nn.Linear, hidden)
+        if self.output is not None:
+            layers["output"] = self.output
+        return layers

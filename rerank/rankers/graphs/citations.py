@@ -43,31 +43,24 @@ class Citations:
     @classmethod
     def from_documents(cls, documents: Iterable[Document]) -> Citations:
         """Read a stream of documents once. This keeps the titles and 16 bytes per mention."""
-        number: dict[str, int] = {}  # of each reference, in order of mention
+        texts = _Texts()
+        references: dict[str, int] = {}  # name -> number, in the order of the first mentions
         rows = array("i")
         papers: list[tuple[str, int]] = []
-        document_titles: dict[str, str] = {}
-        reference_titles: dict[str, str] = {}
-        id_of_name: dict[str, str] = {}
         for document in documents:
-            document_titles[document.id] = document.title
-            for name in _names(document):
-                id_of_name.setdefault(name, document.id)
-            for key, title in _reference_titles(document):
-                reference_titles.setdefault(key, title)
+            texts.add(document)
             cited = mentions(document)
             for mention in cited:
-                rows.append(number.setdefault(mention.reference, len(number)))
+                rows.append(references.setdefault(mention.reference, len(references)))
                 rows.extend(mention[1:])
             if cited:
                 papers.append((document.id, len(rows)))
-        for id in document_titles:
-            id_of_name.pop(id, None)
-        titles = {id_of_name.get(name, name): title for name, title in reference_titles.items()}
-        titles |= {id: title for id, title in document_titles.items() if title}
-        ids = [*document_titles, *(key for key in titles if key not in document_titles)]
-        refs = [id_of_name.get(name, name) for name in number]
-        return cls(ids, titles, refs, papers, rows)
+
+        key_of_name = texts.key_of_name()
+        titles = texts.titles(key_of_name)
+        only_cited = [key for key in titles if key not in texts.documents]
+        refs = [key_of_name.get(name, name) for name in references]
+        return cls([*texts.documents, *only_cited], titles, refs, papers, rows)
 
     def papers(self) -> Iterator[tuple[str, list[Mention]]]:
         """Yield the documents whose citations count, and their mentions."""
@@ -146,6 +139,42 @@ class Citations:
         """Return a hash of texts, documents, and the parts that cite them."""
         settings = [self.ids, self._refs, self._papers, sorted(self.away)]
         return content_hash(settings, [np.frombuffer(self._rows, np.int32)])
+
+
+class _Texts:
+    """The titles and names of the texts of a collection.
+
+    documents:  the title of each document, by its id.
+    references: the first title of each reference, by the name in the citation.
+    """
+
+    def __init__(self) -> None:
+        self.documents: dict[str, str] = {}
+        self.references: dict[str, str] = {}
+        self._id_of_name: dict[str, str] = {}
+
+    def add(self, document: Document) -> None:
+        """Add a document and the references that it has titles for."""
+        self.documents[document.id] = document.title
+        for name in _names(document):
+            self._id_of_name.setdefault(name, document.id)
+        for name, title in _reference_titles(document):
+            self.references.setdefault(name, title)
+
+    def key_of_name(self) -> dict[str, str]:
+        """Return the name in a citation -> the id of the document with this name.
+
+        The id of a document is never the name of another one.
+        """
+        return {name: id for name, id in self._id_of_name.items() if name not in self.documents}
+
+    def titles(self, key_of_name: Mapping[str, str]) -> dict[str, str]:
+        """Return the title of each text that has one. A document's own title comes before citations."""
+        titles = {key_of_name.get(name, name): title for name, title in self.references.items()}
+        for id, title in self.documents.items():
+            if title:
+                titles[id] = title
+        return titles
 
 
 def _reference_titles(document: Document) -> Iterator[tuple[str, str]]:

@@ -148,16 +148,17 @@ def _complete(pools: Pools, texts: Mapping[str, str], rng: np.random.Generator, 
     if len(pools) == 1:
         _divide_one_file(pools, texts, rng, notes)
         return
-    missing = [name for name in SPLITS if name not in pools]
-    if missing:
-        notes.append(f"{missing[0]} queries are drawn from the other judgments")
-    if missing == ["test"]:
+    missing = next((name for name in SPLITS if name not in pools), None)
+    if missing is not None:
+        notes.append(f"{missing} queries are drawn from the other judgments")
+    if missing in ("train", "dev"):
+        existing = "dev" if missing == "train" else "train"
+        pools["dev"], pools["train"] = _divide_into_dev_and_train(pools[existing], texts, DRAWN_SHARE, rng)
+        return
+    if missing == "test":
         largest = max(pools, key=lambda name: len(pools[name]))
         pools["test"], pools[largest] = _draw(pools[largest], texts, DRAWN_SHARE, rng)
-    if missing and "test" not in missing:
-        (existing,) = {"train", "dev"} - {*missing}
-        pools["dev"], pools["train"] = _divide_into_dev_and_train(pools[existing], texts, DRAWN_SHARE, rng)
-    elif 0 < len(pools["train"]) < LEAST_TRAIN:
+    if 0 < len(pools["train"]) < LEAST_TRAIN:
         notes.append(f"{count_of(len(pools['train']), 'train query')}: too few, used for dev")
         pools["dev"] = sorted([*pools["dev"], *pools["train"]])
         pools["train"] = []
