@@ -91,17 +91,22 @@ class Command(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the sections in the order of their first options, the general one last."""
+        sections = self._help_sections(ctx)
+        if GENERAL in sections:
+            sections[GENERAL] = sections.pop(GENERAL)  # moves it to the end
+        for title, records in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+    def _help_sections(self, ctx: click.Context) -> dict[str, list[tuple[str, str]]]:
+        """Return title of a section -> the names and the help of its options."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
             if isinstance(parameter, click.Option) and record is not None:
                 group = parameter.group if isinstance(parameter, GroupedOption) else GENERAL
                 sections.setdefault(group, []).append(record)
-        general = sections.pop(GENERAL, [])
-        for title, records in (*sections.items(), (GENERAL, general)):
-            if records:
-                with formatter.section(title):
-                    formatter.write_dl(records)
+        return sections
 
 
 def _remember_workspace(context: click.Context, parameter: click.Parameter, folder: str) -> str:

@@ -218,15 +218,17 @@ class Bar(Progress):
     def _report(self) -> None:
         from tqdm import tqdm
 
-        total = ""
-        if self._total and self._done < self._total:
-            total = f" of {self._total:,}"
-        count = ""
+        duration = tqdm.format_interval(time.monotonic() - self._begin)
         if self._done and self._unit:
-            is_one = self._done == 1 and not total
-            unit = self._unit if is_one else plural_of(self._unit)
-            count = f"{self._done:,}{total} {unit} in "
-        self.say(f"{self._title}: {count}{tqdm.format_interval(time.monotonic() - self._begin)}")
+            duration = f"{self._finished_units()} in {duration}"
+        self.say(f"{self._title}: {duration}")
+
+    def _finished_units(self) -> str:
+        """Return the number of finished units, such as ``20 of 1,000 docs``, or ``1,000 docs`` at the end."""
+        is_complete = not self._total or self._done >= self._total
+        if is_complete:
+            return count_of(self._done, self._unit)
+        return f"{self._done:,} of {self._total:,} {plural_of(self._unit)}"
 
     def show(self, **values: str) -> None:
         """Show figures after the bar of a terminal: name -> formatted value."""

@@ -139,20 +139,31 @@ def _describe(error: BaseException) -> tuple[str, int]:
         ignore_interrupts()
         message = str(error) or str(error.__cause__ or "")  # click raises an Abort without a message
         return message or "interrupted", INTERRUPTED
+    if isinstance(error, UsageError):
+        return str(error), 2
     if isinstance(error, RerankError):
-        return str(error), 2 if isinstance(error, UsageError) else 1
+        return str(error), 1
+    return _describe_other_error(error), 1
+
+
+def _describe_other_error(error: BaseException) -> str:
+    """Return the message of an error that is not raised by rerank."""
     if isinstance(error, ModuleNotFoundError):
         not_installed = NotInstalledError.of(error)
         if not_installed is not None:
-            return str(not_installed), 1
+            return str(not_installed)
     if isinstance(error, OSError):
-        return _describe_system_error(error), 1
+        return _describe_system_error(error)
     if isinstance(error, MemoryError):
-        return "out of memory; use fewer documents at a time or a machine with more memory", 1
+        return "out of memory; use fewer documents at a time or a machine with more memory"
+    return _describe_bug(error)
+
+
+def _describe_bug(error: BaseException) -> str:
     frame = traceback.extract_tb(error.__traceback__)[-1]
     name = traceback.format_exception_only(type(error), error)[-1].strip()
     location = f"{frame.filename}:{frame.lineno}"
-    return f"unexpected {name} ({location}), a bug in rerank; {_DEBUG_VARIABLE}=1 shows the traceback", 1
+    return f"unexpected {name} ({location}), a bug in rerank; {_DEBUG_VARIABLE}=1 shows the traceback"
 
 
 def _describe_system_error(error: OSError) -> str:

@@ -240,10 +240,13 @@ def _print_notes(
         output.note(f"reranked {count_of(stack.depth, 'candidate')}; for more raise --depth")
     output.note(*_outdated_rankers(workspace, pipeline, stack))
     output.note(*_missing_features(workspace, pipeline, stack, answer))
-    signals_use_categories = any(signal.uses_categories for signal in scorer.signals)
-    uses_categories = signals_use_categories or stack.search is not None
-    if answer.case == "given" and not uses_categories:
+    if answer.case == "given" and not _uses_categories(stack, scorer):
         output.note(f"--category has no effect: no signal of {stack} reads categories")
+
+
+def _uses_categories(stack: rerank.Stack, scorer: Scorer) -> bool:
+    """Return whether a signal or the search template of a stack reads the categories of the query."""
+    return stack.search is not None or any(signal.uses_categories for signal in scorer.signals)
 
 
 def _outdated_rankers(

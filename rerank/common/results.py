@@ -44,9 +44,7 @@ class Report:
     def __repr__(self) -> str:
         rows = self.rows()
         if rows:
-            cells = [list(map(cell, row.values())) for row in rows[:MOST_ROWS]]
-            text_columns = {column for column, value in enumerate(rows[0].values()) if isinstance(value, str)}
-            return table(list(rows[0]), cells, left_aligned=text_columns)
+            return _text_table(rows)
         shown_fields = [field.name for field in fields(self) if field.repr]
         values = [f"{name}={repr(getattr(self, name))[:200]}" for name in shown_fields]
         return f"{type(self).__name__}({', '.join(values)})"
@@ -75,6 +73,13 @@ def frame_of(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = 
     except ModuleNotFoundError as error:
         raise NotInstalledError("pandas", "a frame") from error
     return pandas.DataFrame(rows, columns=columns)
+
+
+def _text_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the first rows as aligned text. Columns of texts are left-aligned."""
+    cells = [list(map(cell, row.values())) for row in rows[:MOST_ROWS]]
+    text_columns = {column for column, value in enumerate(rows[0].values()) if isinstance(value, str)}
+    return table(list(rows[0]), cells, left_aligned=text_columns)
 
 
 def table(

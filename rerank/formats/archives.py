@@ -6,7 +6,7 @@ import lzma
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from io import BytesIO
 from pathlib import Path
@@ -39,18 +39,22 @@ def read_files(path: Path, endings: tuple[str, ...], largest: int) -> Iterator[F
             if has_ending(file_path.name, endings) and file_path.is_file():
                 yield from read_files(file_path, endings, largest)
         return
-    name = str(path)
-    read_file = _read_plain
-    if name.lower().endswith(".zip"):
-        read_file = _read_zip
-    elif name.lower().endswith(_ARCHIVES):
-        read_file = _read_tar
+    read_file = _reader(path)
     try:
         yield from read_file(path, endings, largest)
     except FileNotFoundError as error:
-        raise InputError(f"{name}: no such file; check the path") from error
+        raise InputError(f"{path}: no such file; check the path") from error
     except _DAMAGE as error:
-        yield name, None, f"the archive is truncated or corrupt ({_reason(error)}); download it again"
+        problem = f"the archive is truncated or corrupt ({_reason(error)}); download it again"
+        yield str(path), None, problem
+
+
+def _reader(path: Path) -> Callable[[Path, tuple[str, ...], int], Iterator[File]]:
+    """Return the function that reads an archive or file of this name."""
+    name = path.name.lower()
+    if name.endswith(".zip"):
+        return _read_zip
+    return _read_tar if name.endswith(_ARCHIVES) else _read_plain
 
 
 def _read_plain(path: Path, endings: tuple[str, ...], largest: int) -> Iterator[File]:

@@ -236,31 +236,38 @@ def _records_of_object(location: str, line: _Line) -> Iterator[LogRecord]:
 
 
 def _record(location: str, fields: _Fields) -> LogRecord:
-    query_id = _text(fields.query_id)
-    application = fields.application or ""
-    client = _text(fields.client_id)
-    time = milliseconds(fields.timestamp)
     if fields.action_name is not None:
-        attributes = fields.event_attributes or _Attributes()
-        logged = None if attributes.position is None else attributes.position.ordinal
-        return Event(
-            location=location,
-            action=fields.action_name,
-            query_id=query_id,
-            user_query=fields.user_query,
-            object=attributes.object or {},
-            ordinal=_ordinal(logged),
-            plain_ordinal=isinstance(logged, int | float),
-            application=application,
-            client=client,
-            time=time,
-        )
+        return _event(location, fields, fields.action_name)
     if fields.user_query is None and fields.query_response_id is None:
         return Malformed(location)
-    hits = [_text(hit) for hit in fields.query_response_hit_ids or ()]
-    text = fields.user_query or ""
-    more = fields.query_attributes if isinstance(fields.query_attributes, dict) else {}
-    return Search(location, query_id, text, application, client, time, hits, more)
+    attributes = fields.query_attributes
+    return Search(
+        location,
+        _text(fields.query_id),
+        fields.user_query or "",
+        fields.application or "",
+        _text(fields.client_id),
+        milliseconds(fields.timestamp),
+        [_text(hit) for hit in fields.query_response_hit_ids or ()],
+        attributes if isinstance(attributes, dict) else {},
+    )
+
+
+def _event(location: str, fields: _Fields, action: str) -> Event:
+    attributes = fields.event_attributes or _Attributes()
+    ordinal = None if attributes.position is None else attributes.position.ordinal
+    return Event(
+        location=location,
+        action=action,
+        query_id=_text(fields.query_id),
+        user_query=fields.user_query,
+        object=attributes.object or {},
+        ordinal=_ordinal(ordinal),
+        plain_ordinal=isinstance(ordinal, int | float),
+        application=fields.application or "",
+        client=_text(fields.client_id),
+        time=milliseconds(fields.timestamp),
+    )
 
 
 def _text(value: _Id) -> str:

@@ -187,18 +187,21 @@ class _ParagraphReader:
     def _read_citation(self, element: _Element) -> None:
         entries = str(element.get("rid") or "").split()
         text = "".join(map(str, element.itertext()))
-        range_end = entries[-1] if entries and _NUMBER.fullmatch(text) else None
+        is_number = _NUMBER.fullmatch(text) is not None
+        range_end = entries[-1] if entries and is_number else None
         if range_end is not None and len(entries) == 1:
             entries = [*self._inside_range(range_end), range_end]
         self._left_out_number = self._hides_end_of_sentence(text)
-        position = len(self.text)
-        if self._left_out_number:
-            position -= 1  # in the sentence before
-        for key in self._references.keys(entries):
-            self.citations.append((position, key))
+        self._add_citations(entries)
         if not self._left_out_number:
             self._add_text(text)
         self._range_start = range_end
+
+    def _add_citations(self, entries: Sequence[str]) -> None:
+        """Add citations at the end of the text. A number that is left out belongs to the sentence before."""
+        position = len(self.text) - 1 if self._left_out_number else len(self.text)
+        for key in self._references.keys(entries):
+            self.citations.append((position, key))
 
     def _hides_end_of_sentence(self, text: str) -> bool:
         """Return whether a citation is a number after a sentence: "as known.<sup>3</sup> Next"."""

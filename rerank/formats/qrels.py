@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import NamedTuple
 
@@ -164,6 +164,14 @@ def _layout(first: str) -> _Layout | None:
         columns = _header(cells)
         if columns:
             return _Layout(separator, columns, len(cells), has_header=True)
+    return _layout_without_header(cells_by_separator)
+
+
+def _layout_without_header(cells_by_separator: Mapping[str | None, list[str]]) -> _Layout | None:
+    """Return the layout of a file whose first line is a judgment, or None if it is none.
+
+    cells_by_separator: the cells of the line for each separator; None: any spaces.
+    """
     for separator in ("\t", None, ",", ";"):
         cells = cells_by_separator[separator]
         if len(cells) == 4 and _is_grade(cells[3]):

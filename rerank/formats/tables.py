@@ -116,12 +116,8 @@ class Table:
         self.width = len(cells)
         names = [normalize_column(cell) for cell in cells]
         self.columns = _columns_of_fields(names, aliases)
-        counts = Counter(filter(None, names))
-        self.repeated = [name for name, count in counts.items() if count > 1]
-        self.others: dict[str, int] = {}
-        for position, cell in enumerate(cells):
-            if cell and position not in self.columns.values():
-                self.others[cell] = position
+        self.others = _other_columns(cells, self.columns)
+        self.repeated = _repeated(names)
 
     def fields(self, location: str, cells: Sequence[str]) -> dict[str, str]:
         """Return field -> cell without empty cells. Raises InputError for another number of cells."""
@@ -132,6 +128,22 @@ class Table:
             )
         positions = {**self.others, **self.columns}
         return {name: cells[index] for name, index in positions.items() if cells[index]}
+
+
+def _repeated(names: Sequence[str]) -> list[str]:
+    """Return the names that several columns have. Columns without a name do not count."""
+    counts = Counter(filter(None, names))
+    return [name for name, count in counts.items() if count > 1]
+
+
+def _other_columns(cells: Sequence[str], columns: Mapping[str, int]) -> dict[str, int]:
+    """Return name -> position of each column that has a name and is not the column of a field."""
+    used_positions = set(columns.values())
+    others: dict[str, int] = {}
+    for position, cell in enumerate(cells):
+        if cell and position not in used_positions:
+            others[cell] = position
+    return others
 
 
 def _columns_of_fields(names: Sequence[str], aliases: Mapping[str, Sequence[str]]) -> dict[str, int]:

@@ -70,17 +70,23 @@ def check_service(
     token: token of the service; empty: none is sent.
     versions, stack, depth: see :func:`service_problems`.
     """
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
-        with urllib3.PoolManager(retries=False, timeout=PATIENCE) as pool:
-            answer = pool.request("GET", f"{url}/readyz", headers=headers)
-        service = parse_json(answer.data) if answer.status == 200 else {}
+        status, service = _read_state(url, token)
     except (urllib3.exceptions.HTTPError, ValueError):
         return None, [f"no service answers at {url} from here; start it"]
-    if not isinstance(service, dict) or not service.get("ready"):
-        return None, [f"the server at {url} is not a service that is ready (status {answer.status})"]
+    is_ready = isinstance(service, dict) and service.get("ready")
+    if not is_ready:
+        return None, [f"the server at {url} is not a service that is ready (status {status})"]
     problems = service_problems(service, versions, stack, depth)
     return service, [f"the service at {url} {problem}" for problem in problems]
+
+
+def _read_state(url: str, token: str) -> tuple[int, Any]:
+    """Return the status and the JSON of ``/readyz``; the JSON is {} if the status is not 200."""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    with urllib3.PoolManager(retries=False, timeout=PATIENCE) as pool:
+        answer = pool.request("GET", f"{url}/readyz", headers=headers)
+    return answer.status, parse_json(answer.data) if answer.status == 200 else {}
 
 
 def service_problems(
@@ -165,11 +171,7 @@ def field_problems(engine: Engine, stack: str | None) -> list[str]:
 
     stack: its signals, as in ``bm25,text,field:year``; None: the stack of the service, which is not checked.
     """
-    try:
-        names, _ = parse_stack(stack or "")
-    except (UsageError, InputError):
-        return []  # reported elsewhere
-    signals = [FieldSignal(name) for name in names if is_field(name)]
+    signals = _field_signals(stack or "")
     if not signals:
         return []
     try:
@@ -179,6 +181,15 @@ def field_problems(engine: Engine, stack: str | None) -> list[str]:
     except UsageError as error:
         return [str(error)]
     return []
+
+
+def _field_signals(stack: str) -> list[FieldSignal]:
+    """Return the signals of number fields. A text that is no stack has none; another check reports it."""
+    try:
+        names, _ = parse_stack(stack)
+    except (UsageError, InputError):
+        return []
+    return [FieldSignal(name) for name in names if is_field(name)]
 
 
 def index_problems(

@@ -155,14 +155,20 @@ class ClickLog:
             self.drops.add(MALFORMED, record.location)
 
     def _is_selected(self, application: str, moment: int | None) -> bool:
-        options = self.options
-        if options.application is not None and application != options.application:
-            return False
-        if options.start is None and options.end is None:
+        is_of_application = self.options.application in (None, application)
+        return is_of_application and self._is_in_period(moment)
+
+    def _is_in_period(self, moment: int | None) -> bool:
+        """Return whether a time is in the period of the options. Without a start and an end, any time is."""
+        start = self.options.start
+        end = self.options.end
+        if start is None and end is None:
             return True
-        if moment is None or (options.start is not None and moment < options.start):
+        if moment is None:
             return False
-        return options.end is None or moment < options.end
+        is_after_start = start is None or moment >= start
+        is_before_end = end is None or moment < end
+        return is_after_start and is_before_end
 
     def _add_event(self, event: Event) -> None:
         application = self.applications[event.application]

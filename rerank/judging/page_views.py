@@ -137,29 +137,39 @@ def resolve_documents(log: ClickLog, workspace: HasIds | None) -> Documents:
 
     Raises InputError if the workspace does not have more than half of the documents of the events.
     """
-    values = log.documents.values()
-    fields = log.options.id_fields
-    if not any(isinstance(value, tuple) for value in values):
-        fields = fields[:1]  # the fields of all documents have equal ids
-    ids_by_field = [[_id_of(value, position) for value in values] for position in range(len(fields))]
+    ids_by_field = _ids_by_field(log)
     if workspace is None:
-        return _documents(ids_by_field[0], existing=ids_by_field[0])
-    existing = workspace.contains(sorted({*chain.from_iterable(ids_by_field)}))
+        ids = next(iter(ids_by_field.values()))
+        return _documents(ids, existing=ids)
+    existing = workspace.contains(sorted({*chain.from_iterable(ids_by_field.values())}))
     in_events = np.unique(np.asarray(log.columns["document"], np.int64)).tolist()
-    best_ids: list[str] = []
-    unknown: list[str] | None = None
-    for ids in ids_by_field:
-        unknown_of_field = [ids[number] for number in in_events if ids[number] not in existing]
-        if unknown is None or len(unknown_of_field) < len(unknown):
-            best_ids = ids
-            unknown = unknown_of_field
-    if unknown and 2 * len(unknown) > len(in_events):
+    unknown_by_field: dict[str, list[str]] = {}
+    for field, ids in ids_by_field.items():
+        unknown_by_field[field] = [ids[number] for number in in_events if ids[number] not in existing]
+    best_field = min(unknown_by_field, key=lambda field: len(unknown_by_field[field]))
+    unknown = unknown_by_field[best_field]
+    if 2 * len(unknown) > len(in_events):
+        fields = " and ".join(ids_by_field)
         raise InputError(
             f"{len(unknown):,} of {count_of(len(in_events), 'document')} of the log are not in the workspace,"
-            f" for example {unknown[0]!r} (field {' and '.join(fields)} of the log, _id of the workspace);"
+            f" for example {unknown[0]!r} (field {fields} of the log, _id of the workspace);"
             " name the field with the _id in --id-field, or the workspace with -w"
         )
-    return _documents(best_ids, existing)
+    return _documents(ids_by_field[best_field], existing)
+
+
+def _ids_by_field(log: ClickLog) -> dict[str, list[str]]:
+    """Return field -> ids of the documents of a log, by their numbers.
+
+    If the fields have the same id in each document, only the first one is returned.
+    """
+    values = log.documents.values()
+    fields = log.options.id_fields
+    are_different = any(isinstance(value, tuple) for value in values)
+    ids_by_field: dict[str, list[str]] = {}
+    for position, field in enumerate(fields if are_different else fields[:1]):
+        ids_by_field[field] = [_id_of(value, position) for value in values]
+    return ids_by_field
 
 
 def _documents(ids_by_number: Sequence[str], existing: Collection[str]) -> Documents:

@@ -264,12 +264,16 @@ def _drop_duplicates(pairs: Sequence[LabeledPair]) -> list[LabeledPair]:
     Raises UsageError if this leaves only related, or only unrelated pairs.
     """
     labels: dict[tuple[str, str], set[bool]] = {}
-    first: dict[tuple[str, str], LabeledPair] = {}
     for pair in pairs:
         labels.setdefault(pair.key, set()).add(pair.related)
-        first.setdefault(pair.key, pair)
-    unique = [pair for key, pair in first.items() if len(labels[key]) == 1]
-    kinds = {pair.related for pair in unique}
-    if len(unique) < len(labels) and len(kinds) < 2:
+    unique: dict[tuple[str, str], LabeledPair] = {}
+    for pair in pairs:
+        has_one_label = len(labels[pair.key]) == 1
+        if has_one_label:
+            unique.setdefault(pair.key, pair)
+
+    are_all_used = len(unique) == len(labels)
+    remaining_labels = {pair.related for pair in unique.values()}
+    if not are_all_used and len(remaining_labels) < 2:
         raise UsageError("without pairs that have both labels, all are related, or all unrelated; add pairs")
-    return unique
+    return list(unique.values())

@@ -62,17 +62,29 @@ def score_pairs(
     label = f"relate by {signal.name}"
     for id, positions_by_partner in progress.over(pairs_of.items(), label, len(pairs_of), "doc"):
         partner_ids = sorted(positions_by_partner)
-        document = documents[id]
-        query = Query(document.id, document.content, document.categories, document.lang)
-        if features is not None and isinstance(signal, Ranker):
-            vector = encode_query(signal, scorer.with_known_categories(query)[0])
-            partner_scores = signal.score(vector, features[[row_of[partner] for partner in partner_ids]])
-        else:
-            partner_scores = scorer.score(query, ScoringInput(partner_ids, {})).raw[:, 0]
+        partner_features = None
+        if features is not None:
+            partner_features = features[[row_of[partner] for partner in partner_ids]]
+        partner_scores = _score_partners(scorer, documents[id], partner_ids, partner_features)
         for partner, score in zip(partner_ids, partner_scores.tolist()):
             for position in positions_by_partner[partner]:
                 scores[position] += score / 2
     return scores
+
+
+def _score_partners(
+    scorer: Scorer, document: Document, partner_ids: list[str], features: NDArray[Any] | None
+) -> NDArray[np.float64]:
+    """Return the (n,) scores of n documents, with another document as the query.
+
+    features: (n, width) their features; None: the signal is not a ranker.
+    """
+    query = Query(document.id, document.content, document.categories, document.lang)
+    (signal,) = scorer.signals
+    if features is not None and isinstance(signal, Ranker):
+        with_known_categories, _ = scorer.with_known_categories(query)
+        return signal.score(encode_query(signal, with_known_categories), features)
+    return scorer.score(query, ScoringInput(partner_ids, {})).raw[:, 0]
 
 
 def _pairs_by_document(pairs: Sequence[tuple[str, str]]) -> dict[str, dict[str, list[int]]]:

@@ -239,6 +239,17 @@ class Values:
         return values
 
 
+def _end_of_json(call: bytes) -> int:
+    """Return where the JSON of a call ends. Raises InputError if it is incomplete or too long."""
+    length = int.from_bytes(call[:FRAME], "big")
+    received = len(call) - FRAME
+    if length > received:
+        raise InputError(f"{length:,} bytes of JSON are announced, but {received:,} came")
+    if length > LONGEST_HOOK:
+        raise InputError(f"{length:,} bytes of JSON, but {LONGEST_HOOK:,} are read; send less")
+    return FRAME + length
+
+
 @dataclass(frozen=True, slots=True)
 class HookCall:
     """A hook call: its JSON, ids and scores of n hits, and stored values.
@@ -260,11 +271,7 @@ class HookCall:
         Raises msgspec.DecodeError for invalid JSON, InputError if the parts do not have the lengths that the
         JSON announces.
         """
-        end = FRAME + int.from_bytes(data[:FRAME], "big")
-        if end > len(data):
-            raise InputError(f"{end - FRAME:,} bytes of JSON are announced, but {len(data) - FRAME:,} came")
-        if end - FRAME > LONGEST_HOOK:
-            raise InputError(f"{end - FRAME:,} bytes of JSON, but {LONGEST_HOOK:,} are read; send less")
+        end = _end_of_json(data)
         body = decode(data[FRAME:end], HookBody)
         binary = data[end:]
         n = body.hits

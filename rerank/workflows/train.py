@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,7 @@ def _ranker_names(
     workspace: Workspace, groups: Mapping[Family, Sequence[str]], as_name: str | None
 ) -> dict[str, str]:
     """Return variant -> name of the ranker, in the order of training."""
-    variants = [variant for names in groups.values() for variant in names]
+    variants = list(chain.from_iterable(groups.values()))
     if as_name is not None and len(variants) != 1:
         raise UsageError(f"{as_name!r} names one ranker, not {len(variants)}; train one ranker")
     for family, names in groups.items():
@@ -257,13 +258,12 @@ def _check_inputs(
 
 def _check_unused_inputs(groups: Mapping[Family, Sequence[str]], is_given: Mapping[Source, bool]) -> None:
     """Raise UsageError for an input that no family learns from."""
-    names = [name for family_names in groups.values() for name in family_names]
-    sources = list(dict.fromkeys(source for family in groups for source in family.learns_from))
+    sources = list(dict.fromkeys(chain.from_iterable(family.learns_from for family in groups)))
     for source, option in _INPUTS.items():
         if is_given[source] and source not in sources:
+            names = ", ".join(chain.from_iterable(groups.values()))
             raise UsageError(
-                f"{option}: no effect with {', '.join(names)}, which learns from {' or '.join(sources)};"
-                " leave it out"
+                f"{option}: no effect with {names}, which learns from {' or '.join(sources)}; leave it out"
             )
 
 
@@ -273,8 +273,7 @@ def _check_restart(
     """Raise UsageError if no family has a training that could be interrupted and discarded."""
     resuming = [family for family in groups if family.resumes]
     if all(getattr(options_by_family[family], "untrained", False) for family in resuming):
-        names = ", ".join(name for variants in groups.values() for name in variants)
-        reason = "--untrained" if resuming else names
+        reason = "--untrained" if resuming else ", ".join(chain.from_iterable(groups.values()))
         raise UsageError(f"{option_name('restart')} has no effect with {reason}; leave it out")
 
 

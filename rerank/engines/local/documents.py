@@ -78,15 +78,23 @@ class Documents:
     def _connect(self) -> sqlite3.Connection:
         self._path.open("rb").close()  # unlike SQLite, this says why a file cannot be opened
         self._files = None
-        writable = os.access(self._path, os.W_OK) and os.access(self._path.parent, os.W_OK)
-        if writable or self._writes:
-            try:
-                return self._open("rw")
-            except sqlite3.OperationalError as error:
-                if not is_full(self._path):
-                    raise
-                if self._writes:  # SQLite reports only an error of the disk
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path)) from error
+        is_writable = os.access(self._path, os.W_OK) and os.access(self._path.parent, os.W_OK)
+        database = self._open_to_write() if is_writable or self._writes else None
+        return self._open_to_read() if database is None else database
+
+    def _open_to_write(self) -> sqlite3.Connection | None:
+        """Open the files to write. Return None if the disk is full, and this connection only reads."""
+        try:
+            return self._open("rw")
+        except sqlite3.OperationalError as error:
+            if not is_full(self._path):
+                raise
+            if self._writes:  # SQLite reports only an error of the disk
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path)) from error
+            return None
+
+    def _open_to_read(self) -> sqlite3.Connection:
+        """Open the files to read. Without a log, SQLite reads them as files that nobody changes."""
         files = self._state_of_files()
         try:
             return self._open("ro")

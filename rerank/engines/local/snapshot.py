@@ -152,15 +152,19 @@ class Snapshot:
         last = self._indices.get((name, version))
         if last is not None and changed is not None and last.changed == changed:
             return last.opened
-        file = find_index(folder)
-        if file is not None and file.rows > self.version.rows:
-            file = None
+        file = self._find_index(folder)
+        index = None
         if last is not None and last.file == file:
             index = last.opened
-        else:
-            index = None if file is None else open_index(file, passages)
+        elif file is not None:
+            index = open_index(file, passages)
         self._indices[name, version] = _OpenIndex(file, index, changed)
         return index
+
+    def _find_index(self, folder: Path) -> IndexFile | None:
+        """Return the newest file of an index, or None. It must not have rows of a later snapshot."""
+        file = find_index(folder)
+        return None if file is None or file.rows > self.version.rows else file
 
     def rows_of(self, candidates: Candidates) -> Rows | None:
         """Return the rows of candidates; None: a compaction has changed the rows since."""

@@ -169,18 +169,15 @@ class Storage:
         problem: Exception = ValueError("the text index is not of the version of the documents")
         with self._mutex:
             for _ in range(_TRIES):
-                before, *unfinished = self.documents.versions()
+                versions = self.documents.versions()
                 old = self._snapshot
-                if old is not None and old.version in (before, *unfinished):
+                if old is not None and old.version in versions:
                     return old
-                stamp = self.index.stamp()
-                version = before
-                if unfinished and stamp != before.stamp and self._is_committed(unfinished[0]):
-                    version = unfinished[0]
-                if stamp is None or version.stamp not in (stamp, None):
-                    continue  # a writer is publishing
+                published = self._find_published(*versions)
+                if published is None:
+                    continue
                 try:
-                    snapshot = self._open(version, stamp)
+                    snapshot = self._open(*published)
                 except (OSError, ValueError, WorkspaceError) as error:
                     problem = error  # a writer may be removing the version
                     continue
@@ -190,6 +187,19 @@ class Storage:
             if self._snapshot is not None:
                 return self._snapshot
             raise unreadable(self.folder, problem, _BUILD_AGAIN) from problem
+
+    def _find_published(self, before: Version, *unfinished: Version) -> tuple[Version, int] | None:
+        """Return the newest version with a text index, and the stamp of this index.
+
+        None: a writer is publishing a version at this moment.
+        """
+        stamp = self.index.stamp()
+        version = before
+        if unfinished and stamp != before.stamp and self._is_committed(unfinished[0]):
+            version = unfinished[0]
+        if stamp is None or version.stamp not in (stamp, None):
+            return None
+        return version, stamp
 
     def _open(self, version: Version, stamp: int) -> Snapshot | None:
         """Open a version; None if the text index has changed."""

@@ -163,15 +163,7 @@ def check_fields(index: str, mappings: Mapping[str, Any], fields: Mapping[str, S
     Raises UsageError for a field that is missing or of an unsuitable type, EngineError for one that is not in
     ``_source``.
     """
-    source = mappings.get("_source", {})
-    if source.get("enabled") is False:
-        raise EngineError(f"index {index!r} has no _source, so it cannot be read; reindex it with _source")
-    not_stored = [path for path in chain.from_iterable(fields.values()) if not _in_source(path, source)]
-    if not_stored:
-        raise EngineError(
-            f"index {index!r} excludes {', '.join(not_stored)} from _source; name others, or reindex it with"
-            " them"
-        )
+    _check_source(index, mappings.get("_source", {}), [*chain.from_iterable(fields.values())])
     types = dict(field_types(mappings.get("properties", {})))
     for name, paths in fields.items():
         for path in paths:
@@ -243,6 +235,18 @@ def _first_name(path: str, properties: Mapping[str, Any]) -> str:
         if name in properties:
             return name
     return path
+
+
+def _check_source(index: str, source: Mapping[str, Any], paths: Sequence[str]) -> None:
+    """Raise EngineError for a field that is not in ``_source``. source: ``_source`` of the mapping."""
+    if source.get("enabled") is False:
+        raise EngineError(f"index {index!r} has no _source, so it cannot be read; reindex it with _source")
+    missing = [path for path in paths if not _in_source(path, source)]
+    if missing:
+        raise EngineError(
+            f"index {index!r} excludes {', '.join(missing)} from _source; name others, or reindex it with"
+            " them"
+        )
 
 
 def _in_source(path: str, source: Mapping[str, Any]) -> bool:

@@ -22,7 +22,7 @@ Minimum = int | str | None
 """``minimum_should_match``: a number, or a text such as ``75%``. None: one clause."""
 
 _SCORED = ("function_score", "script_score")
-"""Compound queries with a score of their own, which can have a minimum."""
+"""Compound queries that compute a score, which can have a minimum."""
 
 _INNER = {
     **dict.fromkeys(_SCORED, "query"),

@@ -276,7 +276,8 @@ class Templates:
             return name
         pipeline = self._definitions(name)
         remaining = other_processors(pipeline)
-        if {**pipeline, **remaining} == pipeline:  # it has no processor of rerank
+        has_rerank = {**pipeline, **remaining} != pipeline
+        if not has_rerank:
             return name
         needed = {phase: processors for phase, processors in remaining.items() if processors}
         return needed or NO_PIPELINE

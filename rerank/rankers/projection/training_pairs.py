@@ -125,6 +125,12 @@ def _from_text_pairs(
     return pairs
 
 
+def _lower_graded(pair: _JudgedPair, grades: Mapping[int, int]) -> set[int]:
+    """Return the columns with a lower grade than the document of a pair. grades: column -> grade."""
+    grade = pair.grades[pair.document]
+    return {column for column in grades if grades[column] < grade}
+
+
 def _compare(
     pairs: Sequence[_JudgedPair],
     query_texts: Sequence[int],
@@ -141,10 +147,7 @@ def _compare(
     worse: list[list[int]] = []
     for pair, query in zip(pairs, query_texts):
         grades = grades_of_query[query]
-        lower: set[int] = set()
-        if config.graded:
-            grade = pair.grades[pair.document]
-            lower = {column for column in grades if grades[column] < grade}
+        lower = _lower_graded(pair, grades) if config.graded else set()
         left_out.append(sorted(grades.keys() - lower))
         unwanted = {column_of[row] for row in pair.unwanted if row in column_of} - grades.keys()
         judged_worse = (unwanted | lower) - {column_of[pair.document]}

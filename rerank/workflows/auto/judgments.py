@@ -55,10 +55,11 @@ class JudgedPool:
     @classmethod
     def read(cls, path: Path, say: Callable[[str], object]) -> JudgedPool:
         """Read the judgments of a pool; empty if nothing is judged yet. say: receives disagreements."""
-        judged = judged_file(path)
-        if not judged.exists() or not path.exists():
+        judgments_path = judged_file(path)
+        is_judged = path.exists() and judgments_path.exists()
+        if not is_judged:
             return cls()
-        summary = summarize_judgments(read_judgments(judged))
+        summary = summarize_judgments(read_judgments(judgments_path))
         if summary.shared:
             say(summary.describe())
         pooled = Pool.load(path).queries
