@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import time
 
 import numpy as np
@@ -161,17 +162,28 @@ def test_the_same_features_give_the_same_index(tmp_path):
     assert files[0] == files[1]
 
 
-@pytest.fixture
-def workspace(tmp_path, monkeypatch):
-    monkeypatch.setattr(approximate, "MIN_ROWS", 200)
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained") / "ws"
     rng = np.random.default_rng(4)
     words = np.array([f"w{number}" for number in range(60)])
     documents = [Document(f"d{i:04}", text=" ".join(rng.choice(words, 8))) for i in range(400)]
-    ingest(tmp_path / "ws", documents)
+    ingest(folder, documents)
     queries = [{"_id": f"q{i}", "text": documents[i].text[:12]} for i in range(40)]
     qrels = {f"q{i}": {documents[i].id: 1} for i in range(40)}
-    train(tmp_path / "ws", "s2net", queries=queries, qrels=qrels, config={"dim": 16, "epochs": 1})
-    tune(tmp_path / "ws", "bm25,s2net", queries=queries, qrels=qrels, retrieve=["bm25", "s2net:20"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(approximate, "MIN_ROWS", 200)
+        train(folder, "s2net", queries=queries, qrels=qrels, config={"dim": 16, "epochs": 1})
+        tune(folder, "bm25,s2net", queries=queries, qrels=qrels, retrieve=["bm25", "s2net:20"])
+    return folder, documents
+
+
+@pytest.fixture
+def workspace(trained, tmp_path, monkeypatch):
+    """A copy of the trained workspace, with the limit of rows of its index."""
+    monkeypatch.setattr(approximate, "MIN_ROWS", 200)
+    folder, documents = trained
+    shutil.copytree(folder, tmp_path / "ws")
     return tmp_path / "ws", documents
 
 
