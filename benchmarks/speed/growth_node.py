@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
 from growth_results import FILE, Recorder
-from hook_cases import INDEX, NONE, Case, alone, filled, percentiles, processor, service_process
+from hook_cases import INDEX, NONE, Case, alone, filled, force_merge, percentiles, processor, service_process
 
 from benchmarks.common.grown import grow
 from rerank.formats import read_queries
@@ -43,7 +43,7 @@ BLOCKS, BLOCK = 5, 60
 """Blocks of searches of one case whose processor time is measured, and searches of a block."""
 HITS = 10
 SYNC_SECONDS = 45  # longer than the interval of the background sync
-IDLE_SECONDS = 20  # after a start, until the node has no other work
+IDLE_SECONDS = 15  # after a start, until the node has no other work
 
 
 def write_corpus(path: Path, corpus: Path, count: int) -> None:
@@ -65,7 +65,7 @@ def index_size(node: Node) -> int:
     node.request("PUT", f"/{INDEX}/_doc/-?refresh=true", {})
     node.request("DELETE", f"/{INDEX}/_doc/-?refresh=true")
     node.request("POST", f"/{INDEX}/_flush?force=true")
-    node.request("POST", f"/{INDEX}/_forcemerge?max_num_segments=1")
+    force_merge(node)
     node.request("POST", f"/{INDEX}/_refresh")
     node.request("POST", f"/{INDEX}/_flush?force=true")
     statistics = node.request("GET", f"/{INDEX}/_stats/store")
@@ -95,10 +95,12 @@ def measure(args: argparse.Namespace, count: int) -> None:
         queries = [query.text for query in islice(read_queries(args.queries), 2000)]
         for depth in DEPTHS:
             put_pipeline(node, f"depth{depth}", url=url, stack=args.stack, depth=depth, timeout=20_000)
-        measure_first(node, queries[0], service.pid, recorder)
+        for depth in DEPTHS:  # the node compiles the code of the searches
+            alone([Case(node, "", HITS, f"depth{depth}", {}, field="content")], queries, 0, 2 * WARM)
         for depth in DEPTHS:
             compare(node, queries, depth, service.pid, recorder)
         recorder.add("memory", {"node": resident_mib(node.process.pid), "service": resident_mib(service.pid)})
+        measure_first(node, queries[0], service.pid, recorder)
 
 
 def resident_mib(pid: int) -> float:

@@ -78,8 +78,16 @@ def filled(node: Node, folder: Path, rankers: Path, corpus: str, *options: objec
     cli("ingest", few, "-w", workspace, *options)
     shutil.copytree(rankers / "rankers", workspace / "rankers")
     print(cli("ingest", corpus, "--replace", "-w", workspace).strip())
-    node.request("POST", f"/{INDEX}/_forcemerge?max_num_segments=1")
+    force_merge(node)
     return workspace
+
+
+def force_merge(node: Node) -> None:
+    """Merge the index to one segment per shard, and wait for it: a request may end before a long merge."""
+    path = f"/{INDEX}/_forcemerge?max_num_segments=1&wait_for_completion=false"
+    task = node.request("POST", path)["task"]
+    while not node.request("GET", f"/_tasks/{task}")["completed"]:
+        time.sleep(0.5)
 
 
 def percentiles(times: Sequence[float]) -> str:

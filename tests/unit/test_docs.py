@@ -201,7 +201,14 @@ def test_generated_pages_are_current():
 
 
 @pytest.mark.parametrize(
-    "script", ["papers/page.py", "quality/demo.py", "quality/peers/table.py", "quality/signals.py"]
+    "script",
+    [
+        "papers/page.py",
+        "quality/demo.py",
+        "quality/peers/table.py",
+        "quality/signals.py",
+        "speed/growth_page.py",
+    ],
 )
 def test_tables_equal_their_results(script):
     output(sys.executable, f"benchmarks/{script}", "--check", cwd=ROOT)
