@@ -101,10 +101,7 @@ def ingest(
     """
     edges = read_categories(categories) if categories else None
     sources = as_list(sources)
-    existing = None
-    if not sources or Workspace.exists(workspace):
-        existing = open_existing(workspace, lang, opensearch)
-
+    existing = _open_if_exists(workspace, sources, lang, opensearch)
     errors: list[InputError] = []
     on_invalid = errors.append if skip_invalid else raise_invalid
     reader = DocumentSources(sources, format, body, on_invalid)
@@ -112,8 +109,7 @@ def ingest(
     sample_size = 1 if existing else SAMPLE
     sample = list(progress.over(islice(remaining, sample_size), "read", unit="doc"))
     if sources and not sample:
-        problem = _describe_empty(sources, errors, format)
-        _report_empty(problem, existing is None, replace, progress)
+        _report_empty(_describe_empty(sources, errors, format), existing is None, replace, progress)
 
     target = existing or _create(workspace, lang or main_language(sample), opensearch)
     target.recreate_engine()
@@ -127,9 +123,7 @@ def ingest(
     with reader.naming(), discarding:
         result = _write(target, documents, delete, options, progress)
 
-    if edges is not None:
-        target.save_category_edges(edges)
-        report.category_edges = len(edges)
+    _save_category_edges(report, edges)
     _report_changes(report, result, errors)
     if encode_features:
         _encode_others(report, result.encoded, progress)
@@ -166,6 +160,15 @@ def open_existing(
             f" {lang}; ingest into a new workspace"
         )
     return workspace
+
+
+def _open_if_exists(
+    workspace: WorkspaceOrPath, sources: Sequence[Records], lang: str | None, opensearch: Settings | None
+) -> Workspace | None:
+    """Open a workspace, or return None if it has to be created, which needs sources."""
+    if sources and not Workspace.exists(workspace):
+        return None
+    return open_existing(workspace, lang, opensearch)
 
 
 def _create(folder: WorkspaceOrPath, lang: str | None, opensearch: Settings | None) -> Workspace:
@@ -223,6 +226,12 @@ def main_language(sample: Sequence[Document]) -> str | None:
         return None
     best, count = languages.most_common(1)[0]
     return best if count >= 0.9 * len(sample) else None
+
+
+def _save_category_edges(report: IngestReport, edges: Sequence[tuple[str, str]] | None) -> None:
+    if edges is not None:
+        report.workspace.save_category_edges(edges)
+        report.category_edges = len(edges)
 
 
 def _encode_others(report: IngestReport, encoded: int, progress: Progress) -> None:

@@ -58,6 +58,8 @@ class TermVectors(Vectors):
     """
 
     def __init__(self, data: TrainingData, config: ProjectionConfig, progress: Progress) -> None:
+        if data.dev:  # a sample, with a remark
+            data = replace(data, dev=DevSet.from_candidates(data, progress).judged)
         data = sample_documents(data, progress)
         text_pairs = list(data.pairs or ())
         vocabulary_texts = [data.documents, *text_pairs]
@@ -79,7 +81,7 @@ class TermVectors(Vectors):
                 )
             matrices = [term_matrix(self.terms, corpus) for corpus in counted(encoded_texts)]
         documents, queries, *pair_sides = matrices
-        super().__init__(data, config, documents, queries, pair_sides, progress=progress)
+        super().__init__(data, config, documents, queries, pair_sides)
 
     def collection(self, progress: Progress) -> Any:
         """Return the texts for LSI: documents of the collection and of text pairs, without any query.

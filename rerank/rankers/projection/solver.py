@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rerank.common.progress import SILENT, Progress
+from rerank.common.progress import Progress
 from rerank.documents.text import count_of
 from rerank.rankers.base import Ranker
 from rerank.rankers.projection.config import ProjectionConfig
@@ -50,7 +50,6 @@ class Vectors:
     documents:  (D, V) vectors of the documents of ``data``, CSR or dense.
     queries:    (Q, V) vectors of its queries, CSR or dense.
     text_pairs: the vectors of both sides of its text pairs, CSR. The dev pairs are the last ones.
-    progress:   receives remarks on samples of the dev queries.
     """
 
     def __init__(
@@ -60,7 +59,6 @@ class Vectors:
         documents: TermVectors,
         queries: TermVectors,
         text_pairs: Sequence[csr_matrix] = (),
-        progress: Progress = SILENT,
     ) -> None:
         self.documents = documents
         self.queries = queries
@@ -68,7 +66,7 @@ class Vectors:
         self.text_pairs = [side[:cut] for side in text_pairs]
         self.dev_pairs = [side[cut:] for side in text_pairs]
         self.pairs = build_pairs(data.train, documents, queries, self.text_pairs, config)
-        self.dev = DevSet.from_candidates(data, progress) if data.dev else None
+        self.dev = DevSet.from_candidates(data) if data.dev else None
 
     def measure(self, matrix: Matrix) -> tuple[float, float]:
         """Return the measure on dev with and without a matrix.
