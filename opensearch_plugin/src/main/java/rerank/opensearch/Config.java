@@ -9,11 +9,11 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * The settings of the request processor. Times are in milliseconds. urls: of the services, which take turns. shadow: score and count searches, and
- * keep their order. stacks: those that searches may name. rawValues: whether explanations show the values of signals, which can
- * be values of fields that the user may not see. minScore: hits with a smaller probability of relevance are removed; null: none.
- * retrieves: whether documents are added that the rankers of the stack retrieve. words: fields with the words of users, in which
- * a required match is no condition for them.
+ * The settings of the request processor. Times are in milliseconds. urls: of the services, which take turns. shadow: score and
+ * count searches, and keep their order. stacks: those that searches may name. rawValues: whether explanations show the values of
+ * signals, which can be values of fields that the user may not see. minScore: hits with a smaller probability of relevance are
+ * removed; null: none. retrieves: whether documents are added that the rankers of the stack retrieve. words: fields with the
+ * words of users, in which a required match is no condition for them.
  */
 record Config(List<URI> urls, String stack, List<String> stacks, boolean rawValues, int depth, int collapseFactor, Double minScore, int timeout, boolean failuresAreErrors, boolean fetchesPage,
               boolean retrieves, List<String> words, boolean shadow, int maxConnections, int breakerFailures, int breakerPause) {

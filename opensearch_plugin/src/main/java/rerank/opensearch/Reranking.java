@@ -45,6 +45,7 @@ import rerank.opensearch.ScoringClient.Failure;
  */
 final class Reranking {
     private static final Logger logger = LogManager.getLogger(Reranking.class);
+    private static final Failure LATE = new Failure("timeout", "was not called: the search for documents of rankers took too long");
 
     private final SearchPlan plan;
     private final RerankPlugin plugin;
@@ -124,7 +125,7 @@ final class Reranking {
     /** Wait for the documents of rankers at most half of the time limit. */
     private void add(SearchResponse response, boolean isAgain) {
         StepListener<Added> added = new StepListener<>(); // takes the first answer
-        Scheduler.ScheduledCancellable timer = plan.asker.service.after(Math.max(plan.asker.config.timeout() / 2, 1),
+        Scheduler.ScheduledCancellable timer = plan.asker.service.after(plan.asker.config.retrievalTimeout(),
             () -> added.onResponse(Added.none("timeout")));
         ActionListener<Added> next = wrapPreservingContext(then(documents -> {
             timer.cancel();
@@ -148,11 +149,14 @@ final class Reranking {
             e -> finish(candidates, ScoringResponse.failed(Failure.of(e)))), plugin.threadContext);
         ScoringResponse unsent = null; // the outcome of a search without a call
         byte[] body = null;
+        int limit = plan.asker.config.timeout();
+        int timeout = limit - usedMillis();
         try {
             byte[] query = plan.queryJson();
             unsent = hits.hits().isEmpty() ? ScoringResponse.passed("no_hits")
-                : query.length > Protocol.LONGEST_QUERY ? ScoringResponse.passed("query_too_long") : null;
-            body = unsent == null ? hits.body(query, plan.asker.config.timeout(), plugin.memory) : null;
+                : query.length > Protocol.LONGEST_QUERY ? ScoringResponse.passed("query_too_long")
+                : timeout < limit / 10 ? ScoringResponse.failed(LATE) : null;
+            body = unsent == null ? hits.body(query, plan.asker.service.firstLimit(timeout), plugin.memory) : null;
         } catch (CircuitBreakingException e) {
             unsent = ScoringResponse.failed(new Failure("memory", "was not called: the node has no memory for the call"));
         } catch (Failure e) {
@@ -164,26 +168,21 @@ final class Reranking {
             hits.strip(); // before anything can be answered
         }
         if (unsent == null) {
-            call(body, hits.hits().size(), scored);
+            call(body, hits.hits().size(), timeout, scored);
         } else {
             scored.onResponse(unsent);
         }
     }
 
-    /** Send a body, and free its memory at the end. sent: number of hits. */
-    private void call(byte[] body, int sent, ActionListener<ScoringResponse> scored) {
+    /** Send a body, and free its memory at the end. sent: number of hits. timeout: in milliseconds. */
+    private void call(byte[] body, int sent, int timeout, ActionListener<ScoringResponse> scored) {
         CancellationWatch watch = new CancellationWatch(plan);
         ActionListener<ScoringResponse> done = ActionListener.runBefore(scored, () -> {
             watch.end();
             plugin.memory.addWithoutBreaking(-body.length);
         });
-        int limit = plan.asker.config.timeout(), timeout = limit - usedMillis();
-        if (timeout < limit / 10) {
-            done.onFailure(new Failure("timeout", "was not called: the search for documents of rankers took too long"));
-            return;
-        }
-        ScoringClient.Request request = new ScoringClient.Request(Protocol.PATH, body, plan.turn, Math.max(timeout, 1), 1_000_000 + 2_000 * sent,
-            plan.isLongQuery());
+        ScoringClient.Request request = new ScoringClient.Request(Protocol.PATH, body, plan.turn, Math.max(timeout, 1),
+            1_000_000 + 2_000 * sent, plan.isLongQuery());
         watch.begin(plan.asker.service.call(request,
             bytes -> ScoringResponse.read(bytes, sent, plan.breaksTies(), plan.minScore != null), done));
     }

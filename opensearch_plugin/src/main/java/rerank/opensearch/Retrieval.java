@@ -150,7 +150,7 @@ final class Retrieval {
             }
         }, e -> added.onResponse(Added.none(Failure.of(e).reason)));
         ScoringClient.Request request = new ScoringClient.Request(Protocol.RETRIEVE_PATH, body, plan.turn,
-            Math.max(plan.asker.config.timeout() / 2, 1), 4_000_000, body.length > SearchPlan.LONG_QUERY);
+            plan.asker.config.retrievalTimeout(), 4_000_000, body.length > SearchPlan.LONG_QUERY);
         cancelCall = plan.asker.service.call(request, Nearest::read, answered);
         watch.begin(cancelCall);
     }

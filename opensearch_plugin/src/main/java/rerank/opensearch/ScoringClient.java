@@ -65,6 +65,12 @@ final class ScoringClient {
         return isAllowed == false ? "not_allowed" : isOpen ? "breaker_open" : null;
     }
 
+    /** Milliseconds that the first service of a call has, of its time limit: the service plans its work with them. */
+    int firstLimit(int timeout) {
+        long usable = endpoints.stream().filter(endpoint -> endpoint.breaker.isOpen() == false).count();
+        return Math.max(usable > 1 ? timeout / 2 : timeout, 1);
+    }
+
     /** The position of the service that a search asks first. */
     int nextTurn() {
         return Math.floorMod(turns.getAndIncrement(), endpoints.size());
@@ -113,6 +119,7 @@ final class ScoringClient {
         private final AtomicBoolean isEnded = new AtomicBoolean();
         private final Deque<ServiceEndpoint> waiting = new ArrayDeque<>(); // services that were not asked yet
         private volatile ServiceEndpoint endpoint; // the service that is asked
+        private long due; // when this service must have answered, by System.nanoTime()
         private volatile boolean isLate; // nobody waits for the answer
         private HttpConnection current; // the connection in use, or null
         private volatile Scheduler.ScheduledCancellable timer;
@@ -142,12 +149,17 @@ final class ScoringClient {
             Failure failure;
             do {
                 int limit = limit();
+                due = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(limit);
+                ServiceEndpoint asked = endpoint;
+                // The last service has until the end of the call. A read has a limit, but a write has none.
+                Scheduler.ScheduledCancellable limitTimer = waiting.isEmpty() ? timer : after(limit, () -> disconnect(asked));
                 failure = null;
                 try {
                     result = read.apply(post(limit));
                 } catch (Throwable e) {
                     failure = failure(e, limit);
                 }
+                limitTimer.cancel();
             } while (failure != null && isRetried(failure));
             timer.cancel();
             calls.release();
@@ -157,7 +169,7 @@ final class ScoringClient {
         /** Whether another service is asked after this failure, which is counted. */
         private boolean isRetried(Failure failure) {
             ServiceEndpoint failed = endpoint;
-            boolean hasTime = isEnded.get() == false && remaining() > 0;
+            boolean hasTime = isEnded.get() == false && isEnough(remaining());
             boolean isNext = hasTime && RETRIED.contains(failure.reason) && chooseNext();
             if (isNext) {
                 failed.breaker.count(failure, request.longQuery());
@@ -170,10 +182,21 @@ final class ScoringClient {
             return request.timeout() - (int) TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - start);
         }
 
+        /** Whether a service can answer in so many milliseconds. Otherwise its failure would show nothing about it. */
+        private boolean isEnough(int milliseconds) {
+            return milliseconds >= Math.max(request.timeout() / 10, 1);
+        }
+
         /** Milliseconds for one service: half of the remaining time if another one can be asked after it. */
         private int limit() {
-            boolean hasNext = waiting.stream().anyMatch(next -> next.breaker.isOpen() == false);
-            return Math.max(hasNext ? remaining() / 2 : remaining(), 1);
+            int remaining = remaining();
+            boolean hasNext = isEnough(remaining / 2) && waiting.stream().anyMatch(next -> next.breaker.isOpen() == false);
+            return Math.max(hasNext ? remaining / 2 : remaining, 1);
+        }
+
+        /** Whether the answer of the service is no longer waited for. */
+        private boolean isOver() {
+            return isLate || System.nanoTime() - due >= 0;
         }
 
         void timeOut() {
@@ -243,7 +266,7 @@ final class ScoringClient {
                 return answer;
             } catch (IOException e) {
                 connection.close();
-                throw isLate ? new SocketTimeoutException() : e;
+                throw isOver() ? new SocketTimeoutException() : e;
             } catch (RuntimeException | Error e) {
                 connection.close();
                 throw e;
@@ -259,18 +282,25 @@ final class ScoringClient {
             return "Content-Type: " + type + "\r\n" + (token == null ? "" : "Authorization: Bearer " + token + "\r\n");
         }
 
-        /** From now on, the end of the search closes this connection. */
+        /** From now on, the end of the search, and of the limit of the service, closes this connection. */
         private synchronized void use(HttpConnection connection) throws IOException {
-            if (isLate) {
+            if (isOver()) {
                 connection.close();
                 throw new SocketTimeoutException();
             }
             current = connection;
         }
 
-        /** From now on, the end of the search does not close the connection: another call may use it. */
+        /** From now on, nothing closes the connection: another call may use it. */
         private synchronized void release() {
             current = null;
+        }
+
+        /** The limit of a service is over, if the call still waits for it. */
+        private synchronized void disconnect(ServiceEndpoint asked) {
+            if (endpoint == asked && current != null) {
+                current.close();
+            }
         }
 
         /** Nobody waits for the answer. */

@@ -8,6 +8,7 @@ import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.net.ServerSocket;
 import java.net.Socket;
+import java.net.SocketTimeoutException;
 import java.net.URI;
 import java.util.*;
 import java.util.concurrent.*;
@@ -34,9 +35,10 @@ class ScoringClientTest {
     private RerankPlugin plugin;
     private int timeout; // of the last service
     private int turn;
+    private byte[] body = {1};
 
     private ScoringClient.Request request(int most, boolean longQuery) {
-        return new ScoringClient.Request(Protocol.PATH, new byte[] {1}, turn, timeout, most, longQuery);
+        return new ScoringClient.Request(Protocol.PATH, body, turn, timeout, most, longQuery);
     }
 
     @BeforeEach
@@ -259,6 +261,10 @@ class ScoringClientTest {
         return server;
     }
 
+    private URI url(ServerSocket server) {
+        return URI.create("http://127.0.0.1:" + server.getLocalPort());
+    }
+
     /** Answer one call of each connection, then close it without notice. Returns the URL; {@code accepted} counts connections. */
     private URI closing(Function<Integer, String> answers) throws IOException {
         ServerSocket server = listening();
@@ -273,7 +279,7 @@ class ScoringClientTest {
             } catch (IOException e) { // the test is over
             }
         });
-        return URI.create("http://127.0.0.1:" + server.getLocalPort());
+        return url(server);
     }
 
     @Test
@@ -309,7 +315,7 @@ class ScoringClientTest {
                 closed.complete(-1);
             }
         });
-        return URI.create("http://127.0.0.1:" + server.getLocalPort());
+        return url(server);
     }
 
     @Test
@@ -398,7 +404,7 @@ class ScoringClientTest {
     private URI dead() throws IOException {
         ServerSocket server = listening();
         server.close();
-        return URI.create("http://127.0.0.1:" + server.getLocalPort());
+        return url(server);
     }
 
     @Test
@@ -441,6 +447,68 @@ class ScoringClientTest {
     void aServiceThatHangsLeavesTimeForAnother() throws Exception {
         ScoringClient service = services(Map.of("timeout", 10_000), server(200, 60_000), server(200, 0));
         assertEquals("fine", call(service));
+    }
+
+    @Test
+    void aServiceThatAnswersSlowlyLeavesTimeForAnother() throws Exception {
+        ServerSocket slow = listening();
+        pool.execute(() -> {
+            try (Socket client = slow.accept()) {
+                for (byte next : ANSWER.getBytes()) { // each read ends in time, the answer does not
+                    client.getOutputStream().write(next);
+                    Thread.sleep(1_000);
+                }
+            } catch (IOException | InterruptedException e) { // the client has closed the connection
+            }
+        });
+        ScoringClient service = services(Map.of("timeout", 4_000), url(slow), server(200, 0));
+        assertEquals("fine", call(service));
+    }
+
+    @Test
+    void aServiceThatReadsNothingLeavesTimeForAnother() throws Exception {
+        ScoringClient service = services(Map.of("timeout", 6_000), url(listening()), server(200, 0));
+        body = new byte[16 << 20]; // more than the buffers of the connection
+        assertEquals("fine", call(service));
+    }
+
+    @Test
+    void aServiceIsNotAskedInTooShortATime() throws Exception {
+        List<ServerSocket> hanging = new ArrayList<>();
+        for (int i = 0; i < 6; i++) {
+            hanging.add(listening());
+        }
+        ScoringClient service = services(Map.of("timeout", 1_000), hanging.stream().map(this::url).toArray(URI[]::new));
+        assertEquals("timeout", call(service));
+        for (ServerSocket server : hanging.subList(4, 6)) {
+            server.setSoTimeout(1);
+            assertThrows(SocketTimeoutException.class, server::accept, "a half, a quarter, and two eighths of the time are over");
+        }
+    }
+
+    @Test
+    void noFurtherServiceIsAskedAfterTheEndOfTheSearch() throws Exception {
+        ScoringClient service = services(Map.of(), hanging(""), server(200, 0));
+        CompletableFuture<String> result = new CompletableFuture<>();
+        Runnable end = service.call(request(1_000, false), bytes -> "fine",
+            ActionListener.wrap(result::complete, e -> result.complete(((Failure) e).reason)));
+        called.get(60, TimeUnit.SECONDS);
+        end.run();
+        assertEquals("cancelled", result.get(30, TimeUnit.SECONDS));
+        assertEquals(-1, closed.get(30, TimeUnit.SECONDS));
+        pool.shutdown();
+        assertTrue(pool.awaitTermination(60, TimeUnit.SECONDS));
+        assertEquals(Set.of(), clients);
+    }
+
+    @Test
+    void theFirstServiceHasHalfOfTheTimeIfAnotherCanBeAsked() throws Exception {
+        assertEquals(99, service(Map.of(), server(200, 0)).firstLimit(99));
+        ScoringClient service = services(Map.of("breaker_failures", 1), dead(), server(200, 0));
+        assertEquals(49, service.firstLimit(99));
+        assertEquals(1, service.firstLimit(1));
+        assertEquals("fine", call(service));
+        assertEquals(99, service.firstLimit(99), "the circuit breaker of the first service is open");
     }
 
     @Test
