@@ -87,40 +87,30 @@ record Nearest(List<Retriever> retrievers, Set<String> uuids, int size, String r
         return retrievers.stream().anyMatch(retriever -> retriever.ids == null);
     }
 
-    /** Whether documents are only needed if others do not meet the conditions of the query. */
+    /**
+     * Whether documents are only needed if others do not meet the conditions of the query. Not with a k-NN field: its documents
+     * could not be told from the named ones that are found.
+     */
     boolean hasReserve() {
-        return retrievers.stream().anyMatch(retriever -> retriever.ids != null && retriever.depth < retriever.ids.size());
+        return retrievers.stream().allMatch(retriever -> retriever.ids != null)
+            && retrievers.stream().anyMatch(retriever -> retriever.depth < retriever.ids.size());
     }
 
-    /** The documents that are needed if all meet the conditions: those of each retriever to its depth. */
-    Nearest needed() {
-        return new Nearest(retrievers.stream().map(retriever -> retriever.ids == null ? retriever
-            : Retriever.of(retriever.ids.subList(0, retriever.depth), retriever.depth)).toList(), uuids, size, reason);
+    /** The ids that are needed if all their documents meet the conditions: those of each retriever to its depth, each once. */
+    List<String> needed() {
+        return retrievers.stream().flatMap(retriever -> retriever.ids.subList(0, retriever.depth).stream()).distinct().toList();
     }
 
-    /** The ids of all documents after the needed ones, each once. They are best first if one retriever names them. */
+    /** The ids after the needed ones, each once. They are best first if one retriever names them. */
     List<String> reserve() {
-        Set<String> needed = retrievers.stream().filter(retriever -> retriever.ids != null)
-            .flatMap(retriever -> retriever.ids.subList(0, retriever.depth).stream()).collect(Collectors.toSet());
-        return retrievers.stream().filter(retriever -> retriever.ids != null)
-            .flatMap(retriever -> retriever.ids.subList(retriever.depth, retriever.ids.size()).stream())
+        Set<String> needed = Set.copyOf(needed());
+        return retrievers.stream().flatMap(retriever -> retriever.ids.subList(retriever.depth, retriever.ids.size()).stream())
             .distinct().filter(id -> needed.contains(id) == false).toList();
     }
 
-    /** Other documents of the same indices, by their ids. */
-    Nearest others(List<String> ids) {
-        return new Nearest(List.of(Retriever.of(ids, ids.size())), uuids, ids.size(), null);
-    }
-
-    /** Whether all documents are named by id. */
-    boolean hasOnlyIds() {
-        return retrievers.stream().allMatch(retriever -> retriever.ids != null);
-    }
-
-    /** The number of different documents that are named by id. */
-    int count() {
-        return (int) retrievers.stream().filter(retriever -> retriever.ids != null).flatMap(retriever -> retriever.ids.stream())
-            .distinct().count();
+    /** Only the documents with these ids, in one index, which has each id once. */
+    Nearest only(List<String> ids) {
+        return new Nearest(List.of(Retriever.of(ids, ids.size())), uuids, Math.min(ids.size(), size), null);
     }
 
     /**

@@ -162,7 +162,7 @@ final class Retrieval {
             json.rawField("query", new ByteArrayInputStream(planned.bytes), MediaTypeRegistry.JSON);
             json.field("rerank", plan.ext.values.isEmpty() ? null : plan.ext.values);
             json.field("min_score", plan.minScore).field("shadow", plan.asker.config.shadow());
-            json.field("timeout", plan.asker.config.timeout() / 2000.0);
+            json.field("timeout", plan.asker.service.firstLimit(plan.asker.config.retrievalTimeout()) / 1000.0);
             return BytesReference.toBytes(BytesReference.bytes(json.endObject()));
         }
     }
@@ -282,8 +282,8 @@ final class Retrieval {
         String why = found.reason() != null ? found.reason() : plan.isCancelled() ? "cancelled" : fits(found.size()) ? null : "window";
         if (why != null) {
             listener.onResponse(Added.none(why));
-        } else if (plan.indices == 1 && found.hasReserve()) { // several indices can have documents of the same id
-            new NearestSearch(found, (part, then) -> searchOnce(part, query, new SearchRequest(request), then)).begin(listener);
+        } else if (plan.indices == 1 && found.hasReserve()) { // several indices can have documents of one id
+            new NearestSearch(found, (subset, then) -> searchOnce(subset, query, new SearchRequest(request), then)).begin(listener);
         } else {
             searchOnce(found, query, request, listener);
         }
@@ -311,7 +311,7 @@ final class Retrieval {
         if (query.query != null && HYBRID.equals(name(query.query)) == false) { // its scores depend on its other hits
             which.should(isNamed ? QueryBuilders.boolQuery().must(query.query).queryName(Added.MATCHED) : query.query);
         }
-        return plan.addedDocuments(which).postFilter(query.postFilter).size(Math.max(found.hasOnlyIds() && plan.indices == 1 ? found.count() : found.size(), 1));
+        return plan.addedDocuments(which).postFilter(query.postFilter).size(Math.max(found.size(), 1));
     }
 
     private BoolQueryBuilder withConditions(Nearest found, Conditioned query) {

@@ -28,16 +28,17 @@ class NearestSearchTest {
 
     /** The ids that are found, in the order of the searches, if a document with a number exists and meets the conditions. */
     private List<Integer> found(Nearest nearest, Predicate<Integer> meets) {
-        List<Integer> ids = new ArrayList<>();
-        new NearestSearch(nearest, (part, listener) -> {
-            BoolQueryBuilder query = (BoolQueryBuilder) part.query(List.of(), value -> null);
-            List<String> asked = query.should().stream().flatMap(clause -> ((IdsQueryBuilder) clause).ids().stream()).distinct().toList();
-            searches.add(asked);
-            assertEquals(asked.size(), part.count());
-            List<SearchHit> hits = asked.stream().map(Integer::valueOf).filter(meets).map(SearchHit::new).toList();
+        List<Added> results = new ArrayList<>();
+        new NearestSearch(nearest, (subset, listener) -> {
+            BoolQueryBuilder query = (BoolQueryBuilder) subset.query(List.of(), value -> null);
+            List<String> ids = query.should().stream().flatMap(clause -> ((IdsQueryBuilder) clause).ids().stream()).toList();
+            searches.add(ids);
+            assertEquals(ids.size(), subset.size());
+            List<SearchHit> hits = ids.stream().map(Integer::valueOf).filter(meets).map(SearchHit::new).toList();
             listener.onResponse(new Added(hits, Set.of(), null));
-        }).begin(ActionListener.wrap(added -> added.hits().forEach(hit -> ids.add(hit.docId())), e -> fail(e)));
-        return ids;
+        }).begin(ActionListener.wrap(results::add, e -> fail(e)));
+        assertEquals(1, results.size());
+        return results.get(0).hits().stream().map(SearchHit::docId).toList();
     }
 
     private static Set<Integer> numbers(int begin, int end, Predicate<Integer> meets) {
@@ -59,14 +60,16 @@ class NearestSearchTest {
         List<Integer> ids = found(nearest(retriever(0, 400, 100)), i -> i % 20 != 0);
         assertTrue(Set.copyOf(ids).containsAll(numbers(0, 105, i -> i % 20 != 0)));
         assertEquals(List.of(100, 16), sizes());
+        searches.clear();
+        found(nearest(retriever(0, 400, 100)), i -> i % 4 != 0);
+        assertEquals(List.of(100, 67), sizes(), "two documents for each missing one, of which three of four meet the conditions");
     }
 
     @Test
     void everyDocumentIsSearchedOnceIfTooFewMeetTheConditions() {
-        assertEquals(numbers(0, 400, i -> i % 3 == 0), Set.copyOf(found(nearest(retriever(0, 400, 100)), i -> i % 3 == 0)).stream()
-            .filter(i -> i < 400).collect(Collectors.toSet()));
+        assertEquals(numbers(0, 400, i -> i % 3 == 0), Set.copyOf(found(nearest(retriever(0, 400, 150)), i -> i % 3 == 0)));
+        assertEquals(List.of(150, 250), sizes());
         assertEquals(400, searches.stream().flatMap(List::stream).distinct().count());
-        assertEquals(400, sizes().stream().mapToInt(Integer::intValue).sum());
         searches.clear();
         assertEquals(List.of(), found(nearest(retriever(0, 400, 100)), i -> false));
         assertEquals(List.of(100, 300), sizes());
@@ -103,16 +106,24 @@ class NearestSearchTest {
     }
 
     @Test
-    void aFailureOfALaterSearchAddsNothing() {
-        List<Added> results = new ArrayList<>();
-        new NearestSearch(nearest(retriever(0, 4, 2)), (part, listener) ->
-            listener.onResponse(part.count() == 2 && searches.isEmpty() ? first() : Added.none("search")))
-            .begin(ActionListener.wrap(results::add, e -> fail(e)));
-        assertEquals(List.of(Added.none("search")), results);
+    void withAFieldOfVectorsAllAreSearchedTogether() {
+        String field = "{\"field\": \"rerank_features.a:knn\", \"path\": \"\", \"vector\": [1.5], \"k\": 3}";
+        assertFalse(nearest(field, retriever(0, 4, 3)).hasReserve());
+        assertFalse(nearest(field).hasReserve());
     }
 
-    private Added first() {
-        searches.add(List.of());
-        return new Added(List.of(new SearchHit(0)), Set.of(), null);
+    @Test
+    void aSearchHasAtMostTheHitsThatTheServiceAllows() {
+        assertEquals(1_000, nearest(retriever(0, 2_000, 1_500)).only(numbers(0, 1_500, i -> true).stream().map(String::valueOf).toList()).size());
+    }
+
+    @Test
+    void aFailureOfALaterSearchAddsNothing() {
+        List<Added> results = new ArrayList<>();
+        Deque<Added> answers = new ArrayDeque<>(List.of(new Added(List.of(new SearchHit(0)), Set.of(), null), Added.none("search")));
+        new NearestSearch(nearest(retriever(0, 4, 2)), (subset, listener) -> listener.onResponse(answers.poll()))
+            .begin(ActionListener.wrap(results::add, e -> fail(e)));
+        assertEquals(List.of(Added.none("search")), results);
+        assertTrue(answers.isEmpty());
     }
 }
