@@ -63,7 +63,6 @@ final class RerankProcessor extends AbstractProcessor
             List<IndexMetadata> indices = indices(request);
             plan.groups = Groups.of(plan.user, indices);
             plan.prepare(config, indices.stream().map(IndexMetadata::getSettings).toList());
-            plan.turn = service.nextTurn();
             String reason = plan.reasonToPass(), unreachable = service.unreachable();
             if (reason == null) {
                 plan.nameLegs();
@@ -71,6 +70,7 @@ final class RerankProcessor extends AbstractProcessor
                 reason = plan.isAfterCandidates() ? "window" : null;
             }
             if (reason == null && unreachable == null) {
+                plan.turn = service.nextTurn(); // only of searches that ask a service
                 SearchSourceBuilder candidates = plan.candidates();
                 plan.searchedIndices = request.indices().clone();
                 plan.searchedRouting = request.routing();
