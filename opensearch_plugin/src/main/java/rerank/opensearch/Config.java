@@ -32,6 +32,11 @@ record Config(List<URI> urls, String stack, List<String> stacks, boolean rawValu
             number(tag, config, "breaker_failures", 5, 1_000_000), number(tag, config, "breaker_pause", 5_000, 3_600_000));
     }
 
+    /** Part of the time limit of a search for the addition of documents. */
+    int retrievalTimeout() {
+        return Math.max(timeout / 2, 1);
+    }
+
     /** Candidates of a search with {@code collapse}; more than {@code depth} only up to the default limit of the service. */
     int groupedDepth() {
         return Math.min(depth * collapseFactor, Math.max(depth, Protocol.MOST_CANDIDATES));

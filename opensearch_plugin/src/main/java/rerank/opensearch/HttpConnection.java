@@ -88,8 +88,8 @@ final class HttpConnection implements AutoCloseable {
     }
 
     /**
-     * Post a body. url: with a path, and without a query. headers: lines that end with CR LF. timeout: in milliseconds, of each read. maxAnswer: bytes; a Failure if
-     * the answer has more. Throws ClosedException if no byte of an answer came.
+     * Post a body. url: with a path, and without a query. headers: lines that end with CR LF. timeout: in milliseconds, of each
+     * read. maxAnswer: bytes; a Failure if the answer has more. Throws ClosedException if no byte of an answer came.
      */
     Answer post(URI url, String headers, byte[] body, int timeout, int maxAnswer) throws IOException {
         isReusable = false;
