@@ -144,11 +144,12 @@ class Experiment:
         rows_by_rank: list[NDArray[np.intp]] = []
         for stack, columns, retrievers in zip(self.arms, self._columns, self._retrievers):
             rows = pool.rows_of(retrievers)
-            own = pool if rows is None else pool.select(rows, retrievers)
-            scored = own.scored
+            stack_pool = pool if rows is None else pool.select(rows, retrievers)
+            scored = stack_pool.scored
             raw = scored.raw[:, columns]
-            own = replace(own, scored=ScoringResult(scored.ids, raw, scored.query, scored.inferred))
-            ranking = rank_pool(stack, own, timer, read_documents)
+            stack_scored = ScoringResult(scored.ids, raw, scored.query, scored.inferred)
+            stack_pool = replace(stack_pool, scored=stack_scored)
+            ranking = rank_pool(stack, stack_pool, timer, read_documents)
             rankings.append(ranking)
             rows_by_rank.append(ranking.order if rows is None else rows[ranking.order])
         return interleave(pool.ids, (rankings[0], rankings[1]), (rows_by_rank[0], rows_by_rank[1]), coins)

@@ -105,7 +105,7 @@ def _rerank(snapshot: Snapshot, call: HookCall, context: RequestContext) -> byte
     search = _parse(snapshot, call, context)
     inputs = _stored(snapshot, search)
     added = _added(snapshot, search, inputs)
-    selected = _select(search, select_rows(inputs, added.kept), added.kept)
+    selected = _select(search, select_rows(inputs, added.kept_rows), added.kept_rows)
     scored = _score(search, selected.inputs)
     return _answer(search, added, selected, scored)
 
@@ -260,21 +260,21 @@ def _answer(search: _Search, added: Added, selected: ScorableInput, scored: Scor
     read = selected.inputs.documents
     assert read is not None
     stack = search.stack.for_case(scored.case)
-    ids = [search.hits.ids[position] for position in added.kept.tolist()]
+    ids = [search.hits.ids[position] for position in added.kept_rows.tolist()]
     answer: dict[str, Any] = {"requested_fields": _requested_fields(search)}
     if search.experiment is None:
         pool = CandidatePool(ids, selected.scorable, added.found_by, scored)
         ranking = rank_pool(stack, pool, context, read)
     else:
-        found_by = {stack.first_stage: added.kept < search.first, **added.found_by}
+        found_by = {stack.first_stage: added.kept_rows < search.first, **added.found_by}
         pool = CandidatePool(ids, selected.scorable, found_by, scored)
         ranking = search.experiment.rank(search.coins, pool, context, read)
         answer["experiment"] = search.experiment.to_json(ranking)
     context.late = ranking.late
-    context.record = _record(search, added.kept[ranking.order], answer.get("experiment", {}))
+    context.record = _record(search, added.kept_rows[ranking.order], answer.get("experiment", {}))
 
     if search.call.body.first is not None:
-        answer["dropped"] = len(search.hits.ids) - len(added.kept)
+        answer["dropped"] = len(search.hits.ids) - len(added.kept_rows)
     if search.call.body.min_score is not None:
         ranking = _above(ranking, search.call.body.min_score)
         answer["removed"] = ranking.removed
@@ -292,7 +292,7 @@ def _answer(search: _Search, added: Added, selected: ScorableInput, scored: Scor
             "normalization": stack.combiner.normalization,
             "case": scored.case,
         }
-    positions = added.kept[ranking.order]
+    positions = added.kept_rows[ranking.order]
     return _framed(answer, positions.astype(">i4").tobytes(), ranking.scores.astype(">f4").tobytes())
 
 

@@ -36,12 +36,12 @@ class HookHits:
         self._engine = engine
         self._source = engine.hook_source()
         self._files = None if self._source is None else self._source.files
-        self._locations = call.places
+        self._locations = call.locations
         self._uuids = call.body.places.uuids
         self._index = _index_of_hits(call)
         self.locatable = self._source is not None
         self.sidecar = self._files is not None
-        self.attached = self.sidecar and call.places is not None
+        self.attached = self.sidecar and call.locations is not None
 
         count = len(call.ids)
         self.ours = np.ones(count, np.bool_)

@@ -8,6 +8,7 @@ from binascii import Error as Base64Error
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import translate
 from itertools import groupby
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import msgspec
@@ -193,9 +194,9 @@ def _texts_of_query_string(text: str, fields: tuple[str, ...], *, is_escaped: bo
     if is_escaped:
         text = escape_query_string(text)
     texts: list[Text] = []
-    for field, parts in groupby(parse_query_string(text), lambda part: part.field):
-        words_of_field = " ".join(part.text for part in parts)
-        texts.append((fields if field is None else (field,), words_of_field))
+    for field, run in groupby(parse_query_string(text), attrgetter("field")):
+        words_of_run = " ".join(field_text.text for field_text in run)
+        texts.append((fields if field is None else (field,), words_of_run))
     return texts
 
 

@@ -115,12 +115,12 @@ def _json(retriever: NearestByRanker) -> dict[str, Any]:
 class Added:
     """The documents that retrievers added to the first stage of a search.
 
-    kept:     positions of the n hits that stay, ascending: hits of the first stage, and the nearest hits of
+    kept_rows: positions of the n hits that stay, ascending: hits of the first stage, and the nearest hits of
         each retriever, to its depth.
-    found_by: retriever -> (n,) whether it found the hit.
+    found_by:  retriever -> (n,) whether it found the hit.
     """
 
-    kept: NDArray[np.int64]
+    kept_rows: NDArray[np.int64]
     found_by: dict[str, NDArray[np.bool_]]
 
 
@@ -154,8 +154,8 @@ def cut_to_depth(queries: Sequence[VectorQuery], ids: Sequence[str], first: int,
         found_by[query.name] = is_nearest
     for is_nearest in found_by.values():
         stays = stays | is_nearest
-    kept = np.flatnonzero(stays)
-    return Added(kept, {name: is_nearest[kept] for name, is_nearest in found_by.items()})
+    kept_rows = np.flatnonzero(stays)
+    return Added(kept_rows, {name: is_nearest[kept_rows] for name, is_nearest in found_by.items()})
 
 
 def check_first(first: int | None, count: int) -> int:

@@ -254,14 +254,14 @@ def _end_of_json(call: bytes) -> int:
 class HookCall:
     """A hook call: its JSON, ids and scores of n hits, and stored values.
 
-    places: shards, sequence numbers and primary terms, (n,) each.
-    stored: RANKER@VERSION -> values.
+    locations: shards, sequence numbers and primary terms, (n,) each; None: the call names no indices.
+    stored:    RANKER@VERSION -> values.
     """
 
     body: HookBody
     ids: list[str]
     scores: NDArray[np.float64]
-    places: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]] | None = None
+    locations: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]] | None = None
     stored: Mapping[str, Values] = field(default_factory=dict)
 
     @classmethod
@@ -291,8 +291,8 @@ class HookCall:
             size += 4 * n + len(stored[name].data)
         if size < len(binary):
             raise InputError(f"{len(binary) - size:,} bytes are too many")
-        places = (shards, seq_nos, terms) if body.places.uuids else None
-        return cls(body, ids, scores, places, stored)
+        locations = (shards, seq_nos, terms) if body.places.uuids else None
+        return cls(body, ids, scores, locations, stored)
 
 
 class Problem(Struct):

@@ -53,14 +53,14 @@ def test_the_nearest_of_each_ranker_stay(drawn) -> None:
         nearest = {i for product, _, i in sorted(scored)[: query.depth] if product < 0}
         unknown = {i for i in range(first, count) if missing[i]}
         stays |= nearest | unknown
-        found = {int(added.kept[i]) for i in np.flatnonzero(added.found_by[query.name])}
-        assert found == (nearest | unknown) & set(added.kept.tolist())
-    assert added.kept.tolist() == sorted(stays)
+        found = {int(added.kept_rows[i]) for i in np.flatnonzero(added.found_by[query.name])}
+        assert found == (nearest | unknown) & set(added.kept_rows.tolist())
+    assert added.kept_rows.tolist() == sorted(stays)
 
 
 def test_hits_of_a_ranker_without_features_stay() -> None:
     query = VectorQuery("a", "v", np.ones(2, np.float32), 1)
-    assert cut_to_depth([query], ["1", "2", "3"], 1, {}).kept.tolist() == [0, 1, 2]
+    assert cut_to_depth([query], ["1", "2", "3"], 1, {}).kept_rows.tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
