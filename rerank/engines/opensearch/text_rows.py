@@ -14,6 +14,8 @@ import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from itertools import repeat
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
@@ -27,7 +29,11 @@ from rerank.engines.file_features import FeatureFiles
 
 Numbers = NDArray[np.int64]
 
+_Version = tuple[int, int, int, "int | str"]
+"""Of a document: hash of its index, sequence number, primary term, and shard or id."""
+
 _PATIENCE = 60.0  # seconds to wait for other writers
+_MOST_ENTRIES = 50_000  # of the files that are kept in memory, about 15 MB
 
 _TABLES = """
 CREATE TABLE salt (value INTEGER);
@@ -95,6 +101,19 @@ class _Loaded(NamedTuple):
         return self.index_hashes == index_hashes and self.state == state
 
 
+@dataclass
+class _ReadEntries:
+    """What searches have read from the files in one state, so that a frequent hit is read once.
+
+    locations:  version of a document -> row and id.
+    categories: row -> categories.
+    """
+
+    state: tuple[object, ...] = ()
+    locations: dict[_Version, tuple[int, str]] = field(default_factory=dict)
+    categories: dict[int, tuple[str, ...]] = field(default_factory=dict)
+
+
 class TextRows:
     """The rows of one attached index, and their ``features``.
 
@@ -124,6 +143,7 @@ class TextRows:
         self._features = FeatureFiles(folder / "rankers")
         self._loading = threading.Lock()
         self._loaded: _Loaded | None = None
+        self._read_entries = _ReadEntries()
 
     def current(self) -> TextRows:
         """Return the rows of the files in use, which another process may replace."""
@@ -155,23 +175,23 @@ class TextRows:
 
         shards, seq_nos, terms: (n,), the versions of the documents. shards None: compare ids.
         """
-        with self._database() as db:
-            locations = db.execute(
-                "SELECT seq_no, term, shard, id, row FROM locations"
-                " WHERE place = ? AND seq_no IN (SELECT value FROM json_each(?))",
-                (self._hash_of_index(uuid), json.dumps(seq_nos.tolist())),
-            ).fetchall()
-        by_version: dict[tuple[int, int, int | str], tuple[int, str]] = {}
-        for seq_no, term, shard, id, row in locations:
-            by_version[seq_no, term, id if shards is None else shard] = row, id
-
+        index_hash = self._hash_of_index(uuid)
         shards_or_ids = ids if shards is None else shards.tolist()
-        rows = np.full(len(seq_nos), -1, np.int64)
-        stored_ids = [""] * len(seq_nos)
-        for position, version in enumerate(zip(seq_nos.tolist(), terms.tolist(), shards_or_ids)):
-            if version in by_version:
-                rows[position], stored_ids[position] = by_version[version]
-        return rows, stored_ids
+        versions = list(zip(repeat(index_hash), seq_nos.tolist(), terms.tolist(), shards_or_ids))
+        with self._database() as db:
+            located = self._current_entries(db).locations
+            unknown = [version[1] for version in versions if version not in located]
+            if unknown:
+                locations = db.execute(
+                    "SELECT seq_no, term, shard, id, row FROM locations"
+                    " WHERE place = ? AND seq_no IN (SELECT value FROM json_each(?))",
+                    (index_hash, json.dumps(unknown)),
+                )
+                for seq_no, term, shard, id, row in locations:
+                    located[index_hash, seq_no, term, id if shards is None else shard] = row, id
+            rows_and_ids = [located.get(version, (-1, "")) for version in versions]
+        rows = np.array([row for row, _ in rows_and_ids], np.int64)
+        return rows, [id for _, id in rows_and_ids]
 
     def located(self, uuids: Sequence[str], *, fresh: bool = True) -> LocatedDocuments:
         """Return the documents of indices.
@@ -181,8 +201,7 @@ class TextRows:
         """
         index_hashes = sorted(map(self._hash_of_index, uuids))
         with self._database() as db:
-            (version,) = db.execute("PRAGMA data_version").fetchone()
-            state = (version, db.total_changes, self._path.stat().st_mtime_ns if self._immutable else 0)
+            state = self._state(db)
         loaded = self._loaded
         if loaded is not None and loaded.is_for(index_hashes, state if fresh else loaded.state):
             return loaded.documents
@@ -218,14 +237,18 @@ class TextRows:
 
     def categories(self, rows: Numbers) -> list[tuple[str, ...]]:
         """Return the categories of each of these existing rows, as the documents had them."""
+        numbers: list[int] = rows.tolist()
         with self._database() as db:
-            categories: dict[int, str] = dict(
-                db.execute(
+            categories = self._current_entries(db).categories
+            unknown = [row for row in numbers if row not in categories]
+            if unknown:
+                stored = db.execute(
                     "SELECT row, categories FROM texts WHERE row IN (SELECT value FROM json_each(?))",
-                    (json.dumps(rows.tolist()),),
+                    (json.dumps(unknown),),
                 )
-            )
-            return [tuple(json.loads(categories[row])) for row in rows.tolist()]
+                for row, names in stored:
+                    categories[row] = tuple(json.loads(names))
+            return [categories[row] for row in numbers]
 
     def encoded(self, name: str, version: str, uuid: str, shard: int) -> int:
         """Return the last sequence number up to which all documents have a feature; -1: none."""
@@ -293,6 +316,22 @@ class TextRows:
                     f"DELETE FROM {table} WHERE place NOT IN (SELECT value FROM json_each(?))",
                     (index_hashes,),
                 )
+
+    def _state(self, db: sqlite3.Connection) -> tuple[object, ...]:
+        """Return a value that changes with every change of the files."""
+        (version,) = db.execute("PRAGMA data_version").fetchone()
+        modified = self._path.stat().st_mtime_ns if self._immutable else 0
+        return self._opened, version, db.total_changes, modified
+
+    def _current_entries(self, db: sqlite3.Connection) -> _ReadEntries:
+        """Return the entries that earlier searches have read; none if the files have changed since."""
+        state = self._state(db)
+        entries = self._read_entries
+        count = len(entries.locations) + len(entries.categories)
+        if entries.state != state or count > _MOST_ENTRIES:
+            entries = _ReadEntries(state)
+            self._read_entries = entries
+        return entries
 
     @contextmanager
     def _database(self) -> Iterator[sqlite3.Connection]:

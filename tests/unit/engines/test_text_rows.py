@@ -11,6 +11,7 @@ import pytest
 
 from rerank.common.errors import WorkspaceError
 from rerank.documents.records import Document
+from rerank.engines.opensearch import text_rows
 from rerank.engines.opensearch.text_rows import TextRows
 
 COUNT = 40
@@ -69,6 +70,20 @@ def test_searches_do_not_wait_for_a_writer(rows: TextRows, tmp_path: Path) -> No
     writer.execute("COMMIT")
     assert read(rows) == 0
     writer.close()
+
+
+@pytest.mark.parametrize(("most_entries", "reads"), [(3 * COUNT, 0), (COUNT, 2)])
+def test_repeated_hits_are_read_once(
+    rows: TextRows, monkeypatch: pytest.MonkeyPatch, most_entries: int, reads: int
+) -> None:
+    """Locations and categories stay in memory, up to a limit."""
+    monkeypatch.setattr(text_rows, "_MOST_ENTRIES", most_entries)
+    assert read(rows) == COUNT
+    statements: list[str] = []
+    with rows._database() as db:
+        db.set_trace_callback(statements.append)
+    assert read(rows) == COUNT
+    assert sum("SELECT" in statement for statement in statements) == reads
 
 
 def test_documents_are_found_by_shard_or_by_id(rows: TextRows, tmp_path: Path) -> None:
