@@ -7,6 +7,7 @@ from base64 import b64decode
 from binascii import Error as Base64Error
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import translate
+from functools import lru_cache
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -90,7 +91,7 @@ def query_text(query: object, fields: Sequence[str] = ()) -> str | None:
     >>> query_text({"bool": {"must": [{"match": {"body": "wolf"}}, {"match": {"year": 2000}}]}}, ["body"])
     'wolf'
     """
-    is_user_field = _field_test(fields)
+    is_user_field = _field_test(tuple(fields))
     all_texts: list[str] = []
     user_texts: list[str] = []
     for names, text in _visit(query, _read_clause):
@@ -291,7 +292,8 @@ def _fields(body: Query) -> tuple[str, ...]:
     return tuple(map(str, names)) if isinstance(names, (list, Mapping)) else ()
 
 
-def _field_test(fields: Sequence[str]) -> Callable[[str], bool]:
+@lru_cache(maxsize=16)
+def _field_test(fields: tuple[str, ...]) -> Callable[[str], bool]:
     """Return a test for names in a query: whether a name is one of these fields.
 
     The patterns of ``fields`` come from the settings. A pattern in a query is not matched, as that could be
