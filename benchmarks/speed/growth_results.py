@@ -12,12 +12,16 @@ Each line has these fields:
 
 from __future__ import annotations
 
+import fcntl
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.common.origin import measured_here
+from rerank.common.files import write_text
 
 FILE = Path(__file__).parent / "growth.jsonl"
 UNITS = {
@@ -63,6 +67,17 @@ def read_measurements(path: Path = FILE) -> list[Measurement]:
     return [Measurement(**json.loads(line)) for line in path.read_text("utf-8").splitlines()]
 
 
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Lock a folder in the block, against other processes that lock it."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 class Recorder:
     """Prints the measurements of one place and size, and adds them to a file.
 
@@ -84,10 +99,11 @@ class Recorder:
             self._write(Measurement(self.place, self.documents, measure, series, rounded, unit, **origin))
 
     def _write(self, measurement: Measurement) -> None:
-        """Write a measurement to the file, in the order of the keys."""
+        """Write a measurement to the file, in the order of the keys. Several scripts can write at once."""
         if self.path is None:
             return
-        measurements = {earlier.key: earlier for earlier in read_measurements(self.path)}
-        measurements[measurement.key] = measurement
-        lines = [json.dumps(asdict(measurements[key])) for key in sorted(measurements)]
-        self.path.write_text("\n".join(lines) + "\n", "utf-8")
+        with locked(self.path.parent):
+            measurements = {earlier.key: earlier for earlier in read_measurements(self.path)}
+            measurements[measurement.key] = measurement
+            lines = [json.dumps(asdict(measurements[key])) for key in sorted(measurements)]
+            write_text(self.path, "\n".join(lines) + "\n")
