@@ -80,6 +80,11 @@ class EncoderTask(Task):
         self.objective = (loss or self.make_loss()).to(encoder.device)
         self._losses = [module for module in self.objective.modules() if isinstance(module, Loss)]
         self.model = torch.nn.ModuleDict({"encoder": encoder.model, "loss": self.objective})
+        self._frozen = {
+            f"encoder.{name}"
+            for name, parameter in encoder.model.named_parameters()
+            if not parameter.requires_grad
+        }
 
     def make_loss(self) -> Loss:
         """Return the loss, if it needs the encoder and so cannot be given to the class."""
@@ -170,6 +175,10 @@ class EncoderTask(Task):
     def is_interpolated(self, name: str) -> bool:
         """Return whether a weight is one of the encoder, which was pretrained."""
         return name.startswith("encoder.")
+
+    def is_frozen(self, name: str) -> bool:
+        """Return whether a tensor is a weight of a layer that does not learn, or of the embeddings."""
+        return name in self._frozen
 
     def record(self, run: TrainingRun) -> dict[str, Any]:
         """Return what ``ranker.json`` stores about the training, as JSON values."""

@@ -65,6 +65,10 @@ class Task:
         """Return whether ``average`` interpolates this tensor; otherwise its last value is used."""
         return True
 
+    def is_frozen(self, name: str) -> bool:
+        """Return whether this tensor never changes, so that neither copies nor checkpoints need it."""
+        return False
+
 
 @dataclass(frozen=True)
 class TrainerOptions:
@@ -124,7 +128,7 @@ class Trainer:
         resumed = self.checkpoint.load(self.optimizers) if self.checkpoint else None
         if resumed:
             self.run, weights, self._best = resumed
-            self.task.model.load_state_dict(weights)
+            self._restore(weights)
             self.progress.say(f"{self.task.name} continues at {self._position()}")
         try:
             self.task.on_start(bool(resumed))
@@ -141,7 +145,7 @@ class Trainer:
             self.run.interrupted = True
         finally:
             self.progress.finish()
-        self.task.model.load_state_dict(self._best)
+        self._restore(self._best)
         return self.run
 
     def step(self, batch: Any, step: int) -> float:
@@ -221,7 +225,7 @@ class Trainer:
         last = self._weights()
         start = {name: self._start[name] for name in last if self.task.is_interpolated(name)}
         weights = interpolate({**last, **start}, last, ALPHA)
-        self.task.model.load_state_dict(weights)
+        self._restore(weights)
         measured = Measurement(run.steps, None, self.task.evaluate(), ALPHA)
         self.progress.say(f"mean of the untrained weights and {self._position()}: {measured}")
         if measured.better(run.best_measurement):
@@ -231,8 +235,17 @@ class Trainer:
         run.history.append(measured)
 
     def _weights(self) -> Weights:
-        tensors = self.task.model.state_dict().items()
-        return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors}
+        """Return a copy of the tensors that the training changes."""
+        weights = {}
+        for name, tensor in self.task.model.state_dict().items():
+            if not self.task.is_frozen(name):
+                weights[name] = tensor.detach().cpu().clone().contiguous()
+        return weights
+
+    def _restore(self, weights: Weights) -> None:
+        """Give the model the weights that :meth:`_weights` returned."""
+        missing, _ = self.task.model.load_state_dict(weights, strict=False)
+        assert all(map(self.task.is_frozen, missing)), f"the weights lack {missing}"
 
     def _position(self) -> str:
         step = self.run.steps

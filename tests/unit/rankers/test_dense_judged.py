@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from rerank import Workspace, train
 from rerank.common.arrays import Ragged
@@ -72,12 +73,17 @@ def test_training_improves_dev_and_gives_an_ordinary_dense_ranker(workspace, tin
 
 
 def test_an_interrupted_training_continues_to_the_same_ranker(workspace, tiny, tmp_path):
-    config = {**CONFIG, "model": tiny, "average": False}
+    config = {**CONFIG, "model": tiny, "average": False, "train_layers": 1}
     shutil.copytree(workspace.folder, tmp_path / "other")
     (whole,) = train(Workspace.open(tmp_path / "other"), "dense", **JUDGED, config=config).rankers
     (part,) = train(workspace, "dense", **JUDGED, config=config, progress=Watch(at=12)).rankers
     assert part.interrupted
     assert 0 < part.epochs < whole.epochs
+    stored: set[str] = set()
+    for path in workspace.folder.glob("training/dense/*.safetensors"):
+        stored |= load_file(path).keys()
+    assert any("encoder.layer.1." in name for name in stored)
+    assert not any("word_embeddings" in name for name in stored)  # frozen
     (again,) = train(workspace, "dense", **JUDGED, config=config).rankers
     assert again.ranker.version == whole.ranker.version
     assert again.details["history"] == whole.details["history"]
