@@ -194,12 +194,6 @@ RULES = (
         pretrained=True,
     ),
     Rule(
-        "text",
-        ("queries",),
-        "it learns which words of documents match which words of queries",
-        epochs=(12, 6, 3),
-    ),
-    Rule(
         "dense_judged",
         ("queries", "model", "language"),
         "it is the encoder of dense, and also learns from the judgments",
@@ -208,6 +202,12 @@ RULES = (
         steps=PRESETS["judged"]["steps"],
         passes=1,
         config=PRESETS["judged"],
+    ),
+    Rule(
+        "text",
+        ("queries",),
+        "it learns which words of documents match which words of queries",
+        epochs=(12, 6, 3),
     ),
     Rule(
         "dense_links",

@@ -177,8 +177,8 @@ def test_rules_choose_rankers_by_the_facts_of_the_collection():
     assert trained(train_queries=500, with_categories=0.5) == ["meta", "s2net", "text"]
     assert trained(train_queries=0, with_categories=0.5) == []
     rich = {"train_queries": 500, "links": 3.0, "model": True}
-    assert trained(**rich) == ["dense", "s2net", "adapter", "text", "dense_judged", "dense_links"]
-    assert trained(**{**rich, "links": 0.1}) == ["dense", "s2net", "adapter", "text", "dense_judged"]
+    assert trained(**rich) == ["dense", "s2net", "adapter", "dense_judged", "text", "dense_links"]
+    assert trained(**{**rich, "links": 0.1}) == ["dense", "s2net", "adapter", "dense_judged", "text"]
     assert trained(**{**rich, "model": False}) == ["s2net", "text"]
     assert trained(train_queries=20, model=True) == ["dense"]
     # An encoder of one language needs judgments for another. A model that the user named reads any
