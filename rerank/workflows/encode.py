@@ -9,6 +9,7 @@ from rerank.common.errors import NotTrainedError, WorkspaceError
 from rerank.common.progress import SILENT, Progress
 from rerank.common.results import Report
 from rerank.engines.base import Encoder, IndexSlice
+from rerank.formats.inputs import as_list
 from rerank.rankers.base import Ranker
 from rerank.stack.parse import retriever_depths
 from rerank.stack.signals import check_retrieves, ranker_names
@@ -24,7 +25,7 @@ class EncodeReport(Report):
 
 def encode(
     workspace: WorkspaceOrPath,
-    names: Iterable[str | Ranker] | None = None,
+    names: str | Iterable[str | Ranker] | None = None,
     *,
     retrieve: Sequence[str] = (),
     force: bool = False,
@@ -33,7 +34,7 @@ def encode(
 ) -> EncodeReport:
     """Compute the features that documents do not have yet, and store them in the engine.
 
-    names: Default: all trained rankers, and older versions in stacks.
+    names: one ranker or several. Default: all trained rankers, and older versions in stacks.
     retrieve: rankers that also retrieve; OpenSearch needs vector fields.
     force: encode all documents again.
     slice: ``3/8`` encodes the third of eight parts of an OpenSearch index. Each part can be encoded on
@@ -61,12 +62,12 @@ def encode(
 
 
 def encoders_of(
-    workspace: Workspace, names: Iterable[str | Ranker] | None, progress: Progress
+    workspace: Workspace, names: str | Iterable[str | Ranker] | None, progress: Progress
 ) -> list[Encoder]:
     """Return the encoders of rankers. Default: all. Load errors are reported."""
     if names is None:
         return list(map(_encoder, _loadable_rankers(workspace, progress)))
-    rankers = [workspace.ranker(item) if isinstance(item, str) else item for item in names]
+    rankers = [workspace.ranker(item) if isinstance(item, str) else item for item in as_list(names)]
     return list(map(_encoder, rankers))
 
 
