@@ -11,7 +11,8 @@ from typing import Any
 
 from rerank.common.errors import RerankError, TrainingError
 from rerank.common.progress import Progress
-from rerank.rankers.encoder.folder import installed_encoder, only_language
+from rerank.rankers.encoder.folder import installed_encoder, model_folder, only_language
+from rerank.rankers.encoder.modules import Modules
 from rerank.rankers.encoder.shared import SHARED
 from rerank.rankers.training.job import TrainingResult
 from rerank.workflows.auto import plan as ranker_plan
@@ -26,8 +27,6 @@ MEASURED = 48
 """Documents that measure the speed of the encoder."""
 LONGEST_PASS = 0.6
 """Share of the time that is left in which an encoder can read a part of each document."""
-PASSAGE_PARTS = 4
-"""Parts of 64 tokens in a passage of most models."""
 LEAST_STEPS = 10
 """Fewer steps do not improve an encoder."""
 STEP_FACTOR = 4.5
@@ -133,6 +132,12 @@ class Trainings:
         begin = time.monotonic()
         ranker.encode_documents(sample)
         return (time.monotonic() - begin) / max(len(sample), 1)
+
+    @cached_property
+    def passage_parts(self) -> int:
+        """The parts of the longest passage that the encoder reads."""
+        longest = Modules.read(model_folder(self.model)).longest or ranker_plan.PART_TOKENS
+        return max(1, longest // ranker_plan.PART_TOKENS)
 
     def _train(self, rule: Rule, share: float) -> RankerChoice:
         """Train a ranker within a share of the time, or use the one of an earlier run."""
@@ -241,9 +246,9 @@ class Trainings:
         if variant in ("dense", "adapter"):
             options["model"] = self.model
         if parts := training.parts:
-            short = parts < PASSAGE_PARTS
-            options |= {"passage_tokens": 64 * parts if short else None}
-            options["passages"] = max(1, parts // PASSAGE_PARTS)
+            is_cut = parts < min(ranker_plan.all_parts(self.facts), self.passage_parts)
+            options["passage_tokens"] = ranker_plan.PART_TOKENS * parts if is_cut else None
+            options["passages"] = max(1, parts // self.passage_parts)
         judged: dict[str, Any] = {}
         if rule.judged:
             judged = {

@@ -44,14 +44,14 @@ def test_retrieval_is_measured_up_to_15_percent_late(monkeypatch, remaining_seco
 
 @pytest.mark.parametrize(
     ("part_seconds", "end_seconds"),
-    [(0.1, 400 - 150 * 0.1), (10, 0.6 * 500)],  # at most 40 % of the time is kept
+    [(0.1, 450 - 150 * 0.1), (10, 0.8 * 500)],  # at most 20 % of the time is kept
 )
 def test_trainings_end_before_the_queries_are_encoded(monkeypatch, part_seconds, end_seconds):
     """The encoder reads 100 dev queries and 50 test queries after the training."""
     trainings = Trainings.__new__(Trainings)
     trainings.context = context(500)
     trainings.facts = FACTS
-    trainings.end = trainings.context.end - 100
+    trainings.end = trainings.context.end - 50
     trainings.part_seconds = part_seconds
     monkeypatch.setattr(ranker_plan, "RULES", (DENSE,))
     monkeypatch.setattr(Trainings, "_train", lambda self, rule, share: RankerChoice(rule.ranker, True, ""))
