@@ -31,7 +31,7 @@ LEAST_STEPS = 10
 """Fewer steps do not improve an encoder."""
 STEP_FACTOR = 4.5
 """Time of a training step, divided by the time to encode its texts. Measured on the demo: 4.2."""
-LATEST = 1.5
+LATEST = 2.0
 """Time until a training of so many steps is stopped, divided by the time that they were expected to take."""
 MEASUREMENTS = 2
 """Measurements of the training of an encoder whose steps the time limits: at its start and at its end."""

@@ -143,8 +143,9 @@ def test_a_checkpoint_of_another_training_is_refused(tiny, tmp_path):
 
 def test_parts_of_a_batch_give_the_gradient_of_the_whole_batch(tiny, monkeypatch):
     actual = []
-    for most in (10_000, 16 * 5):
-        monkeypatch.setattr("rerank.rankers.encoder.batching.MAX_TOKENS", most)
+    for max_tokens, memory in ((10_000, 1 << 33), (16 * 5, 1 << 33), (10_000, 1_500_000)):
+        monkeypatch.setattr("rerank.rankers.encoder.batching.MAX_TOKENS", max_tokens)
+        monkeypatch.setattr("rerank.rankers.encoder.batching._memory", lambda memory=memory: memory)
         task = trainer(tiny, objective="quintuplet")
         model = task.encoder.model
         model.train = lambda mode=True, model=model: model  # without dropout, which differs by part
@@ -153,8 +154,11 @@ def test_parts_of_a_batch_give_the_gradient_of_the_whole_batch(tiny, monkeypatch
         actual.append(
             (loss.item(), torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
         )
-    assert actual[0][0] == pytest.approx(actual[1][0], abs=1e-6)
-    torch.testing.assert_close(actual[0][1], actual[1][1], atol=1e-6, rtol=1e-3)
+    whole_loss, whole_gradient = actual[0]
+    for loss, gradient in actual[1:]:
+        assert whole_loss == pytest.approx(loss, abs=1e-6)
+        assert not torch.equal(whole_gradient, gradient)  # it was computed in parts
+        torch.testing.assert_close(whole_gradient, gradient, atol=1e-6, rtol=1e-3)
 
 
 def test_a_batch_equals_the_batch_of_the_tokenizer(tiny):
