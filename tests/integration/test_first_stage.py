@@ -164,7 +164,7 @@ def test_values_that_would_change_a_template_are_refused(shelf: Workspace, tmp_p
         ('{"track_scores": true, "post_filter": {"term": {"tags": "{{text}}"}}}', 'no "query"'),
         ('GET /other/_search\n{"query": {"match": {"body": "{{text}}"}}}', "is for index 'other'"),
         ('{"query": {"nope": {"body": "{{text}}"}}}', "nope"),
-        ('{"search_pipeline": "gone", "query": {"match": {"body": "{{text}}"}}}', "no search pipeline"),
+        ('{"search_pipeline": "gone", "query": {"match": {"body": "{{text}}"}}}', "'gone' does not exist"),
     ],
 )  # fmt: skip
 def test_bad_templates_are_refused(shelf: Workspace, tmp_path: Path, text: str, what: str) -> None:
