@@ -41,6 +41,7 @@ class CollectionFacts:
     languages:       most frequent language of the documents and of the queries; None if unknown.
     model:           whether the encoder of ``dense`` is on this machine.
     reads:           the only language that this encoder reads, or None.
+    can_learn:       whether this encoder can be trained; a file of ONNX cannot.
     """
 
     documents: int
@@ -54,6 +55,7 @@ class CollectionFacts:
     languages: tuple[str | None, str | None] = (None, None)
     model: bool = False
     reads: str | None = None
+    can_learn: bool = True
 
     @classmethod
     def of(
@@ -109,6 +111,8 @@ def unmet(facts: CollectionFacts) -> dict[str, str]:
         reasons["links"] = f"fewer than {LEAST_LINKS} links per document"
     if not facts.model:
         reasons["model"] = "its encoder is not on this machine; --model names another one"
+    if not facts.can_learn:
+        reasons["training"] = "its encoder is a file of ONNX, which cannot learn; --model names another one"
     unread = sorted(filter(None, {*facts.languages} - {facts.reads}))
     if unread and facts.reads is not None:
         texts = " and ".join(map(repr, unread))
@@ -195,7 +199,7 @@ RULES = (
     ),
     Rule(
         "dense_judged",
-        ("queries", "model", "language"),
+        ("queries", "model", "training", "language"),
         "it is the encoder of dense, and also learns from the judgments",
         variant="dense",
         share=6.0,
@@ -211,7 +215,7 @@ RULES = (
     ),
     Rule(
         "dense_links",
-        ("links", "model", "language"),
+        ("links", "model", "training", "language"),
         "it is the encoder of dense, and also learns from the links",
         variant="dense",
         judged=False,

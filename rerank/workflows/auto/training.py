@@ -11,9 +11,9 @@ from typing import Any
 
 from rerank.common.errors import RerankError, TrainingError
 from rerank.common.progress import Progress
-from rerank.rankers.encoder.folder import installed_encoder, model_folder, only_language
+from rerank.rankers.encoder.folder import installed_encoder, model_folder, only_language, runs_in_onnx
 from rerank.rankers.encoder.modules import Modules
-from rerank.rankers.encoder.shared import SHARED
+from rerank.rankers.encoder.shared import PASSAGE_VECTORS
 from rerank.rankers.training.job import TrainingResult
 from rerank.workflows.auto import plan as ranker_plan
 from rerank.workflows.auto.context import AutoContext
@@ -88,7 +88,12 @@ class Trainings:
             lang=context.workspace.lang,
         )
         self.model = context.model or installed_encoder(*self.facts.languages) or ""
-        self.facts = replace(self.facts, model=bool(self.model), reads=only_language(self.model))
+        self.facts = replace(
+            self.facts,
+            model=bool(self.model),
+            reads=only_language(self.model),
+            can_learn=not (self.model and runs_in_onnx(model_folder(self.model))),
+        )
 
     def run_all(self) -> list[RankerChoice]:
         """Train the rankers whose needs the collection meets, in the order of the rules.
@@ -204,7 +209,7 @@ class Trainings:
         A stack has an encoder, also if reading one part takes the time of other rankers. What another ranker
         has read with the same encoder takes no time.
         """
-        if self._shared_parts and not SHARED.has_forgotten:
+        if self._shared_parts and not PASSAGE_VECTORS.has_forgotten:
             return self._shared_parts
         pass_seconds = self._pass_seconds(rule)
         longest = LONGEST_PASS * (self.context.end - time.monotonic())

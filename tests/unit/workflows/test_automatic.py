@@ -180,6 +180,7 @@ def test_rules_choose_rankers_by_the_facts_of_the_collection():
     assert trained(**rich) == ["dense", "s2net", "adapter", "dense_judged", "text", "dense_links"]
     assert trained(**{**rich, "links": 0.1}) == ["dense", "s2net", "adapter", "dense_judged", "text"]
     assert trained(**{**rich, "model": False}) == ["s2net", "text"]
+    assert trained(**rich, can_learn=False) == ["dense", "s2net", "adapter", "text"]
     assert trained(train_queries=20, model=True) == ["dense"]
     # An encoder of one language needs judgments for another. A model that the user named reads any
     # language.
