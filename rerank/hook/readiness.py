@@ -184,7 +184,7 @@ def field_problems(engine: Engine, stack: str | None) -> list[str]:
 
 
 def _field_signals(stack: str) -> list[FieldSignal]:
-    """Return the signals of number fields. A text that is no stack has none; another check reports it."""
+    """Return the signals of number fields. A text that is not a stack has none; another check reports it."""
     try:
         names, _ = parse_stack(stack)
     except (UsageError, InputError):

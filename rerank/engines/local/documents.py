@@ -94,7 +94,7 @@ class Documents:
             return None
 
     def _open_to_read(self) -> sqlite3.Connection:
-        """Open the files to read. Without a log, SQLite reads them as files that nobody changes."""
+        """Open the files to read. Without a log, SQLite reads them as files that do not change."""
         files = self._state_of_files()
         try:
             return self._open("ro")

@@ -14,7 +14,6 @@ from rerank.common.config import Count, NonNegative, option, values_of
 from rerank.documents.text import count_of
 from rerank.rankers.dense.ranker import BEST, DenseRanker, windows
 from rerank.rankers.encoder.config import ModelConfig, Tokens
-from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.projection.config import ProjectionConfig
 from rerank.rankers.projection.solver import Vectors, descend, unit_rows
 from rerank.rankers.training.job import TrainingJob, TrainingResult
@@ -57,9 +56,14 @@ class AdapterFitter:
         progress = self.job.progress
         assert data is not None
         encoder = config.load()
-        pretrained = encoder.version()
-        documents, passages = self._documents(encoder, pretrained)
-        untrained = DenseRanker(name="", source=encoder, passages=1, pretrained=pretrained)
+        untrained = DenseRanker(
+            name="",
+            source=encoder,
+            passages=min(TRAIN_PASSAGES, config.passages),
+            pretrained_version=encoder.version(),
+        )
+        documents, longest = self._documents(untrained)
+        passages = max(1, len(windows(longest, encoder.room, config.passages)))
         queries = untrained.vectors(data.query_texts, queries=True)
         vectors = Vectors(data, config.solver(), documents, queries)
         start = np.eye(encoder.width, dtype=np.float32)
@@ -76,7 +80,7 @@ class AdapterFitter:
             variant=variant,
             name=name,
             source=encoder,
-            pretrained=pretrained,
+            pretrained_version=untrained.pretrained_version,
             trained=trained,
             passages=passages,
             best=config.best,
@@ -85,20 +89,18 @@ class AdapterFitter:
         best.baseline_value = best.history[0][2]  # of the identity
         return best.result(ranker, "without the map", remarks=(remark,))
 
-    def _documents(self, encoder: TextEncoder, pretrained: str) -> tuple[NDArray[np.float32], int]:
-        """Return mean vectors of at most TRAIN_PASSAGES passages, (D, E), and the largest passage count."""
+    def _documents(self, ranker: DenseRanker) -> tuple[NDArray[np.float32], int]:
+        """Return mean vectors of the passages of documents, (D, E), and the tokens of the longest text."""
         engine = self.job.engine
         vectors: list[NDArray[np.float32]] = []
         longest = 0
-        passages = min(TRAIN_PASSAGES, self.config.passages)
-        ranker = DenseRanker(name="", source=encoder, passages=passages, pretrained=pretrained)
         with self.job.progress.step("encode documents", len(engine), "doc") as advance:
             for batch in batched(engine.documents(), BLOCK):
-                vectors.append(mean_vectors(ranker.encode_documents(batch), passages))
-                lengths = map(len, encoder.tokens([document.content for document in batch]))
+                vectors.append(mean_vectors(ranker.encode_documents(batch), ranker.passages))
+                lengths = map(len, ranker.encoder.tokens([document.content for document in batch]))
                 longest = max(longest, *lengths)
                 advance(len(batch))
-        return np.concatenate(vectors), max(1, len(windows(longest, encoder.room, self.config.passages)))
+        return np.concatenate(vectors), longest
 
 
 def mean_vectors(features: NDArray[np.int8], passages: int) -> NDArray[np.float32]:

@@ -235,7 +235,7 @@ class DenseFitter:
             separator=config.separator,
         )
         if config.untrained:
-            untrained = ranker(pretrained=encoder.version(), trained={"settings": values_of(config)})
+            untrained = ranker(pretrained_version=encoder.version(), trained={"settings": values_of(config)})
             remarks = (f"{config.model}, untrained",)
             return TrainingResult(untrained, 0, 0, None, None, False, remarks=remarks)
         checkpoint = job.checkpoint(name)

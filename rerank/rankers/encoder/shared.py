@@ -9,8 +9,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-LIMIT = 512 << 20
-"""Bytes that are kept, at about 1.8 kB for a text and a small encoder."""
 _OVERHEAD = 300
 """Bytes of a key, and of the objects around a vector."""
 
@@ -22,11 +20,11 @@ class SharedVectors:
     are computed for the first of them. Several threads can use it. When the limit is reached, it forgets all
     vectors and begins again, so rankers that encode the same batch also share vectors of a large collection.
 
-    limit:         bytes that are kept.
+    limit:         bytes that are kept: about 1.8 kB for a text and a small encoder.
     has_forgotten: whether the limit was reached.
     """
 
-    def __init__(self, limit: int = LIMIT) -> None:
+    def __init__(self, limit: int) -> None:
         self.has_forgotten = False
         self._limit = limit
         self._bytes = 0
@@ -45,7 +43,7 @@ class SharedVectors:
         texts:   what the encoder reads: characters or tokens, as bytes. Each has at least one.
         compute: positions of m texts -> their vectors, (m, E). It is called for texts without a vector.
 
-        >>> shared = SharedVectors()
+        >>> shared = SharedVectors(limit=10_000)
         >>> shared.get("e", [b"a", b"b"], lambda positions: np.float32([[1], [2]])).tolist()
         [[1.0], [2.0]]
         >>> shared.get("e", [b"b", b"c"], lambda positions: np.float32([positions])).tolist()
@@ -73,5 +71,8 @@ class SharedVectors:
                 self._bytes += size
 
 
-SHARED = SharedVectors()
-"""The vectors of this process."""
+PASSAGE_VECTORS = SharedVectors(limit=512 << 20)
+"""The vectors of passages in this process, for a training and the encoding after it."""
+QUERY_VECTORS = SharedVectors(limit=8 << 20)
+"""The vectors of queries in this process. Few, because a service runs for months and reads other queries each
+day, and because it has another cache for the vectors of each ranker."""

@@ -18,7 +18,7 @@ from rerank.rankers.base import Ranker, write_record
 from rerank.rankers.encoder.bert import Bert, readable
 from rerank.rankers.encoder.modules import Modules
 from rerank.rankers.encoder.onnx import fastest
-from rerank.rankers.encoder.shared import SHARED
+from rerank.rankers.encoder.shared import PASSAGE_VECTORS, QUERY_VECTORS
 from rerank.rankers.encoder.transformer import TextEncoder
 
 if TYPE_CHECKING:
@@ -33,20 +33,20 @@ _berts: WeakValueDictionary[str, Bert] = WeakValueDictionary()
 class EncoderRanker(Ranker):
     """A ranker whose vectors come from a transformer.
 
-    source:     an encoder, or the folder of a stored ranker, which is read on first use.
-    width:      E, the numbers of a vector. Default: of the encoder.
-    version:    Default: a hash of everything that decides the vectors.
-    pretrained: version of the pretrained encoder, if its transformer was not trained. Rankers with the same
-        one share the work of the transformer.
-    trained:    settings and history of the training, which are only stored.
+    source:  an encoder, or the folder of a stored ranker, which is read on first use.
+    width:   E, the numbers of a vector. Default: of the encoder.
+    version: Default: a hash of everything that decides the vectors.
+    trained: settings and history of the training, which are only stored.
+    pretrained_version: version of the pretrained encoder, if its transformer was not trained. Rankers with
+        the same one share the work of the transformer. Empty: it was trained.
     """
 
     name: str
     source: TextEncoder | Path
     width: int = 0
     version: str = ""
-    pretrained: str = ""
     trained: Mapping[str, Any] = field(default_factory=dict)
+    pretrained_version: str = ""
 
     def __post_init__(self) -> None:
         if isinstance(self.source, TextEncoder):
@@ -68,12 +68,12 @@ class EncoderRanker(Ranker):
         if isinstance(self.source, TextEncoder) or not readable(self.source / "model"):
             return None
         folder = self.source / "model"
-        loaded = _berts.get(self.pretrained)
+        loaded = _berts.get(self.pretrained_version)
         if loaded is not None:
             return replace(loaded, modules=Modules.read(folder))
         bert = fastest(Bert.load(folder))
-        if self.pretrained:
-            _berts[self.pretrained] = bert
+        if self.pretrained_version:
+            _berts[self.pretrained_version] = bert
         return bert
 
     def encode_query(self, query: Query) -> NDArray[np.float32]:
@@ -82,10 +82,12 @@ class EncoderRanker(Ranker):
         if bert is None:
             vector: NDArray[np.float32] = self.vectors([query.text], queries=True)[0]
             return vector
-        if not self.pretrained:
+        if not self.pretrained_version:
             return bert.encode(query.text)
-        text = b"query " + query.text.encode(errors="surrogatepass")
-        (pooled,) = SHARED.get(self.pretrained, [text], lambda _: bert.pooled(query.text)[None])
+        text = query.text.encode(errors="surrogatepass")
+        (pooled,) = QUERY_VECTORS.get(
+            self.pretrained_version, [text], lambda _: bert.pooled(query.text)[None]
+        )
         return bert.mapped(pooled)
 
     def vectors(self, texts: Sequence[str], *, queries: bool = False) -> NDArray[np.float32]:
@@ -107,13 +109,13 @@ class EncoderRanker(Ranker):
 
         encoder: the transformer, with the prompt of queries or of documents.
         """
-        if not self.pretrained:
+        if not self.pretrained_version:
             return encoder.encode(sequences)
         before, after = encoder.tokens.frame
         texts = [np.array([*before, *sequence, *after], np.int32).tobytes() for sequence in sequences]
         unmapped = encoder.without_projection()
-        pooled = SHARED.get(
-            self.pretrained, texts, lambda rows: unmapped.encode([sequences[row] for row in rows])
+        pooled = PASSAGE_VECTORS.get(
+            self.pretrained_version, texts, lambda rows: unmapped.encode([sequences[row] for row in rows])
         )
         return encoder.modules.mapped(pooled)
 
@@ -122,7 +124,9 @@ class EncoderRanker(Ranker):
         folder.mkdir(parents=True, exist_ok=True)
         self.encoder.save(folder / "model")
         numbers = {name: value for name, value in vars(self).items() if isinstance(value, (int, float))}
-        write_record(self, folder, **numbers, pretrained=self.pretrained, trained=dict(self.trained))
+        write_record(
+            self, folder, **numbers, pretrained_version=self.pretrained_version, trained=dict(self.trained)
+        )
 
     @classmethod
     def load(cls, folder: Path) -> Self:

@@ -39,10 +39,8 @@ def sample_documents(data: TrainingData, progress: Progress) -> TrainingData:
         return data
     is_used = np.zeros(count, np.bool_)
     is_used[:: -(-count // MAX_DOCUMENTS)] = True
-    if data.dev:
-        dev_set = DevSet.from_candidates(data, progress)
-        is_used[dev_set.documents] = True
-        data = replace(data, dev=dev_set.judged)
+    for query in data.dev:
+        is_used[query.candidates] = True
     for query in (*data.train, *data.dev):
         is_used[query.documents] = True
         is_used[query.unwanted] = True

@@ -16,9 +16,9 @@ from tests.support.data import QUERIES, qrels, topical
 
 @pytest.fixture
 def shared(monkeypatch):
-    vectors = SharedVectors()
-    monkeypatch.setattr(stored, "SHARED", vectors)
-    return vectors
+    """New vectors of this process."""
+    for name in ("PASSAGE_VECTORS", "QUERY_VECTORS"):
+        monkeypatch.setattr(stored, name, SharedVectors(1 << 20))
 
 
 @pytest.fixture
@@ -45,13 +45,13 @@ def train_both(workspace, model):
 def test_a_passage_is_encoded_once(tmp_path, tiny, shared, encoded):
     workspace = topical(tmp_path / "ws")
     dense, adapter = train_both(workspace, tiny)
-    assert dense.pretrained == adapter.pretrained
+    assert dense.pretrained_version == adapter.pretrained_version
     assert dense.version != adapter.version
     assert len(set(map(tuple, encoded))) == len(encoded)
     documents = list(workspace.engine.documents())
     for ranker in (dense, adapter):
         alone = load_ranker(ranker.source)
-        alone.pretrained = ""
+        alone.pretrained_version = ""
         expected = alone.encode_documents(documents).astype(int)
         assert np.abs(ranker.encode_documents(documents).astype(int) - expected).max() <= 1
 
@@ -71,7 +71,7 @@ def test_a_query_is_encoded_once(tmp_path, tiny, shared, monkeypatch):
     assert np.abs(first - second).max() > 0.01
     for ranker, vector in zip(rankers, (first, second)):
         alone = load_ranker(ranker.source)
-        alone.pretrained = ""
+        alone.pretrained_version = ""
         np.testing.assert_allclose(alone.encode_query(QUERIES[0]), vector, atol=1e-6)
 
 
@@ -79,7 +79,7 @@ def test_a_trained_encoder_shares_nothing(tmp_path, tiny, shared):
     config = {"model": tiny, "passage_tokens": 16, "steps": 1, "batch": 4, "train_layers": 1}
     workspace = topical(tmp_path / "ws")
     train(workspace, "dense", queries=QUERIES, qrels=qrels(0, 24), dev_qrels=qrels(24, 36), config=config)
-    assert workspace.ranker("dense").pretrained == ""
+    assert workspace.ranker("dense").pretrained_version == ""
 
 
 def test_a_full_memory_begins_again():
@@ -102,7 +102,7 @@ def test_a_full_memory_begins_again():
     assert vectors([b"x" * size for size in range(1, 7)]) == [1, 2, 3, 4, 5, 6]
 
 
-def test_measurements_share_the_vectors_of_queries(tmp_path, tiny, shared, monkeypatch):
+def test_measurements_share_the_vectors_of_queries(tmp_path, monkeypatch):
     workspace = topical(tmp_path / "ws")
     train(
         workspace,
