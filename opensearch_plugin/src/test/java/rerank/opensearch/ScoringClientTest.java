@@ -6,139 +6,14 @@ import com.sun.net.httpserver.HttpServer;
 import java.io.IOException;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
-import java.net.ServerSocket;
-import java.net.Socket;
-import java.net.SocketTimeoutException;
 import java.net.URI;
 import java.util.*;
 import java.util.concurrent.*;
-import java.util.concurrent.atomic.AtomicInteger;
-import java.util.function.BiFunction;
-import java.util.function.Function;
-import org.junit.jupiter.api.AfterEach;
-import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
-import org.opensearch.common.settings.Settings;
 import org.opensearch.core.action.ActionListener;
-import org.opensearch.threadpool.Scheduler;
 import rerank.opensearch.ScoringClient.Failure;
 
-class ScoringClientTest {
-    private final ScheduledExecutorService timers = Executors.newSingleThreadScheduledExecutor();
-    private final ExecutorService pool = Executors.newFixedThreadPool(12, task -> new Thread(task, "our-pool"));
-    private final List<HttpServer> servers = new ArrayList<>();
-    private final Set<InetSocketAddress> clients = ConcurrentHashMap.newKeySet();
-    private final List<ServerSocket> listening = new ArrayList<>();
-    private final AtomicInteger accepted = new AtomicInteger();
-    private final CompletableFuture<Void> called = new CompletableFuture<>();
-    private final CompletableFuture<Integer> closed = new CompletableFuture<>();
-    private RerankPlugin plugin;
-    private int timeout; // of the last service
-    private int turn;
-    private byte[] body = {1};
-
-    private ScoringClient.Request request(int most, boolean longQuery) {
-        return new ScoringClient.Request(Protocol.PATH, body, turn, timeout, most, longQuery);
-    }
-
-    @BeforeEach
-    void makePlugin() {
-        plugin = new RerankPlugin(Settings.EMPTY);
-        plugin.pool = pool;
-    }
-
-    @AfterEach
-    void stop() throws IOException {
-        for (ServerSocket server : listening) {
-            server.close();
-        }
-        servers.forEach(server -> server.stop(0));
-        pool.shutdownNow();
-        timers.shutdownNow();
-    }
-
-    /** A server that answers with this status, after this many milliseconds. */
-    private URI server(int status, int after) throws IOException {
-        HttpServer server = HttpServer.create(new InetSocketAddress(InetAddress.getLoopbackAddress(), 0), 0);
-        server.setExecutor(Executors.newCachedThreadPool());
-        int port = server.getAddress().getPort();
-        server.createContext("/", exchange -> {
-            clients.add(exchange.getRemoteAddress());
-            exchange.getRequestBody().readAllBytes();
-            try {
-                Thread.sleep(after);
-                exchange.sendResponseHeaders(status, 2);
-                exchange.getResponseBody().write("{}".getBytes());
-            } catch (InterruptedException | IOException e) { // the test is over
-            }
-            exchange.close();
-        });
-        server.start();
-        servers.add(server);
-        return URI.create("http://127.0.0.1:" + port);
-    }
-
-    private ScoringClient service(Map<String, Object> more, URI url) {
-        return service(more, url, (millis, task) -> timers.schedule(task, millis, TimeUnit.MILLISECONDS));
-    }
-
-    private ScoringClient service(Map<String, Object> more, URI url, BiFunction<Long, Runnable, Future<?>> schedule) {
-        Map<String, Object> config = new HashMap<>(Map.of("url", url.toString(),
-            "timeout", 60_000, "breaker_failures", 2, "breaker_pause", 60_000));
-        config.putAll(more);
-        Config read = ConfigTest.read(config);
-        timeout = read.timeout();
-        return new ScoringClient(read, true, plugin, (millis, task) -> {
-            Future<?> timer = schedule.apply(millis, task);
-            return new Scheduler.ScheduledCancellable() {
-                @Override
-                public long getDelay(TimeUnit unit) {
-                    return 0;
-                }
-
-                @Override
-                public int compareTo(Delayed other) {
-                    return 0;
-                }
-
-                @Override
-                public boolean cancel() {
-                    return timer.cancel(false);
-                }
-
-                @Override
-                public boolean isCancelled() {
-                    return timer.isCancelled();
-                }
-            };
-        });
-    }
-
-    /** The result of a call: the answer or the reason of the failure, and its thread. */
-    private String[] call(ScoringClient service, boolean longQuery, Function<byte[], String> read) throws Exception {
-        return call(service, 1_000, longQuery, read);
-    }
-
-    private String[] call(ScoringClient service, int most, boolean longQuery, Function<byte[], String> read) throws Exception {
-        CompletableFuture<String[]> done = new CompletableFuture<>();
-        service.call(request(most, longQuery), read, new ActionListener<>() {
-            @Override
-            public void onResponse(String answer) {
-                done.complete(new String[] {answer, Thread.currentThread().getName()});
-            }
-
-            @Override
-            public void onFailure(Exception e) {
-                done.complete(new String[] {((Failure) e).reason, Thread.currentThread().getName()});
-            }
-        });
-        return done.get(60, TimeUnit.SECONDS);
-    }
-
-    private String call(ScoringClient service) throws Exception {
-        return call(service, false, bytes -> "fine")[0];
-    }
-
+class ScoringClientTest extends ScoringClientTestCase {
     @Test
     void answersAreReadOnThePool() throws Exception {
         Set<String> threads = ConcurrentHashMap.newKeySet();
@@ -252,36 +127,6 @@ class ScoringClientTest {
         closed.get(60, TimeUnit.SECONDS);
     }
 
-    private static final String ANSWER = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}";
-
-    /** A server of sockets, which is closed after the test. */
-    private ServerSocket listening() throws IOException {
-        ServerSocket server = new ServerSocket(0, 50, InetAddress.getLoopbackAddress());
-        listening.add(server);
-        return server;
-    }
-
-    private URI url(ServerSocket server) {
-        return URI.create("http://127.0.0.1:" + server.getLocalPort());
-    }
-
-    /** Answer one call of each connection, then close it without notice. Returns the URL; {@code accepted} counts connections. */
-    private URI closing(Function<Integer, String> answers) throws IOException {
-        ServerSocket server = listening();
-        pool.execute(() -> {
-            try {
-                while (true) {
-                    try (Socket client = server.accept()) {
-                        client.getInputStream().read(new byte[1 << 16]);
-                        client.getOutputStream().write(answers.apply(accepted.incrementAndGet()).getBytes());
-                    }
-                }
-            } catch (IOException e) { // the test is over
-            }
-        });
-        return url(server);
-    }
-
     @Test
     void aConnectionThatTheServiceHasClosedIsReplaced() throws Exception {
         ScoringClient service = service(Map.of(), closing(connection -> ANSWER));
@@ -302,22 +147,6 @@ class ScoringClientTest {
         assertEquals(1, accepted.get(), "a part of an answer has come");
     }
 
-    /** A server that begins an answer and does not end it; {@code closed} is complete when the client has closed the connection. */
-    private URI hanging(String begin) throws IOException {
-        ServerSocket server = listening();
-        pool.execute(() -> {
-            try (Socket client = server.accept()) {
-                client.getInputStream().read(new byte[1 << 16]);
-                client.getOutputStream().write(begin.getBytes());
-                called.complete(null);
-                closed.complete(client.getInputStream().read());
-            } catch (IOException e) {
-                closed.complete(-1);
-            }
-        });
-        return url(server);
-    }
-
     @Test
     void anAnswerThatStopsEndsAtTheTimeout() throws Exception {
         assertEquals("timeout", call(service(Map.of("timeout", 100), hanging(ANSWER.substring(0, ANSWER.length() - 1)))));
@@ -326,14 +155,7 @@ class ScoringClientTest {
 
     @Test
     void theEndOfASearchEndsItsCallAndItsConnection() throws Exception {
-        ScoringClient service = service(Map.of(), hanging(""));
-        CompletableFuture<String> result = new CompletableFuture<>();
-        Runnable end = service.call(request(1_000, false), bytes -> "fine",
-            ActionListener.wrap(result::complete, e -> result.complete(((Failure) e).reason)));
-        called.get(60, TimeUnit.SECONDS);
-        end.run();
-        assertEquals("cancelled", result.get(30, TimeUnit.SECONDS));
-        assertEquals(-1, closed.get(30, TimeUnit.SECONDS));
+        endCall(service(Map.of(), hanging("")));
     }
 
     @Test
@@ -392,140 +214,6 @@ class ScoringClientTest {
             assertEquals("breaker_open", service.unreachable());
             assertEquals("breaker_open", call(service));
         }
-    }
-
-    private ScoringClient services(Map<String, Object> more, URI... urls) {
-        Map<String, Object> config = new HashMap<>(more);
-        config.put("url", Arrays.stream(urls).map(URI::toString).toList());
-        return service(config, urls[0]);
-    }
-
-    /** The URL of a server that has stopped. */
-    private URI dead() throws IOException {
-        ServerSocket server = listening();
-        server.close();
-        return url(server);
-    }
-
-    @Test
-    void servicesTakeTurns() throws Exception {
-        ScoringClient service = services(Map.of(), closing(connection -> ANSWER), server(200, 0), server(200, 0));
-        List<Integer> turns = new ArrayList<>();
-        for (int i = 0; i < 6; i++) {
-            turns.add(service.nextTurn());
-        }
-        assertEquals(List.of(0, 1, 2, 0, 1, 2), turns);
-        for (int first : turns) {
-            turn = first;
-            assertEquals("fine", call(service));
-        }
-        assertEquals(2, accepted.get());
-        assertEquals(2, clients.size(), "one connection to each of the others");
-    }
-
-    @Test
-    void anotherServiceAnswersForOneThatFails() throws Exception {
-        for (URI failing : List.of(dead(), closing(connection -> ""), server(502, 0), server(503, 0))) {
-            ScoringClient service = services(Map.of(), failing, server(200, 0));
-            for (int i = 0; i < 5; i++) {
-                assertEquals("fine", call(service));
-            }
-            assertNull(service.unreachable());
-        }
-    }
-
-    @Test
-    void aServiceThatFailsIsSkippedForAWhile() throws Exception {
-        ScoringClient service = services(Map.of("breaker_failures", 3), closing(connection -> "no HTTP"), server(200, 0));
-        for (int i = 0; i < 6; i++) {
-            assertEquals("fine", call(service));
-        }
-        assertEquals(3, accepted.get());
-    }
-
-    @Test
-    void aServiceThatHangsLeavesTimeForAnother() throws Exception {
-        ScoringClient service = services(Map.of("timeout", 10_000), server(200, 60_000), server(200, 0));
-        assertEquals("fine", call(service));
-    }
-
-    @Test
-    void aServiceThatAnswersSlowlyLeavesTimeForAnother() throws Exception {
-        ServerSocket slow = listening();
-        pool.execute(() -> {
-            try (Socket client = slow.accept()) {
-                for (byte next : ANSWER.getBytes()) { // each read ends in time, the answer does not
-                    client.getOutputStream().write(next);
-                    Thread.sleep(1_000);
-                }
-            } catch (IOException | InterruptedException e) { // the client has closed the connection
-            }
-        });
-        ScoringClient service = services(Map.of("timeout", 4_000), url(slow), server(200, 0));
-        assertEquals("fine", call(service));
-    }
-
-    @Test
-    void aServiceThatReadsNothingLeavesTimeForAnother() throws Exception {
-        ScoringClient service = services(Map.of("timeout", 6_000), url(listening()), server(200, 0));
-        body = new byte[16 << 20]; // more than the buffers of the connection
-        assertEquals("fine", call(service));
-    }
-
-    @Test
-    void aServiceIsNotAskedInTooShortATime() throws Exception {
-        List<ServerSocket> hanging = new ArrayList<>();
-        for (int i = 0; i < 6; i++) {
-            hanging.add(listening());
-        }
-        ScoringClient service = services(Map.of("timeout", 1_000), hanging.stream().map(this::url).toArray(URI[]::new));
-        assertEquals("timeout", call(service));
-        for (ServerSocket server : hanging.subList(4, 6)) {
-            server.setSoTimeout(1);
-            assertThrows(SocketTimeoutException.class, server::accept, "a half, a quarter, and two eighths of the time are over");
-        }
-    }
-
-    @Test
-    void noFurtherServiceIsAskedAfterTheEndOfTheSearch() throws Exception {
-        ScoringClient service = services(Map.of(), hanging(""), server(200, 0));
-        CompletableFuture<String> result = new CompletableFuture<>();
-        Runnable end = service.call(request(1_000, false), bytes -> "fine",
-            ActionListener.wrap(result::complete, e -> result.complete(((Failure) e).reason)));
-        called.get(60, TimeUnit.SECONDS);
-        end.run();
-        assertEquals("cancelled", result.get(30, TimeUnit.SECONDS));
-        assertEquals(-1, closed.get(30, TimeUnit.SECONDS));
-        pool.shutdown();
-        assertTrue(pool.awaitTermination(60, TimeUnit.SECONDS));
-        assertEquals(Set.of(), clients);
-    }
-
-    @Test
-    void theFirstServiceHasHalfOfTheTimeIfAnotherCanBeAsked() throws Exception {
-        assertEquals(99, service(Map.of(), server(200, 0)).firstLimit(99));
-        ScoringClient service = services(Map.of("breaker_failures", 1), dead(), server(200, 0));
-        assertEquals(49, service.firstLimit(99));
-        assertEquals(1, service.firstLimit(1));
-        assertEquals("fine", call(service));
-        assertEquals(99, service.firstLimit(99), "the circuit breaker of the first service is open");
-    }
-
-    @Test
-    void aFaultOfTheSearchIsNotSentToAnotherService() throws Exception {
-        for (int status : List.of(400, 401, 403, 404, 413, 422, 500)) {
-            assertEquals("status_" + status, call(services(Map.of(), server(status, 0), server(200, 0))));
-        }
-    }
-
-    @Test
-    void aCallFailsIfAllServicesFail() throws Exception {
-        ScoringClient service = services(Map.of(), dead(), dead());
-        assertEquals("refused", call(service));
-        assertEquals("refused", call(service));
-        assertEquals("breaker_open", service.unreachable());
-        assertEquals("breaker_open", call(service));
-        assertEquals(2, plugin.stats.breakerOpened.sum());
     }
 
     @Test
