@@ -1,14 +1,16 @@
 """Measure what documents of a ranker add to plain searches through the plugin, on a template of production.
 
     python benchmarks/quality/hook_retrieval.py DATA --out hook_retrieval.json
+    python benchmarks/quality/hook_retrieval.py DATA --rankers dense,s2net --model MODEL --trained DIR
 
 DATA is a folder of wikispeedia (corpus, queries, judgments). The index has permissions, a year and a
 popularity: the number of articles that link to an article. The template multiplies ``multi_match`` by the
-logarithm of the popularity, under filters. The rankers learn from the judgments of train; the weights of the
-stack, ``search,s2net`` by default, are tuned on dev twice: for the hits of the template, and for these hits
-and the nearest documents of the rankers. Test queries are then sent as plain searches through both
-pipelines, and measured by ``rerank evaluate``. They have no language, as plain searches. p is the paired
-randomization test.
+logarithm of the popularity, under filters. The rankers learn from the judgments of train, ``dense`` with the
+preset ``judged``; the weights of the stack, ``search,s2net`` by default, are tuned on dev twice: for the hits
+of the template, and for these hits and the nearest documents of the rankers. Test queries are then sent as
+plain searches through both pipelines, and measured by ``rerank evaluate``. They have no language, as plain
+searches. p is the paired randomization test. ``--trained`` names a folder that keeps the rankers, so that
+other stacks of them are tuned without a training.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import shutil
 import sys
 import tempfile
 import urllib.request
@@ -27,8 +30,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.common.collection import Collection
+from benchmarks.common.index import force_merge
 from benchmarks.common.service import serving
-from rerank import Qrels, Query, Stack, Workspace, evaluate, train, tune
+from rerank import Qrels, Query, Stack, Workspace, encode, evaluate, train, tune
 from rerank.engines.opensearch import OpenSearchEngine
 from rerank.evaluation.measures import evaluate_runs
 from rerank.evaluation.significance import randomization_test
@@ -72,7 +76,7 @@ def fill(node: Node, corpus: Path) -> None:
         with urllib.request.urlopen(request, timeout=300) as answer:
             if json.load(answer)["errors"]:
                 sys.exit(f"{INDEX}: the index rejected documents. Check its mapping.")
-    node.request("POST", f"/{INDEX}/_forcemerge?max_num_segments=1")
+    force_merge(node, INDEX)
     node.request("POST", f"/{INDEX}/_refresh")
 
 
@@ -82,6 +86,33 @@ def judged(collection: Collection, split: str, count: int) -> tuple[list[Query],
     names = list(qrels)[: count or None]
     texts = {query.id: query.text for query in collection.queries()}
     return [Query(name, texts[name]) for name in names], Qrels({name: qrels[name] for name in names})
+
+
+def learn(
+    workspace: Workspace, rankers: list[str], queries: list[Query], qrels: Qrels, given: argparse.Namespace
+) -> None:
+    """Train the rankers that the folder ``--trained`` does not have, and encode the documents."""
+    kept = None if given.trained is None else given.trained / "rankers"
+    if kept is not None and kept.exists():
+        shutil.copytree(kept, workspace.folder / "rankers", dirs_exist_ok=True)
+        workspace = Workspace.open(workspace.folder)
+        encode(workspace, [ranker for ranker in rankers if ranker in workspace.trained()])
+    for ranker in rankers:
+        if ranker in workspace.trained():
+            continue
+        config: dict[str, Any] = {}
+        if ranker == "s2net":
+            config["epochs"] = given.epochs
+        if ranker in ("dense", "adapter"):
+            import torch
+
+            torch.set_num_threads(given.threads)
+            config["model"] = given.model
+        preset = "judged" if ranker == "dense" else None
+        report = train(workspace, [ranker], queries=queries, qrels=qrels, config=config, preset=preset)
+        print(report, flush=True)
+        if kept is not None:
+            shutil.copytree(workspace.folder / "rankers", kept, dirs_exist_ok=True)
 
 
 def live(
@@ -107,7 +138,10 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=300, help="Queries of dev and of test.")
     parser.add_argument("--train-queries", type=int, default=0, help="Queries of train; 0: all.")
     parser.add_argument("--epochs", type=int, default=120, help="Epochs of s2net.")
-    parser.add_argument("--rankers", default="s2net", help="For example s2net,text.")
+    parser.add_argument("--rankers", default="s2net", help="For example dense,s2net.")
+    parser.add_argument("--model", help="Encoder of dense and adapter.")
+    parser.add_argument("--threads", type=int, default=1, help="Threads of the training of an encoder.")
+    parser.add_argument("--trained", type=Path, help="Folder that keeps the trained rankers.")
     parser.add_argument("--depth", type=int, default=100)
     parser.add_argument("--added", type=int, default=100, help="Documents of each ranker.")
     parser.add_argument("--out", type=Path)
@@ -135,18 +169,19 @@ def measure(node: Node, folder: Path, given: argparse.Namespace, stack: ExitStac
     collection = Collection(given.data)
     queries, qrels = judged(collection, "train", given.train_queries)
     rankers = given.rankers.split(",")
-    for ranker in rankers:
-        config = {"epochs": given.epochs} if ranker == "s2net" else {}
-        train(workspace, [ranker], queries=queries, qrels=qrels, config=config)
+    learn(workspace, rankers, queries, qrels, given)
     dev, dev_qrels = judged(collection, "dev", given.queries)
     test, test_qrels = judged(collection, "test", given.queries)
     runs: dict[str, dict[str, list[str]]] = {}
     offline: dict[str, float] = {}
+    tuned_values: dict[str, float] = {}
     union_retrieves = ("search", *(f"{ranker}:{given.added}" for ranker in rankers))
     for name, retrieve in (("hits", ()), ("union", union_retrieves)):
         path = folder / f"{name}.json"
         options = {"first_stage": first, "retrieve": retrieve, "depth": given.depth, "out": path}
-        tuned = tune(workspace, ",".join(("search", *rankers)), queries=dev, qrels=dev_qrels, **options).stack
+        tuning = tune(workspace, ",".join(("search", *rankers)), queries=dev, qrels=dev_qrels, **options)
+        tuned = tuning.stack
+        tuned_values[name] = tuning.tuned.value
         report = evaluate(
             workspace, [tuned], queries=test, qrels=test_qrels, protocols=[f"retrieved:{given.depth}"]
         )
@@ -154,7 +189,7 @@ def measure(node: Node, folder: Path, given: argparse.Namespace, stack: ExitStac
             offline["plain" if row.stack == "search" else name] = row.measures["nDCG@10"]
         with serving(workspace.folder, folder / "serve.log", "--stack", path, "--deadline", 120) as url:
             runs[name] = live(workspace, tuned, url, test, given.depth)
-        print(name, tuned, offline, flush=True)
+        print(name, tuned, tuned_values, offline, flush=True)
     evaluation = evaluate_runs(runs, test_qrels, ["nDCG@10"])
     hits, union = (evaluation.values[name]["nDCG@10"] for name in ("hits", "union"))
     return {
@@ -162,6 +197,7 @@ def measure(node: Node, folder: Path, given: argparse.Namespace, stack: ExitStac
         "rankers": rankers,
         "depth": given.depth,
         "added": given.added,
+        "dev": tuned_values,
         "evaluate": offline,
         "live": {"hits": float(hits.mean()), "union": float(union.mean())},
         "gain": float((union - hits).mean()),

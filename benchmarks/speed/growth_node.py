@@ -29,9 +29,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
 from growth_results import FILE, Recorder
-from hook_cases import INDEX, NONE, Case, alone, filled, force_merge, percentiles, processor, service_process
+from hook_cases import INDEX, NONE, Case, alone, filled, percentiles, processor, service_process
 
 from benchmarks.common.grown import grow
+from benchmarks.common.index import force_merge
 from rerank.formats import read_queries
 from tools.opensearch_node import Node, running
 from tools.opensearch_plugin import SETTINGS, build, put_pipeline
@@ -65,7 +66,7 @@ def index_size(node: Node) -> int:
     node.request("PUT", f"/{INDEX}/_doc/-?refresh=true", {})
     node.request("DELETE", f"/{INDEX}/_doc/-?refresh=true")
     node.request("POST", f"/{INDEX}/_flush?force=true")
-    force_merge(node)
+    force_merge(node, INDEX)
     node.request("POST", f"/{INDEX}/_refresh")
     node.request("POST", f"/{INDEX}/_flush?force=true")
     statistics = node.request("GET", f"/{INDEX}/_stats/store")

@@ -47,6 +47,7 @@ from hook_cases import (
 )
 
 import rerank.workflows.demo
+from benchmarks.common.index import force_merge, run_task
 from benchmarks.common.service import cli, processor, serving
 from rerank import Document, Stack, Workspace
 from tools.opensearch_node import Node, free_port, running
@@ -138,12 +139,8 @@ def attached(node: Node, folder: Path, rankers: Path, stack: ExitStack, weights:
     settings = {"number_of_shards": 1, "number_of_replicas": 0}
     body = {"settings": settings, "mappings": {"dynamic": "false", "properties": properties}}
     node.request("PUT", f"/{THEIRS}", body)
-    node.request(
-        "POST",
-        "/_reindex?refresh=true&timeout=10m",
-        {"source": {"index": INDEX}, "dest": {"index": THEIRS}},
-    )
-    node.request("POST", f"/{THEIRS}/_forcemerge?max_num_segments=1")
+    run_task(node, "/_reindex?refresh=true", {"source": {"index": INDEX}, "dest": {"index": THEIRS}})
+    force_merge(node, THEIRS)
     workspace = folder / "attached"
     fields = ("title=title", "text=text", "categories=categories")
     where = ("--url", node.url, "--index", THEIRS, "-w", workspace, "--lang", "en")

@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
 
+from benchmarks.common.index import force_merge
 from benchmarks.common.service import cli
 from benchmarks.common.service import processor as processor
 from benchmarks.common.service import service_process as service_process
@@ -78,16 +79,8 @@ def filled(node: Node, folder: Path, rankers: Path, corpus: str, *options: objec
     cli("ingest", few, "-w", workspace, *options)
     shutil.copytree(rankers / "rankers", workspace / "rankers")
     print(cli("ingest", corpus, "--replace", "-w", workspace).strip())
-    force_merge(node)
+    force_merge(node, INDEX)
     return workspace
-
-
-def force_merge(node: Node) -> None:
-    """Merge the index to one segment per shard, and wait for it: a request may end before a long merge."""
-    path = f"/{INDEX}/_forcemerge?max_num_segments=1&wait_for_completion=false"
-    task = node.request("POST", path)["task"]
-    while not node.request("GET", f"/_tasks/{task}")["completed"]:
-        time.sleep(0.5)
 
 
 def percentiles(times: Sequence[float]) -> str:
