@@ -104,6 +104,8 @@ def show(report: PoolReport) -> None:
         click.echo(f"  {count_of(count, 'query')} {_REASONS[reason]}")
     for stack in pool.stacks:
         click.echo(f"  the best {pool.top} hits of {stack}")
+    if report.repeated:
+        output.note(f"left out {count_of(report.repeated, 'query')} with the words of another query")
     if report.without_hits:
         output.note(f"left out {count_of(report.without_hits, 'query')} without hits")
     if not report.difference and len(pool.stacks) > 1:

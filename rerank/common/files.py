@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import pwd
+import re
 import secrets
 import time
 from collections.abc import Iterator
@@ -91,8 +92,14 @@ def write_text(path: str | os.PathLike[str], text: str, *, follow: bool = False)
     write_bytes(path, text.encode("utf-8"), follow=follow)
 
 
-def check_output(path: str | os.PathLike[str], mark: str) -> None:
-    """Raise UsageError if a nonempty file lacks ``mark`` near its start."""
+def check_output(path: str | os.PathLike[str], mark: str | re.Pattern[bytes]) -> None:
+    """Raise UsageError if a nonempty file lacks ``mark`` near its start, or if its folder does not exist.
+
+    mark: a text, or a pattern of the first 1,000 bytes, by which a command knows a file of its own.
+    """
+    folder = os.path.dirname(os.fspath(path))
+    if folder and not os.path.isdir(folder):
+        raise UsageError(f"{os.fspath(path)}: the folder {folder} does not exist; make it first")
     if not os.path.isfile(path):
         return
     try:
@@ -100,7 +107,8 @@ def check_output(path: str | os.PathLike[str], mark: str) -> None:
             start = file.read(1000)
     except OSError:  # the writer reports the error
         return
-    if start and mark.encode() not in start:
+    pattern = re.compile(re.escape(mark.encode())) if isinstance(mark, str) else mark
+    if start and not pattern.search(start):
         raise UsageError(f"{os.fspath(path)}: exists and has other content; choose another name")
 
 

@@ -370,7 +370,10 @@ def _read_table(name: str, lines: Iterator[Line], first: bytes) -> Iterator[LogR
         )
         clicked = row.get("clicked", "").lower()
         if clicked not in _YES | _NO:
-            raise InputError(f"{location}: clicked is {clicked[:40]!r}, not 0 or 1; correct it")
+            raise InputError(
+                f"{location}: clicked is {clicked[:40]!r}, not 0 or 1; give one line per shown document, not"
+                " a number of clicks"
+            )
         yield event
         if clicked in _YES:
             yield msgspec.structs.replace(event, action=CLICK)

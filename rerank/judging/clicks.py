@@ -14,7 +14,7 @@ import numpy as np
 
 from rerank.common.batches import batched
 from rerank.common.errors import InputError, UsageError
-from rerank.common.files import parse_json, write_text
+from rerank.common.files import check_output, parse_json, write_text
 from rerank.common.progress import SILENT, Progress
 from rerank.common.results import Report, to_json_value
 from rerank.documents.records import Query
@@ -35,7 +35,7 @@ from rerank.judging.grades import (
 )
 from rerank.judging.log import ClickLog, ClickOptions
 from rerank.judging.page_views import Bools, Documents, Ints, PageViews, Shown, page_views, resolve_documents
-from rerank.judging.srw import SrwCounts
+from rerank.judging.srw import RATINGS_MARK, SrwCounts
 from rerank.workspace.workspace import Workspace, WorkspaceOrPath
 
 DEV_EVERY = 5
@@ -137,6 +137,8 @@ def judge_clicks(
     options = options or ClickOptions()
     folder = Path(out)
     _check_folder(folder)
+    if options.srw:
+        check_output(options.srw, RATINGS_MARK)
     engine = None if workspace is None else Workspace.open(workspace).engine
     drops = Drops()
     log = ClickLog(options, drops)
@@ -198,6 +200,8 @@ def _check_log(log: ClickLog) -> None:
         )
     if not log.events:
         raise InputError("the log has no events; give the records of ubi_events")
+    if log.unselected.events == log.events:
+        raise InputError(log.unselected.describe(log.options))
     raise InputError(
         f"none of {count_of(log.events, 'event')} is a click that can be used; {_most_frequent(log.drops)};"
         f" the clicks are {', '.join(log.options.clicks)} (--clicks)"
@@ -207,7 +211,7 @@ def _check_log(log: ClickLog) -> None:
 def _most_frequent(drops: Drops) -> str:
     table = drops.table()
     if not table:
-        return "no event was selected"
+        return "only impressions were found"
     return f"most frequent: {table[0].reason} ({table[0].count:,}), for example {table[0].example}"
 
 

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -25,14 +26,14 @@ from rerank.judging.judgments import read_judgments, summarize_judgments
 Target = Literal["srw", "queryset", "quepid", "rank-eval", "trec"]
 TARGETS: tuple[Target, ...] = get_args(Target)
 
-_MARKS: dict[Target, str] = {
+_MARKS: dict[Target, str | re.Pattern[bytes]] = {
     "srw": '"judgmentRatings"',
     "queryset": '"querySetQueries"',
     "quepid": "query,docid,rating",
     "rank-eval": '"requests"',
-    "trec": " 0 ",
+    "trec": re.compile(rb"\A\S+ 0 \S+ -?\d+\n"),
 }
-"""A text near the beginning of each form: other files are not replaced."""
+"""How each form begins: other files are not replaced."""
 
 _LARGEST_SRW = 3
 """SRW computes nDCG with the gain 2^rating - 1, so one larger rating decides the whole measure."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,8 +13,8 @@ from rerank.common.results import Report
 from rerank.documents.text import join_names, query_key
 from rerank.evaluation.interleaving import TEAMS, anytime_p, sessions_needed, wilson_interval
 from rerank.formats.click_log import Event, LogRecord, Search, read_click_log, records_of_line
-from rerank.formats.lines import read_lines
-from rerank.formats.opening import Source
+from rerank.formats.lines import first_line, read_lines, read_numbered_lines
+from rerank.formats.opening import Source, name_of
 from rerank.judging.drops import Dropped, Drops, count_rows
 from rerank.judging.log import CLICKS, ID_FIELDS, id_text
 
@@ -130,7 +131,7 @@ def judge_interleaving(
     """
     drops = Drops()
     searches = _searches_by_experiment(logs, drops)
-    name = _choose_experiment(list(searches), experiment)
+    name = _choose_experiment(list(searches), experiment, drops)
     page_views = _page_views(searches[name], drops)
     for click in _clicks(events, ubi, clicks):
         _add_click(page_views, click, drops)
@@ -171,6 +172,9 @@ def _report(name: str, page_views: Collection[_PageView], drops: Drops) -> Inter
 def _searches(logs: Sequence[Source], drops: Drops) -> Iterator[Search]:
     """Yield the searches of logs. A full disk can leave a part of a line."""
     for log in logs:
+        if _is_array(log):
+            yield from (record for record in read_click_log(log) if isinstance(record, Search))
+            continue
         for location, line in read_lines(log):
             try:
                 for record in records_of_line(location, line):
@@ -178,6 +182,11 @@ def _searches(logs: Sequence[Source], drops: Drops) -> Iterator[Search]:
                         yield record
             except InputError:
                 drops.add(DAMAGED, location)
+
+
+def _is_array(source: Source) -> bool:
+    """Return whether a file is a JSON array. Standard input can be read only once, so it is not one."""
+    return os.fspath(source) != "-" and first_line(read_numbered_lines(source))[0].startswith(b"[")
 
 
 def _clicks(events: Sequence[Source], ubi: Settings | None, actions: Iterable[str]) -> Iterator[Event]:
@@ -190,7 +199,12 @@ def _clicks(events: Sequence[Source], ubi: Settings | None, actions: Iterable[st
 
 def _events(events: Sequence[Source], ubi: Settings | None) -> Iterator[LogRecord]:
     for source in events:
-        yield from read_click_log(source)
+        has_event = False
+        for record in read_click_log(source):
+            has_event |= isinstance(record, Event)
+            yield record
+        if not has_event:
+            raise InputError(f"{name_of(source)}: no event; give records of ubi_events with --ubi")
     if ubi is not None:
         from rerank.engines.opensearch.ubi import read_ubi
 
@@ -208,15 +222,17 @@ def _is_interleaved(search: Search, drops: Drops) -> bool:
     return True
 
 
-def _choose_experiment(names: Sequence[str], experiment: str | None) -> str:
+def _choose_experiment(names: Sequence[str], experiment: str | None, drops: Drops) -> str:
     """Return the experiment that a user names, or the only one.
 
     Raises InputError without experiments, UsageError for another name and for several experiments.
     """
     if not names:
+        reasons = [f"{drop.reason}: {drop.count:,}, first {drop.example}" for drop in drops.table()]
+        reason = "; ".join(reasons) or "no search"
         raise InputError(
-            "the logs have no interleaved search with a query_id; set [experiment] in rerank.toml, start"
-            " `rerank serve --ubi-log FILE`, and send ext.ubi with searches"
+            f"the logs have no interleaved search with a query_id ({reason}); set [experiment] in"
+            " rerank.toml, start `rerank serve --ubi-log FILE`, and send ext.ubi with searches"
         )
     if experiment is None:
         if len(names) > 1:

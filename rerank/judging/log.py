@@ -6,10 +6,11 @@ import time
 from array import array
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from rerank.common.errors import UsageError
-from rerank.documents.text import query_key
+from rerank.documents.text import count_of, join_names, query_key
 from rerank.formats.click_log import Event, LogRecord, Search
 from rerank.judging.drops import Drops
 
@@ -31,6 +32,10 @@ ID_FIELDS = ("object_id", "internal_id")
 """Fields of the object of an event that may contain the id of the document."""
 _TOLERANCE = 86_400_000
 """Largest error of the clock of a client in milliseconds: one day."""
+_SHOWN_NAMES = 10
+"""Names of applications in a message."""
+_LATEST_SECOND = 253_402_300_799
+"""The last second of the year 9999, since 1970. Wrong clocks log later times."""
 _MISSING = -(2**31)
 """The ordinal of an event without a position."""
 
@@ -107,6 +112,48 @@ class Names:
         return list(self._numbers)
 
 
+class Unselected:
+    """Events that the options ``application``, ``start`` and ``end`` leave out."""
+
+    def __init__(self) -> None:
+        self.events = 0
+        self._applications: set[str] = set()
+        self._earliest: int | None = None
+        self._latest: int | None = None
+
+    def add(self, event: Event) -> None:
+        """Count an event."""
+        self.events += 1
+        self._applications.add(event.application)
+        moment = event.time
+        if moment is None:
+            return
+        self._earliest = moment if self._earliest is None else min(moment, self._earliest)
+        self._latest = moment if self._latest is None else max(moment, self._latest)
+
+    def describe(self, options: ClickOptions) -> str:
+        """Return why none of the events of a log was selected, and what the log has."""
+        total = count_of(self.events, "event")
+        if options.application is not None and options.application not in self._applications:
+            names = [name or "no name" for name in sorted(self._applications)]
+            return (
+                f"none of {total} is of the application {options.application!r}; the log has"
+                f" {join_names(names, _SHOWN_NAMES)}"
+            )
+        if self._earliest is None or self._latest is None:
+            return f"none of {total} has a time, so no event is between --from and --to"
+        return (
+            f"none of {total} is between --from and --to; the events are from {_minute(self._earliest)} to"
+            f" {_minute(self._latest)} (UTC)"
+        )
+
+
+def _minute(moment: int) -> str:
+    """Return a time in milliseconds since 1970 as text, in UTC; the latest one is of the year 9999."""
+    seconds = min(moment // 1000, _LATEST_SECOND)
+    return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%dT%H:%M}"
+
+
 class ClickLog:
     """Impressions and clicks as columns of numbers, and the texts of the queries.
 
@@ -118,6 +165,7 @@ class ClickLog:
         self.options = options
         self.drops = drops
         self.events = 0
+        self.unselected = Unselected()
         self.searches = 0
         self.future_clicks = 0
         self.ids = Names()
@@ -147,6 +195,8 @@ class ClickLog:
             self.events += 1
             if self._is_selected(record.application, record.time):
                 self._add_event(record)
+            else:
+                self.unselected.add(record)
         elif isinstance(record, Search):
             self.searches += 1
             if self._is_selected(record.application, record.time):

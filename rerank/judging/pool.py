@@ -22,7 +22,7 @@ from rerank.common.files import as_system_error, write_text
 from rerank.common.progress import SILENT, Progress
 from rerank.common.results import Report
 from rerank.documents.records import Query
-from rerank.documents.text import count_of
+from rerank.documents.text import count_of, query_key
 from rerank.formats.inputs import Queries, as_queries
 from rerank.formats.opening import reading_error
 from rerank.stack.linear import Linear
@@ -143,6 +143,7 @@ class PoolReport(Report):
     """A pool that was made.
 
     reasons: why queries were chosen -> their number. without_hits: number of queries without any hit.
+    repeated: number of queries that repeat another one, with the same words, categories and parameters.
     difference: mean difference of the stacks on the ranked queries, from 0 (equal lists) to 1 (no common
     hit).
     """
@@ -152,6 +153,7 @@ class PoolReport(Report):
     ranked: int
     without_hits: int
     difference: float
+    repeated: int = 0
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row for each query, with the reason of its choice and the number of its hits."""
@@ -169,6 +171,7 @@ class PoolReport(Report):
             "ranked": self.ranked,
             "without_hits": self.without_hits,
             "difference": self.difference,
+            "repeated": self.repeated,
             "stacks": list(self.pool.stacks),
             "top": self.pool.top,
         }
@@ -194,8 +197,9 @@ def make_pool(
     """Choose queries, and pool the best hits of the stacks for them.
 
     Half of the queries are the most frequent ones, if queries have a field ``count``, else a random sample.
-    For the other half, the lists of the stacks differ most. Queries without hits are left out. The order of
-    the queries and of the hits is random, but the same for the same seed, so it does not show the stack.
+    For the other half, the lists of the stacks differ most. Queries without hits are left out, and so are
+    queries that repeat another one. The order of the queries and of the hits is random, but the same for the
+    same seed, so it does not show the stack.
 
     stacks: texts as for :meth:`Workspace.stack`, or stacks. Signals without tuned weights are pooled as two
     stacks, see :func:`separate_first_stage`. One stack is pooled with its first stage.
@@ -216,7 +220,8 @@ def make_pool(
         loaded.insert(0, workspace.stack(loaded[0].first_stage, latest=True))
     if not loaded:
         raise UsageError("no stack is named; name the stacks whose hits are judged")
-    shuffled = sorted(as_queries(queries), key=lambda query: _hash(options.seed, query.id))
+    given = as_queries(queries)
+    shuffled = sorted(_distinct(given), key=lambda query: _hash(options.seed, query.id))
     chooser = _Chooser(_ranker(workspace, loaded, options.top), options.count, progress)
     choices = chooser.choose(shuffled)
     if not choices:
@@ -237,7 +242,22 @@ def make_pool(
         ranked=len(chooser.rankings),
         without_hits=chooser.without_hits,
         difference=fmean(difference(rankings) for rankings in chooser.rankings.values()),
+        repeated=len(given) - len(shuffled),
     )
+
+
+def _distinct(queries: Sequence[Query]) -> list[Query]:
+    """Return one of the queries with the same words, categories and parameters: the most frequent one.
+
+    A log of searches repeats queries under other ids. Nobody should judge the same hits twice.
+    """
+    kept: dict[tuple[object, ...], Query] = {}
+    for query in sorted(queries, key=lambda query: (-_count_of(query), query.id)):
+        params = {name: value for name, value in query.params.items() if name != COUNT_FIELD}
+        words = (query_key(query.text), query_key(query.lexical))
+        key = (*words, query.categories, query.lang, repr(sorted(params.items())))
+        kept.setdefault(key, query)
+    return list(kept.values())
 
 
 def _load_stacks(workspace: Workspace, text: str | Stack) -> list[Stack]:

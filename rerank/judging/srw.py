@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 
 from rerank.formats.click_log import CLICK, IMPRESSION, Event
 
+RATINGS_MARK = '"judgmentRatings"'
+"""Text near the start of every file of ratings. Other existing files are not replaced."""
 Key = TypeVar("Key", str, int)
 
 _MOST_ACTIONS = 10

@@ -63,7 +63,14 @@ def test_bad_options_and_logs_fail_in_one_line(run, log, tmp_path, monkeypatch):
         2, "--ubi: 'search:9200' is not the URL"
     )
     run("judge", "clicks", "none.ndjson", *out, "-q").fails(1, "none.ndjson: no such file")
-    run("judge", "clicks", log, *out, "--to", "2020-01-01", "-q").fails(1, "no event was selected")
+    run("judge", "clicks", log, *out, "--to", "2020-01-01", "-q").fails(1, "events has a time")
+    run("judge", "clicks", log, *out, "--application", "store", "-q").fails(
+        1, "none of 3,300 events is of the application 'store'; the log has shop"
+    )
+    Path("mine.txt").write_text("my notes", "utf-8")
+    run("judge", "clicks", log, *out, "--srw", "mine.txt", "-q").fails(2, "mine.txt: exists and has other")
+    run("judge", "clicks", log, *out, "--srw", "no/srw.json", "-q").fails(2, "the folder no does not exist")
+    assert Path("mine.txt").read_text("utf-8") == "my notes"
     run("judge", "clicks", log, *out, "-w", "nowhere").fails(2, "nowhere: not a workspace")
     assert not Path("judged").exists()
 

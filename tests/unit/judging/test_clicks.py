@@ -62,6 +62,30 @@ def test_ratings_of_search_relevance_workbench_by_hand(max_rank, ratings, tmp_pa
     assert [(row["docId"], row["rating"]) for row in rows] == list(zip(["d1", "d2", "d3", "d4"], ratings))
 
 
+def test_a_log_without_selected_events_says_what_it_has(tmp_path):
+    day = "2026-01-{:02}T10:30:00Z"
+    records = [{**event("click", "1", "d1", 1), "timestamp": day.format(number)} for number in (2, 9)]
+    records.append({**event("click", "2", "d1", 1), "timestamp": 9 * 10**14})
+    log = write(tmp_path / "log.ndjson", [{**record, "application": "shop"} for record in records])
+    with pytest.raises(InputError, match="none of 3 events is of the application 'b'; the log has shop"):
+        judge_clicks([log], tmp_path / "out", ClickOptions(application="b"))
+    with pytest.raises(InputError, match=r"from 2026-01-02T10:30 to 9999-12-31T23:59 \(UTC\)"):
+        judge_clicks([log], tmp_path / "out", ClickOptions(end=1000))
+
+
+def test_a_log_of_impressions_only_is_refused(tmp_path):
+    log = write(tmp_path / "log.ndjson", page("1", "a", ["d1", "d2"]))
+    with pytest.raises(InputError, match=r"none of 2 events is a click .* only impressions were found"):
+        judge_clicks([log], tmp_path / "out")
+
+
+def test_numbers_of_clicks_are_refused(tmp_path):
+    log = tmp_path / "log.csv"
+    log.write_text("session,query,document,rank,clicks\ns1,wolf,d1,1,7\n", "utf-8")
+    with pytest.raises(InputError, match=r"log.csv:2: .*'7'.* one line per shown document, not a number"):
+        judge_clicks([log], tmp_path / "out")
+
+
 def test_srw_rounds_half_up_and_rates_other_actions():
     """Sixteen impressions and one click at a rank with click rate 1: 0.0625 is 0.063 in Java."""
     counts = SrwCounts(20)

@@ -218,7 +218,10 @@ def test_bad_input_gets_one_line(tmp_path, run):
     write_json_lines(Path(queries), [{"_id": query.id, "text": query.text} for query in QUERIES])
     out.write_text("important\n")
     convert("--to", "srw").fails(2, "exists and has other content")
-    assert out.read_text() == "important\n"
+    convert("--to", "trec").fails(2, "exists and has other content")
+    out.write_text("tea 0 EUR\n")
+    convert("--to", "trec").fails(2, "exists and has other content")
+    assert out.read_text() == "tea 0 EUR\n"
     run("judge", "convert", tmp_path / "no", out, "--queries", queries, "--to", "srw").fails(
         1, "no such file"
     )

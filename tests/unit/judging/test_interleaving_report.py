@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,22 @@ def test_several_experiments_need_a_name(tmp_path):
 def test_logs_without_a_usable_search_are_refused(tmp_path, record):
     with pytest.raises(InputError, match="no interleaved search with a query_id"):
         judge_interleaving([write(tmp_path / "log", [record])])
+
+
+def test_a_log_that_is_a_json_array_is_read(tmp_path):
+    log = tmp_path / "log.json"
+    log.write_text(json.dumps([search("s1", "c", "wolf", "ab", "AB")]), "utf-8")
+    events = write(tmp_path / "events.ndjson", [event("click", "s1", "b")])
+    assert counts(judge_interleaving([log], [events])) == (1, 0, 0, 0)
+
+
+def test_other_files_are_refused_with_the_reason(log, tmp_path):
+    table = tmp_path / "clicks.csv"
+    table.write_text("session,query,document,rank,clicked\ns1,wolf,a,1,1\n", "utf-8")
+    with pytest.raises(InputError, match=r"damaged lines of the log: 2, first .*clicks.csv:1"):
+        judge_interleaving([table])
+    with pytest.raises(InputError, match=r"log.ndjson: no event; give records of ubi_events"):
+        judge_interleaving([log], [log])
 
 
 def test_the_command_prints_the_result(run, log, tmp_path):

@@ -137,6 +137,19 @@ def test_queries_without_hits_are_left_out(workspace):
         make_pool(workspace, ["bm25", "tfidf"], queries[2:])
 
 
+def test_repeated_queries_are_judged_once(workspace):
+    """A log of searches has the same words under several ids; other parameters are another search."""
+    repeated = [
+        Query("a", "topic3", params={"count": 2}),
+        Query("b", " TOPIC3 ", params={"count": 9}),
+        Query("c", "topic3", params={"count": 5, "shop": "it"}),
+        Query("d", "topic3", categories=("animals",)),
+    ]
+    report = make_pool(workspace, ["bm25", "tfidf"], [*topics(1), *repeated])
+    assert {query.id for query in report.pool.queries} == {"q1", "b", "c", "d"}
+    assert report.repeated == 1
+
+
 def test_signals_without_tuned_weights_are_pooled_as_first_stage_and_rest(workspace):
     pool = make_pool(workspace, ["bm25,tfidf"], topics(1)).pool
     assert pool.stacks == ("bm25*1.00", "tfidf*1.00")
