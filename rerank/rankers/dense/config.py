@@ -25,9 +25,9 @@ PRESETS: dict[str, dict[str, Any]] = {
         "train_layers": 12,
         "passage_tokens": 128,
         "passages": 1,
-        "batch": 32,
-        "rate": 3e-5,
-        "steps": 50,
+        "batch": 16,
+        "rate": 5e-5,
+        "steps": 100,
         "average": False,
     },
     "paper": {

@@ -27,7 +27,7 @@ MEASURED = 48
 """Documents that measure the speed of the encoder."""
 LONGEST_PASS = 0.6
 """Share of the time that is left in which an encoder can read a part of each document."""
-LEAST_STEPS = 10
+LEAST_STEPS = 20
 """Fewer steps do not improve an encoder."""
 STEP_FACTOR = 4.5
 """Time of a training step, divided by the time to encode its texts. Measured on the demo: 4.2."""
