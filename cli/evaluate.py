@@ -263,7 +263,7 @@ def _show_new_documents(report: EvaluationReport) -> None:
     if not report.seen_pairs:
         return
     percentage = 100 * report.seen_pairs / report.pairs
-    share = f"{percentage:.0f} % of the relevant documents were also relevant for training queries"
+    share = f"{percentage:.0f} % of the relevant documents were also relevant for training or tuning queries"
     new_documents = report.new_documents
     if new_documents is None:
         click.echo(f"\n{share}; no queries are left to measure new documents")

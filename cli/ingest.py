@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 import rerank
-from rerank.documents.text import STEMMERS, count_of, join_names
+from rerank.documents.text import count_of, join_names
 
 from . import output
 from .cluster import connection_options, connection_settings
@@ -31,12 +31,8 @@ if TYPE_CHECKING:
     from rerank.workflows.ingest import IngestReport
     from rerank.workflows.ingest_preview import IngestPreview
 
-_WITHOUT_SPACES = ("ja", "km", "lo", "my", "th", "zh")
-"""Languages whose characters or pairs of them are terms, so they need no stemmer."""
 MOST_INVALID = 20
 """Number of invalid lines that are listed at most."""
-MOST_FIELDS = 10
-"""Number of fields that a note lists at most."""
 
 
 @click.command("ingest", cls=Command)
@@ -191,14 +187,15 @@ def _check_flags(corpus: Sequence[str], format: Format, *, body: bool, replace: 
 
 def _show(report: IngestReport, folder: str, format: Format, *, has_graph: bool) -> None:
     """Print the counts. has_graph: a category graph was read."""
+    from rerank.workflows.ingest_remarks import describe_documents
+
     unchanged = f", {report.unchanged:,} unchanged" if report.unchanged else ""
     click.echo(
         f"{report.added:,} added, {report.updated:,} updated, {report.deleted:,} deleted{unchanged}:"
         f" {count_of(report.documents, 'document')} ({report.lang or 'no single language'}) in {folder}"
     )
     output.note(*_describe_invalid(report, format))
-    output.note(*_describe_documents(report))
-    output.note(*_describe_languages(report))
+    output.note(*describe_documents(report))
     if has_graph:
         click.echo(f"category graph: {count_of(report.category_edges, 'edge')}")
     for name, count in report.encoded.items():
@@ -217,51 +214,6 @@ def _describe_invalid(report: IngestReport, format: Format) -> Iterator[str]:
     if report.unknown_deletes:
         unknown_ids = count_of(len(report.unknown_deletes), "unknown id")
         yield f"{unknown_ids} to delete: {join_names(report.unknown_deletes)}"
-
-
-def _describe_documents(report: IngestReport) -> Iterator[str]:
-    """Describe the fields that documents do not have."""
-    documents = report.added + report.updated
-    has_no_texts = 0 < report.without_body == sum(report.languages.values())
-    if has_no_texts and report.other_fields:
-        fields = ", ".join(report.other_fields[:MOST_FIELDS])
-        yield f"no document has a text: the field is `text`, but the documents have {fields}"
-    if report.without_text:
-        yield _without_words(report.without_text)
-    if 0 < report.without_categories < documents:
-        yield f"{count_of(report.without_categories, 'document')} without categories"
-    for field, count in report.not_numbers.items():
-        yield f"{count_of(count, 'document')} without a number in the field {field!r}: it counts as missing"
-
-
-def _without_words(count: int) -> str:
-    return f"{count_of(count, 'document')} without title and text: no words to find them by"
-
-
-def _describe_languages(report: IngestReport) -> Iterator[str]:
-    """Describe documents that are not indexed in their own language, and words that are not stemmed."""
-    describe = _describe_other_languages if report.lang else _describe_mixed_languages
-    yield from describe(report)
-
-
-def _describe_other_languages(report: IngestReport) -> Iterator[str]:
-    """Describe the limits of a workspace with one language."""
-    if report.lang not in (*STEMMERS, *_WITHOUT_SPACES):
-        yield f"rerank has no stemmer for {report.lang}, so only equal words match"
-    for lang, count in report.languages.items():
-        if lang not in ("", report.lang):
-            yield f"{count_of(count, 'document')} in another language, indexed as {report.lang}: {lang}"
-
-
-def _describe_mixed_languages(report: IngestReport) -> Iterator[str]:
-    """Describe the limits of a workspace without a language."""
-    hint = "words are not stemmed. If most are in one language, ingest into a new workspace with --lang en"
-    if len(report.languages) > 1:
-        by_count = sorted(report.languages.items(), key=lambda item: (-item[1], item[0]))
-        counts = ", ".join(f"{lang or 'none'} {count:,}" for lang, count in by_count)
-        yield f"mixed languages ({counts}): {hint}"
-    elif report.languages.get("") == report.documents:
-        yield f"no document has a language: {hint}"
 
 
 def _sources(
@@ -285,6 +237,8 @@ def _check_workspace(folder: str, lang: str | None, opensearch: Settings | None)
 
 def _show_preview(preview: IngestPreview, folder: str) -> None:
     """Print the counts of a dry run, and the records that would be skipped."""
+    from rerank.workflows.ingest_remarks import describe_without_words
+
     removed = f", {preview.removed:,} to remove" if preview.removed else ""
     click.echo(
         f"dry run: {count_of(preview.documents, 'valid document')} ({preview.lang or 'no single language'}):"
@@ -295,4 +249,4 @@ def _show_preview(preview: IngestPreview, folder: str) -> None:
     if preview.invalid:
         output.note(f"would skip {count_of(len(preview.invalid), 'invalid record')}")
     if preview.without_text:
-        output.note(_without_words(preview.without_text))
+        output.note(describe_without_words(preview.without_text))

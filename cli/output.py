@@ -168,12 +168,14 @@ def gain(interval: Gain, measure: str, queries: int) -> str:
     >>> from rerank.evaluation.significance import Gain
     >>> gain(Gain(0.5, 0.5, 0.5, math.inf), "nDCG@10", 1)
     '+0.5000 nDCG@10 (95 % interval +0.5000 to +0.5000); 1 query can show no gain'
+    >>> gain(Gain(0.0, 0.0, 0.0, 0.0), "nDCG@10", 26)
+    '+0.0000 nDCG@10 (95 % interval +0.0000 to +0.0000)'
     """
+    text = f"{interval.mean:+.4f} {measure} (95 % interval {interval.low:+.4f} to {interval.high:+.4f})"
+    if not interval.smallest:  # all queries have the same difference
+        return text
     shown = f"a gain of {interval.smallest:.4f} or more" if math.isfinite(interval.smallest) else "no gain"
-    return (
-        f"{interval.mean:+.4f} {measure} (95 % interval {interval.low:+.4f} to {interval.high:+.4f});"
-        f" {count_of(queries, 'query')} can show {shown}"
-    )
+    return f"{text}; {count_of(queries, 'query')} can show {shown}"
 
 
 class Bar(Progress):

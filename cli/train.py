@@ -149,10 +149,6 @@ def command(
     workspace = rerank.Workspace.open(folder)
     chosen_configurations = click.get_current_context().meta[_CHOSEN_CONFIGURATIONS]
     config = given_settings(settings, chosen_configurations, config_file)
-    has_queries = queries is not None
-    has_qrels = qrels is not None
-    if has_queries != has_qrels or (dev_qrels is not None and not has_qrels):
-        raise click.UsageError("--queries and --qrels belong together; give both")
     report = rerank.train(
         workspace,
         rankers,

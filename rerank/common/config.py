@@ -13,7 +13,7 @@ rerank.common.errors.UsageError: --rate takes a number, above 0, below 1, not 2
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from math import isfinite
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
@@ -46,10 +46,14 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 class Options(Struct, frozen=True, forbid_unknown_fields=True):
     """Base of configurations; annotate fields by :func:`option`.
 
-    presets: name -> changed values.
+    presets:        name -> changed values.
+    judged_presets: names of the presets for a training on judged queries.
+    judged_options: names of the options that have no effect without judged queries.
     """
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"default": {}}
+    judged_presets: ClassVar[Set[str]] = frozenset()
+    judged_options: ClassVar[Sequence[str]] = ()
 
     @classmethod
     def of(cls, preset: str = "default", **values: object) -> Self:

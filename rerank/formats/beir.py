@@ -28,6 +28,7 @@ from rerank.formats.lines import (
     parse_json_lines,
     raise_invalid,
     read_numbered_lines,
+    rename_or_add,
 )
 from rerank.formats.opening import Source, name_of
 from rerank.formats.query_ids import query_ids
@@ -296,12 +297,12 @@ def _check_header(
     text_columns = [field for field in ("title", "text") if field in columns]
     for alternatives in (["_id"], text_columns):
         if not table.columns.keys() & {*alternatives}:
+            field = " or ".join(alternatives)
+            problem = f"{location}: the header has no column {field}"
             kind = describe_line(table.separator.join(header)) or ""
-            looks = f" and looks like {kind}" if kind.startswith("judgments") else ""
-            raise InputError(
-                f"{location}: the header has no column {' or '.join(alternatives)}{looks};"
-                " add it, or check the order of the files"
-            )
+            if kind.startswith("judgments"):
+                raise InputError(f"{problem} and looks like {kind}; check the order of the files")
+            raise InputError(f"{problem}; {rename_or_add([*table.others])}")
 
 
 def _fields_of_row(

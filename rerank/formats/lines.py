@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from difflib import get_close_matches
 from functools import partial
 from itertools import chain
@@ -13,6 +13,7 @@ from typing import Any, NoReturn, TypeVar
 import msgspec
 
 from rerank.common.errors import InputError
+from rerank.documents.text import join_names
 from rerank.formats.contents import describe_line
 from rerank.formats.opening import DAMAGE, Source, name_of, open_source, reading_error
 
@@ -220,19 +221,40 @@ def check_fields(location: str, fields: dict[str, Any], kind: type[Record]) -> R
     try:
         return msgspec.convert(fields, kind)
     except msgspec.ValidationError as error:
-        problem = _describe_field(error, fields)
+        known_fields = {field.encode_name for field in msgspec.structs.fields(kind)}
+        problem = _describe_field(error, fields, known_fields)
     raise InputError(f"{location}: {problem}")
 
 
-def _describe_field(error: msgspec.ValidationError, fields: Mapping[str, object]) -> str:
-    """Return the problem of a field, in words of JSON, and its remedy."""
+def rename_or_add(other_names: Sequence[str]) -> str:
+    """Return the remedy for a missing field or column.
+
+    other_names: of the fields or columns that have no meaning yet; one of them may be the missing one.
+
+    >>> rename_or_add(["sku", "price"]), rename_or_add(["sku"]), rename_or_add([])
+    ('rename one of sku, price, or add it', 'rename sku, or add it', 'add it')
+    """
+    if not other_names:
+        return "add it"
+    choice = "" if len(other_names) == 1 else "one of "
+    return f"rename {choice}{join_names(other_names)}, or add it"
+
+
+def _describe_field(
+    error: msgspec.ValidationError, fields: Mapping[str, object], known_fields: Set[str]
+) -> str:
+    """Return the problem of a field, in words of JSON, and its remedy.
+
+    known_fields: names of the fields that a record of this kind can have.
+    """
     message, _, path = str(error).replace("`", "").partition(" - at ")
     missing = re.fullmatch("Object missing required field (.*)", message)
     if missing is not None:
         field = missing[1]
         similar = _similar_field(field, fields)
-        action = "add it" if similar is None else f'rename "{similar}" to "{field}"'
-        return f"missing field {field}; {action}"
+        if similar is not None:
+            return f'missing field {field}; rename "{similar}" to "{field}"'
+        return f"missing field {field}; {rename_or_add([name for name in fields if name not in known_fields])}"
     message = message[0].lower() + message[1:].replace(" | ", " or ")
     message = re.sub(r"\b(str|int|float|bool|array)\b", lambda name: _TYPES[name[0]], message)
     name = path.removeprefix("$").removeprefix(".")

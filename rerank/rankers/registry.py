@@ -48,6 +48,7 @@ class Family:
     options:     place of its :class:`rerank.common.config.Options`.
     fitter:      place of its :class:`Fitter`; "": not trained.
     resumes:     whether interrupted trainings continue.
+    reads_query_text: rankers that learn from more texts of queries, ``--query-text``.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Family:
     options: str = ""
     fitter: str = ""
     resumes: bool = False
+    reads_query_text: tuple[str, ...] = ()
 
     def ranker_class(self) -> type[Ranker]:
         """Return the class of its rankers, which is imported on first use."""
@@ -91,6 +93,7 @@ BUILT_IN = (
         f"{_HERE}.cnn.config:CnnConfig",
         f"{_HERE}.cnn.fit:CnnTrainer",
         resumes=True,
+        reads_query_text=("text", "joint"),
     ),
     Family(
         "projection",
@@ -99,6 +102,7 @@ BUILT_IN = (
         ("judgments", "pairs"),
         f"{_HERE}.projection.config:ProjectionConfig",
         f"{_HERE}.projection.fit:ProjectionTrainer",
+        reads_query_text=("lsi", "cllsi", "opca", "cca", "s2net"),
     ),
     Family(
         "dense",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from itertools import chain
@@ -85,7 +85,12 @@ def train(
         labeled=_labeled_pairs(workspace, labeled, dev_labeled),
     )
     ranker_names = _ranker_names(workspace, groups, as_name)
-    _check_inputs(groups, inputs, options_by_family, config, restart)
+    set_names = {*config} if isinstance(config, Mapping) else set[str]()
+    _check_inputs(groups, inputs, options_by_family, set_names)
+    if inputs.qrels is None:
+        _check_without_judgments(inputs, options_by_family, preset, ignore_categories)
+    if restart:
+        _check_restart(groups, options_by_family)
     training = _Training(workspace, inputs, ranker_names, restart, progress)
     for family, variants in groups.items():
         training.train_family(family, variants, options_by_family[family])
@@ -227,23 +232,23 @@ def _check_inputs(
     groups: Mapping[Family, Sequence[str]],
     inputs: Inputs,
     options_by_family: Mapping[Family, Options],
-    config: object,
-    restart: bool,
+    set_names: Set[str],
 ) -> None:
     """Raise UsageError if an input or option has no effect, or a family has nothing to learn from.
 
-    config: settings of the user, as for :func:`train`.
+    set_names: settings of the user.
     """
     has_input: dict[Source, bool] = {
         "judgments": inputs.qrels is not None,
         "pairs": bool(inputs.pairs),
         "labeled pairs": bool(inputs.labeled[0]),
     }
-    set_names = {*config} if isinstance(config, Mapping) else set[str]()
     has_labeled_dev_pairs = bool(inputs.labeled[1])
     _check_unused_inputs(
         groups, {**has_input, "labeled pairs": has_input["labeled pairs"] or has_labeled_dev_pairs}
     )
+    if bool(inputs.queries) != has_input["judgments"]:
+        raise UsageError(f"{_INPUTS['judgments']} belong together; give both")
     for family, names in groups.items():
         options = options_by_family[family]
         options.validate(set_names, with_judgments=has_input["judgments"])
@@ -252,8 +257,39 @@ def _check_inputs(
         if "links" not in sources and not any(has_input[source] for source in sources):
             needed = ", or ".join(_INPUTS[source] for source in sources)
             raise UsageError(f"{', '.join(names)} learns from {' or '.join(sources)}; give {needed}")
-    if restart:
-        _check_restart(groups, options_by_family)
+    _check_query_text(groups, inputs)
+
+
+def _check_query_text(groups: Mapping[Family, Sequence[str]], inputs: Inputs) -> None:
+    """Raise UsageError for texts of queries that no ranker reads."""
+    names = list(chain.from_iterable(groups.values()))
+    readers = list(chain.from_iterable(family.reads_query_text for family in groups))
+    if inputs.query_text is not None and not {*names} & {*readers}:
+        raise UsageError(f"--query-text has no effect with {', '.join(names)}; leave it out")
+
+
+def _check_without_judgments(
+    inputs: Inputs, options_by_family: Mapping[Family, Options], preset: str | None, ignore_categories: bool
+) -> None:
+    """Raise UsageError for a preset, a setting or an argument that needs judged queries."""
+    for options in options_by_family.values():
+        if preset in options.judged_presets:
+            raise UsageError(f"--preset {preset} learns from judged queries; give {_INPUTS['judgments']}")
+    is_set = {
+        "dev_qrels": inputs.dev_qrels is not None,
+        "first_stage": inputs.first_stage is not None,
+        "query_text": inputs.query_text is not None,
+        "ignore_categories": ignore_categories,
+        "no_infer_categories": not inputs.infer,
+    }
+    for options in options_by_family.values():
+        is_set |= {name: bool(getattr(options, name)) for name in options.judged_options}
+    for name, is_given in is_set.items():
+        if is_given:
+            raise UsageError(
+                f"{option_name(name)} has no effect without judged queries;"
+                f" give {_INPUTS['judgments']}, or leave it out"
+            )
 
 
 def _check_unused_inputs(groups: Mapping[Family, Sequence[str]], is_given: Mapping[Source, bool]) -> None:

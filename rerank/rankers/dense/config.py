@@ -69,6 +69,7 @@ class DenseConfig(EncoderConfig, frozen=True):
     """Options of ``dense``, an encoder that is trained on links, citations or judgments."""
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
+    judged_presets: ClassVar[Set[str]] = {"judged"}
     upper: ClassVar[int] = 2
 
     untrained: Annotated[bool, option("Use the model without training; this needs no links.")] = False

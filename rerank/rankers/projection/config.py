@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, Literal
 
 from rerank.common.config import Count, Natural, NonNegative, Options, option
 
@@ -14,6 +15,8 @@ _PAIRS = ("cllsi", "opca", "cca", "s2net")
 
 class ProjectionConfig(Options, frozen=True):
     """Options of the linear projections of terms: ``lsi``, ``cllsi``, ``opca``, ``cca`` and ``s2net``."""
+
+    judged_options: ClassVar[Sequence[str]] = ("graded", "judged")
 
     dim: Annotated[Count, option("Length of a projected vector (k).")] = 200
     init: Annotated[Literal["random", "cllsi", "opca", "lsi"], option("First matrix.", only=_S2NET)] = "lsi"

@@ -15,6 +15,7 @@ from rerank.workflows.auto.context import AutoContext
 from rerank.workflows.auto.files import Folder
 from rerank.workflows.auto.state import AutoState
 from rerank.workflows.ingest import ingest
+from rerank.workflows.ingest_remarks import describe_documents
 from rerank.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -55,8 +56,7 @@ def ingest_files(
         f"{count_of(report.documents, 'document')} ({report.lang or 'mixed languages'}):"
         f" {report.added:,} added, {report.updated:,} updated, {report.unchanged:,} unchanged",
     )
-    if not report.workspace.lang and not {*report.languages} - {""}:
-        context.say("ingest", "no document has a language, so words are not stemmed; --lang en sets it")
+    context.say("ingest", *describe_documents(report))
     return report.workspace
 
 

@@ -68,6 +68,14 @@ class JudgedPool:
         return cls(queries, summary.qrels, differing)
 
 
+def check_readable(files: Folder) -> None:
+    """Raise InputError for queries or judgments that cannot be read, before the documents are ingested."""
+    if files.queries is not None:
+        read_queries(files.queries)
+    for path in files.qrels.values():
+        read_qrels(path)
+
+
 def read_by_hand(files: Folder, pool: JudgedPool, documents: Set[str], seed: int) -> Judgments:
     """Read the judgments of a folder without clicks, and draw missing splits.
 

@@ -30,7 +30,14 @@ from rerank.workflows.auto.collection import ingest_files
 from rerank.workflows.auto.context import AutoContext
 from rerank.workflows.auto.files import read_folder
 from rerank.workflows.auto.halves import Halves, tune_on_halves
-from rerank.workflows.auto.judgments import CLICKS, JudgedPool, Judgments, read_by_hand, read_with_clicks
+from rerank.workflows.auto.judgments import (
+    CLICKS,
+    JudgedPool,
+    Judgments,
+    check_readable,
+    read_by_hand,
+    read_with_clicks,
+)
 from rerank.workflows.auto.plan import RankerChoice
 from rerank.workflows.auto.state import AutoState
 from rerank.workflows.auto.training import Trainings
@@ -170,6 +177,7 @@ def _run_steps(
 ) -> AutoReport:
     """Run the steps, one after the other. Ingesting and reading judgments complete the context."""
     context.say("files", str(context.files))
+    check_readable(context.files)
     state = AutoState(folder, context)
     context.workspace = ingest_files(context, folder, state, opensearch, lang)
     context.judgments, clicks = _read_judgments(context)

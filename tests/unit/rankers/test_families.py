@@ -153,6 +153,29 @@ def test_families_without_data_to_learn_from_are_refused(workspace):
 
 
 @pytest.mark.parametrize(
+    ("name", "given", "what"),
+    [
+        ("dense", {"preset": "judged"}, "--preset judged learns from judged queries; give --queries"),
+        ("dense", {"queries": [{"_id": "q", "text": "a"}]}, "--queries and --qrels belong together"),
+        ("dense", {"qrels": {"q": {"1990": 1}}}, "--queries and --qrels belong together"),
+        ("dense", {"dev_qrels": {"q": {"1990": 1}}}, "--dev-qrels has no effect without judged queries"),
+        ("dense", {"first_stage": "tfidf"}, "--first-stage has no effect without judged queries"),
+        ("dense", {"ignore_categories": True}, "--ignore-categories has no effect without judged queries"),
+        ("dense", {"infer": False}, "--no-infer-categories has no effect without judged queries"),
+        ("dense", {"query_text": []}, "--query-text has no effect with dense"),
+        ("s2net", {"query_text": []}, "--query-text has no effect without judged queries"),
+        ("s2net", {"config": {"graded": True}}, "--graded has no effect without judged queries"),
+        ("s2net", {"config": {"judged": True}}, "--judged has no effect without judged queries"),
+    ],
+)
+def test_options_that_need_judgments_are_refused_without_them(workspace, name, given, what):
+    if name == "s2net":
+        given = {"pairs": [("a", "b"), ("c", "d")], **given}
+    with pytest.raises(UsageError, match=what):
+        train(workspace, [name], **given)
+
+
+@pytest.mark.parametrize(
     ("name", "preset", "given", "epochs", "steps"),
     [
         ("dense", "whole", {}, 8, 240),

@@ -303,6 +303,15 @@ def test_without_time_the_first_stages_are_tuned(folder, tmp_path):
         assert [one.trained for one in rerank.auto(folder, tmp_path / "ws").choices] == [True]
 
 
+def test_auto_prints_the_remarks_of_an_ingest(write_lines, tmp_path):
+    documents = [{"_id": "1", "text": "Der Wolf", "lang": "de"}, {"_id": "2"}, {"_id": "3", "text": "wolf"}]
+    write_lines(tmp_path / "corpus.jsonl", documents)
+    write_lines(tmp_path / "queries.jsonl", [{"_id": "q", "text": "wolf"}])
+    messages = rerank.auto(tmp_path, tmp_path / "ws").messages
+    assert "ingest: 1 document without title and text: no words to find them by" in messages
+    assert any(message.startswith("ingest: mixed languages (none 2, de 1): words") for message in messages)
+
+
 def test_bad_input_of_auto_is_refused(run, write_lines, folder, tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
     there = ("-w", tmp_path / "ws")
@@ -318,6 +327,12 @@ def test_bad_input_of_auto_is_refused(run, write_lines, folder, tmp_path, monkey
     run("auto", folder, *there).fails(1, f"{folder}: no qrels, but judged.tsv could be judgments; name")
     (folder / "qrels").mkdir()
     (folder / "judged.tsv").rename(folder / "qrels" / "test.tsv")
+    queries = (folder / "queries.jsonl").read_text()
+    (folder / "queries.jsonl").write_text(queries + "{]\n")
+    with pytest.raises(InputError, match=r"queries\.jsonl:\d+: invalid JSON"):
+        rerank.auto(folder, tmp_path / "ws")
+    assert not (tmp_path / "ws").exists()  # the error comes before the documents are ingested
+    (folder / "queries.jsonl").write_text(queries)
     first = (folder / "qrels" / "test.tsv").read_text().splitlines()[1]
     (folder / "qrels" / "test.tsv").write_text(first + "\n")
     done = run("auto", folder, *there)
