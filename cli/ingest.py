@@ -131,9 +131,18 @@ def command(
         documents, errors = _sources(corpus, format, body=body, skip_invalid=skip_invalid)
         _check_workspace(folder, lang, opensearch)
         with documents.naming():
-            preview = preview_ingest(folder, documents, lang=lang, replace=replace, progress=progress)
+            preview = preview_ingest(
+                folder,
+                documents,
+                categories=categories,
+                delete=deleted_ids,
+                lang=lang,
+                replace=replace,
+                progress=progress,
+            )
         preview.invalid = [str(error) for error in errors]
-        output.print_report(preview, partial(_show_preview, folder=folder), as_json=as_json)
+        show_preview = partial(_show_preview, folder=folder, has_graph=categories is not None)
+        output.print_report(preview, show_preview, as_json=as_json)
         return
     report = rerank.ingest(
         folder,
@@ -211,9 +220,12 @@ def _describe_invalid(report: IngestReport, format: Format) -> Iterator[str]:
     if report.invalid:
         record = "unreadable file" if format == "jats" else "invalid line"
         yield f"{count_of(len(report.invalid), record)} skipped"
-    if report.unknown_deletes:
-        unknown_ids = count_of(len(report.unknown_deletes), "unknown id")
-        yield f"{unknown_ids} to delete: {join_names(report.unknown_deletes)}"
+    yield from _describe_unknown_deletes(report.unknown_deletes)
+
+
+def _describe_unknown_deletes(ids: Sequence[str]) -> Iterator[str]:
+    if ids:
+        yield f"{count_of(len(ids), 'unknown id')} to delete: {join_names(ids)}"
 
 
 def _sources(
@@ -235,9 +247,9 @@ def _check_workspace(folder: str, lang: str | None, opensearch: Settings | None)
         open_existing(folder, lang, opensearch)
 
 
-def _show_preview(preview: IngestPreview, folder: str) -> None:
-    """Print the counts of a dry run, and the records that would be skipped."""
-    from rerank.workflows.ingest_remarks import describe_without_words
+def _show_preview(preview: IngestPreview, folder: str, *, has_graph: bool) -> None:
+    """Print the counts of a dry run, and the records that would be skipped. has_graph: it was read."""
+    from rerank.workflows.ingest_remarks import describe_documents
 
     removed = f", {preview.removed:,} to remove" if preview.removed else ""
     click.echo(
@@ -248,5 +260,7 @@ def _show_preview(preview: IngestPreview, folder: str) -> None:
         output.note(f"would skip {error}")
     if preview.invalid:
         output.note(f"would skip {count_of(len(preview.invalid), 'invalid record')}")
-    if preview.without_text:
-        output.note(describe_without_words(preview.without_text))
+    output.note(*_describe_unknown_deletes(preview.unknown_deletes))
+    output.note(*describe_documents(preview))
+    if has_graph:
+        click.echo(f"category graph: {count_of(preview.category_edges, 'edge')}")

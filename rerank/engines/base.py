@@ -258,6 +258,10 @@ class Engine(ABC):
     def discard(self) -> None:  # noqa: B027 (most engines have nothing elsewhere)
         """Remove what an engine without documents has outside its folder, such as an index in a cluster."""
 
+    def stores_documents(self) -> bool:
+        """Return whether the engine has documents, also documents that cannot be searched yet."""
+        return len(self) > 0
+
     def close(self) -> None:  # noqa: B027 (an engine may hold nothing)
         """Close the files and connections of the engine. It cannot be used afterwards."""
 

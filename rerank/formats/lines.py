@@ -254,7 +254,9 @@ def _describe_field(
         similar = _similar_field(field, fields)
         if similar is not None:
             return f'missing field {field}; rename "{similar}" to "{field}"'
-        return f"missing field {field}; {rename_or_add([name for name in fields if name not in known_fields])}"
+        return (
+            f"missing field {field}; {rename_or_add([name for name in fields if name not in known_fields])}"
+        )
     message = message[0].lower() + message[1:].replace(" | ", " or ")
     message = re.sub(r"\b(str|int|float|bool|array)\b", lambda name: _TYPES[name[0]], message)
     name = path.removeprefix("$").removeprefix(".")

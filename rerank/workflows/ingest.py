@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
@@ -18,13 +17,14 @@ from rerank.common.progress import SILENT, Progress
 from rerank.common.results import Report
 from rerank.documents.records import Document
 from rerank.documents.text import count_of, join_names, language, language_or_none
-from rerank.engines.base import WriteOptions, WriteResult, field_number
+from rerank.engines.base import WriteOptions, WriteResult
 from rerank.formats import read_categories
 from rerank.formats.inputs import as_list
 from rerank.formats.lines import raise_invalid
 from rerank.formats.opening import Source, name_of
 from rerank.workflows.document_sources import DocumentSources, Format, Records
 from rerank.workflows.encode import encode, encoders_of
+from rerank.workflows.ingest_remarks import count_documents
 from rerank.workspace.workspace import Workspace, WorkspaceOrPath
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def ingest(
     if replace and not yes:
         remaining = _keep_half(remaining, sample, target)
     report = IngestReport(target, lang=target.lang)
-    documents = _count(chain(sample, remaining), report)
+    documents = count_documents(chain(sample, remaining), report)
     encoders = encoders_of(target, None, progress) if encode_features else []
     options = WriteOptions(encoders, replace, skip_refused=skip_invalid)
     discarding = nullcontext() if existing else _discarded_after_errors(target)
@@ -261,24 +261,3 @@ def _keep_half(
             f"replacing would delete {len(missing):,} of {count_of(len(stored), 'document')}, such as"
             f" {examples}; add --yes to do it, or leave out --replace"
         )
-
-
-def _count(documents: Iterable[Document], report: IngestReport) -> Iterator[Document]:
-    """Yield the documents, and count their fields in the report."""
-    numbers = Counter[str]()
-    texts = Counter[str]()
-    for document in documents:
-        lang = language_or_none(document.lang) or ""
-        report.languages[lang] = report.languages.get(lang, 0) + 1
-        report.without_text += not document.content.strip()
-        report.without_body += not document.text
-        report.without_categories += not document.categories
-        for name, value in document.extra.items():
-            if name not in report.other_fields:
-                report.other_fields.append(name)
-            if value is not None:
-                counts = texts if math.isnan(field_number(value)) else numbers
-                counts[name] += 1
-        yield document
-    # In a field that mostly has numbers, the other values are mistakes.
-    report.not_numbers = {name: count for name, count in sorted(texts.items()) if count <= numbers[name]}

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from rerank.common.batches import batched
-from rerank.common.errors import RepeatedIdError
+from rerank.common.errors import InputError, RepeatedIdError
 from rerank.common.progress import SILENT, Progress
 from rerank.common.results import Report
 from rerank.documents.records import Document
-from rerank.documents.text import language, language_or_none
+from rerank.documents.text import language
+from rerank.formats import read_categories
+from rerank.formats.opening import Source
 from rerank.workflows.ingest import SAMPLE, main_language, open_existing
+from rerank.workflows.ingest_remarks import count_documents
 from rerank.workspace.workspace import Workspace, WorkspaceOrPath
 
 _BATCH = 1000  # ids that are looked up together
@@ -23,20 +26,27 @@ class IngestPreview(Report):
 
     documents:     valid documents.
     new, existing: documents that the workspace lacks, and documents that it has.
-    removed:       documents that ``replace`` would remove.
-    lang:          language of the collection; None: mixed or unknown.
-    languages:     language -> documents ("": unknown).
-    without_text:  documents without title and text.
+    removed:       documents that ``replace`` or ``delete`` would remove.
+    unknown_deletes: ids to delete that no document has.
+    category_edges: edges of the category graph.
     invalid:       records that would be skipped.
+
+    The other fields are those of :class:`rerank.workflows.ingest_remarks.DocumentCounts`.
     """
 
     documents: int = 0
     new: int = 0
     existing: int = 0
     removed: int = 0
+    unknown_deletes: tuple[str, ...] = ()
     lang: str | None = None
     languages: dict[str, int] = field(default_factory=dict)
     without_text: int = 0
+    without_body: int = 0
+    other_fields: list[str] = field(default_factory=list)
+    without_categories: int = 0
+    not_numbers: dict[str, int] = field(default_factory=dict)
+    category_edges: int = 0
     invalid: list[str] = field(default_factory=list)
 
 
@@ -44,6 +54,8 @@ def preview_ingest(
     workspace: WorkspaceOrPath,
     documents: Iterable[Document],
     *,
+    categories: Source | None = None,
+    delete: Sequence[str] = (),
     lang: str | None = None,
     replace: bool = False,
     progress: Progress = SILENT,
@@ -51,36 +63,44 @@ def preview_ingest(
     """Count what :func:`rerank.ingest` would do with the documents. Nothing is written.
 
     documents: see :class:`rerank.workflows.document_sources.DocumentSources`.
-    lang, replace: as for an ingest. The workspace need not exist.
+    categories, delete, lang, replace: as for an ingest. The workspace need not exist.
 
-    Raises InputError for a repeated id, and for another language than the one of the workspace.
+    Raises InputError for a repeated id, for an id that is also deleted, for an unreadable category graph, and
+    for another language than the one of the workspace.
     """
-    existing = open_existing(workspace, lang) if Workspace.exists(workspace) else None
-    counted = progress.over(documents, "read", unit="doc")
     preview = IngestPreview()
+    if categories:
+        preview.category_edges = len(read_categories(categories))
+    existing = open_existing(workspace, lang) if Workspace.exists(workspace) else None
+    counted = count_documents(progress.over(documents, "read", unit="doc"), preview)
     ids: set[str] = set()
     sample: list[Document] = []
     for batch in batched(counted, _BATCH):
         for document in batch:
-            _count(preview, document, ids)
+            _check_id(document.id, preview, ids, delete)
         if existing is not None:
             preview.existing += len(existing.engine.contains(document.id for document in batch))
         sample += batch[: SAMPLE - len(sample)]
     preview.new = preview.documents - preview.existing
     if existing is None:
         preview.lang = language(lang) or main_language(sample)
-    else:
-        preview.lang = existing.lang
-        preview.removed = len(existing.engine) - preview.existing if replace else 0
+        preview.unknown_deletes = tuple(delete)
+        return preview
+    preview.lang = existing.lang
+    stored_ids = existing.engine.contains(delete)
+    preview.unknown_deletes = tuple(id for id in delete if id not in stored_ids)
+    preview.removed = len(existing.engine) - preview.existing if replace else len(stored_ids)
     return preview
 
 
-def _count(preview: IngestPreview, document: Document, ids: set[str]) -> None:
-    """Count a document. ids: of the documents before; the id is added. Raises RepeatedIdError."""
-    if document.id in ids:
-        raise RepeatedIdError(document.id, preview.documents + 1)
-    ids.add(document.id)
-    lang = language_or_none(document.lang) or ""
+def _check_id(id: str, preview: IngestPreview, ids: set[str], delete: Sequence[str]) -> None:
+    """Count a document. ids: of the documents before; the id is added.
+
+    Raises RepeatedIdError, and InputError for an id that is also deleted.
+    """
+    if id in ids:
+        raise RepeatedIdError(id, preview.documents + 1)
+    if id in delete:
+        raise InputError(f"id {id!r} is both ingested and deleted; remove it from one of the two")
+    ids.add(id)
     preview.documents += 1
-    preview.languages[lang] = preview.languages.get(lang, 0) + 1
-    preview.without_text += not document.content.strip()

@@ -130,11 +130,11 @@ class Workspace:
         return cls(WorkspaceSettings.load(Path(folder)))
 
     def discard(self) -> None:
-        """Remove a new workspace without documents, as after a failed ingest. Others are unchanged."""
+        """Remove a new workspace without stored documents, as after a failed ingest. Others are unchanged."""
         with suppress(OSError, RerankError):
             (self.folder / "engine").mkdir(exist_ok=True)
             with self.engine.lock():
-                if len(self.engine):
+                if self.engine.stores_documents():
                     return
                 self.engine.discard()
                 (self.folder / SETTINGS).unlink()

@@ -227,6 +227,10 @@ class LocalEngine(Engine):
         _, version = self._documents()
         return version.documents
 
+    def stores_documents(self) -> bool:
+        with _readable(self.folder):
+            return self.storage().newest().documents > 0
+
     def ids(self) -> list[str]:
         documents, version = self._documents()
         return documents.ids(version)

@@ -17,7 +17,8 @@ WHOLE = "all"
 _SPLIT_NAMES = {"train": ("train",), "dev": ("dev", "validation", "valid", "val"), "test": ("test",)}
 """Split -> names of its file in ``qrels/``."""
 _RECORD_ENDINGS = (".jsonl", ".json", ".csv", ".tsv")
-_JUDGMENT_ENDINGS = (".tsv", ".csv", ".txt", ".qrels")
+_TABLE_ENDINGS = (".tsv", ".csv", ".txt", ".qrels")
+_JUDGMENT_ENDINGS = (*_TABLE_ENDINGS, ".json")
 _COMPRESSIONS = ("", ".gz", ".bz2", ".xz", ".zst", ".zip")
 _CLICK_LOGS = ("ubi_*.ndjson", "clicks.csv")
 _ADVICE = (
@@ -114,7 +115,7 @@ def _find_judgments(folder: Path) -> dict[str, Path]:
 def _check_unknown_tables(folder: Path, categories: Path | None) -> None:
     """Raise InputError if a folder without judgments has a table that could be judgments."""
     tables: set[Path] = set()
-    for subfolder, ending, compression in product(("", "qrels/"), _JUDGMENT_ENDINGS, _COMPRESSIONS):
+    for subfolder, ending, compression in product(("", "qrels/"), _TABLE_ENDINGS, _COMPRESSIONS):
         tables.update(folder.glob(f"{subfolder}*{ending}{compression}"))
     records = ("corpus.", "queries.")
     unknown = [file for file in tables if file != categories and not file.name.startswith(records)]

@@ -13,6 +13,7 @@ from rerank.common.errors import InputError
 from rerank.documents.records import Qrels, Query
 from rerank.documents.text import count_of, query_key
 from rerank.formats import read_qrels, read_queries
+from rerank.formats.inputs import as_qrels
 from rerank.judging.clicks import DEV, QUERIES, TRAIN, ClickReport, JudgedPart
 from rerank.judging.judgments import read_judgments, summarize_judgments
 from rerank.judging.pool import DIFFERENCE, Pool, judged_file
@@ -71,9 +72,12 @@ class JudgedPool:
 def check_readable(files: Folder) -> None:
     """Raise InputError for queries or judgments that cannot be read, before the documents are ingested."""
     if files.queries is not None:
-        read_queries(files.queries)
-    for path in files.qrels.values():
-        read_qrels(path)
+        _read_split_judgments(files, read_queries(files.queries))
+
+
+def _read_split_judgments(files: Folder, queries: Sequence[Query]) -> dict[str, Qrels]:
+    """Return split -> judgments. Judgments of texts are used for the queries with these texts."""
+    return {name: as_qrels(path, queries) for name, path in files.qrels.items()}
 
 
 def read_by_hand(files: Folder, pool: JudgedPool, documents: Set[str], seed: int) -> Judgments:
@@ -84,8 +88,8 @@ def read_by_hand(files: Folder, pool: JudgedPool, documents: Set[str], seed: int
     Raises InputError if too few queries are judged.
     """
     assert files.queries is not None
-    judged = {name: read_qrels(path) for name, path in files.qrels.items()}
     queries = read_queries(files.queries)
+    judged = _read_split_judgments(files, queries)
     if not judged and not pool.qrels:
         none = Qrels()
         return Judgments(queries, Splits(none, none, none, ("no query is judged",)), none, tested=False)
@@ -135,7 +139,8 @@ def read_with_clicks(
 
 def _judged_by_hand(files: Folder, pool: JudgedPool) -> dict[str, Qrels]:
     """Return split -> judgments by people. ``all`` also has the judgments of the pool."""
-    by_hand = {name: read_qrels(path) for name, path in files.qrels.items()}
+    queries = [] if files.queries is None else read_queries(files.queries)
+    by_hand = _read_split_judgments(files, queries)
     if pool.qrels:
         by_hand[WHOLE] = _merge([by_hand.get(WHOLE, Qrels()), pool.qrels])
     return by_hand

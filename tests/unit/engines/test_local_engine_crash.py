@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
+import rerank
 from rerank.common.errors import EngineError
 from rerank.documents.records import Document
-from rerank.engines.local import LocalEngine, documents, engine, text_index, tfidf
+from rerank.engines.local import LocalEngine, documents, engine, storage, text_index, tfidf
 from rerank.engines.search_request import SearchRequest
 
 # Processes are forked from one that has imported this module.
@@ -156,6 +157,22 @@ def test_a_disk_full_after_the_sqlite_commit_can_be_repaired(
     check(folder, OLD)
     LocalEngine.open(folder).write([])
     check(folder, NEW)
+
+
+def test_a_new_workspace_keeps_documents_that_are_not_indexed_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    documents = [Document("a", text="a grey wolf"), Document("b", text="a red fox")]
+    with monkeypatch.context() as patch:
+        patch.setattr(storage.Storage, "_index", full)
+        with pytest.raises(EngineError, match="disk full while indexing; the documents are stored"):
+            rerank.ingest(tmp_path / "ws", documents)
+    report = rerank.ingest(tmp_path / "ws", documents)
+    assert (report.added, report.unchanged, report.documents) == (0, 2, 2)
+    assert report.workspace.search("wolf", stack="bm25")[0]["id"] == "a"
 
 
 def peak_of_write(folder: Path, count: int) -> int:

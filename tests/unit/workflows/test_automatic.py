@@ -303,6 +303,18 @@ def test_without_time_the_first_stages_are_tuned(folder, tmp_path):
         assert [one.trained for one in rerank.auto(folder, tmp_path / "ws").choices] == [True]
 
 
+@pytest.mark.parametrize("name", ["qrels.csv", "qrels.json"])
+def test_judgments_of_query_texts_are_read(write_lines, tmp_path, name):
+    write_lines(tmp_path / "corpus.jsonl", [{"_id": "d", "text": "a wolf"}])
+    write_lines(tmp_path / "queries.jsonl", [{"_id": "q1", "text": "Grey wolf"}])
+    quepid = "query,docid,rating\ngrey  wolf,d,2\n"
+    ratings = [{"docId": "d", "rating": "2"}]
+    srw = json.dumps({"judgmentRatings": [{"query": "grey wolf", "ratings": ratings}]})
+    (tmp_path / name).write_text(quepid if name.endswith("csv") else srw)
+    with pytest.raises(InputError, match="1 judged query with a text and a relevant document"):
+        rerank.auto(tmp_path, tmp_path / "ws")
+
+
 def test_auto_prints_the_remarks_of_an_ingest(write_lines, tmp_path):
     documents = [{"_id": "1", "text": "Der Wolf", "lang": "de"}, {"_id": "2"}, {"_id": "3", "text": "wolf"}]
     write_lines(tmp_path / "corpus.jsonl", documents)
