@@ -128,21 +128,13 @@ def command(
     _note_query_files(corpus)
     progress = output.Bar(hidden=as_json)
     if dry_run:
-        documents, errors = _sources(corpus, format, body=body, skip_invalid=skip_invalid)
         _check_workspace(folder, lang, opensearch)
+        documents, errors = _sources(corpus, format, body=body, skip_invalid=skip_invalid)
+        counted = progress.over(documents, "read", unit="doc")
         with documents.naming():
-            preview = preview_ingest(
-                folder,
-                documents,
-                categories=categories,
-                delete=deleted_ids,
-                lang=lang,
-                replace=replace,
-                progress=progress,
-            )
-        preview.invalid = [str(error) for error in errors]
-        show_preview = partial(_show_preview, folder=folder, has_graph=categories is not None)
-        output.print_report(preview, show_preview, as_json=as_json)
+            preview = preview_ingest(folder, counted, delete=deleted_ids, lang=lang, replace=replace)
+        _complete_preview(preview, errors, categories)
+        output.print_report(preview, partial(_show_preview, folder=folder), as_json=as_json)
         return
     report = rerank.ingest(
         folder,
@@ -161,6 +153,16 @@ def command(
     )
     show = partial(_show, folder=folder, format=format, has_graph=categories is not None)
     output.print_report(report, show, as_json=as_json)
+
+
+def _complete_preview(
+    preview: IngestPreview, errors: Sequence[rerank.RerankError], categories: str | None
+) -> None:
+    """Add the skipped records, and the edges of a file of --categories, which is checked."""
+    from rerank.formats import read_categories
+
+    preview.invalid = [str(error) for error in errors]
+    preview.category_edges = len(read_categories(categories)) if categories else 0
 
 
 def _deleted_ids(delete: Sequence[str], delete_from: str | None) -> list[str]:
@@ -247,8 +249,8 @@ def _check_workspace(folder: str, lang: str | None, opensearch: Settings | None)
         open_existing(folder, lang, opensearch)
 
 
-def _show_preview(preview: IngestPreview, folder: str, *, has_graph: bool) -> None:
-    """Print the counts of a dry run, and the records that would be skipped. has_graph: it was read."""
+def _show_preview(preview: IngestPreview, folder: str) -> None:
+    """Print the counts of a dry run, and the records that would be skipped."""
     from rerank.workflows.ingest_remarks import describe_documents
 
     removed = f", {preview.removed:,} to remove" if preview.removed else ""
@@ -262,5 +264,5 @@ def _show_preview(preview: IngestPreview, folder: str, *, has_graph: bool) -> No
         output.note(f"would skip {count_of(len(preview.invalid), 'invalid record')}")
     output.note(*_describe_unknown_deletes(preview.unknown_deletes))
     output.note(*describe_documents(preview))
-    if has_graph:
+    if preview.category_edges:
         click.echo(f"category graph: {count_of(preview.category_edges, 'edge')}")

@@ -72,3 +72,5 @@ def _show_stack(state: StackState) -> None:
         click.echo(f"  promoted with {measure} {value:.4f} against {previous_value:.4f} (p {p})")
     if state.outdated:
         click.echo(f"  outdated: {join_names(state.outdated)}, trained again since; tune the stack again")
+    if state.missing:
+        click.echo(f"  missing: {join_names(state.missing)}; train again, or use another stack")

@@ -149,8 +149,8 @@ class Filter:
         """
         if not kinds:
             raise UsageError(
-                f"filter {self}: no document has a field {self.field!r} to filter by; use categories, lang or"
-                " a field with words, numbers, dates or truth values"
+                f"filter {self}: no document has a field {self.field!r} to filter by (capital and small"
+                " letters differ); use categories, lang or a field with words, numbers, dates or truth values"
             )
         if not self._can_compare(set(kinds)):
             values = " and ".join(KINDS[kind] for kind in kinds)

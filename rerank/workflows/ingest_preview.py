@@ -7,12 +7,9 @@ from dataclasses import dataclass, field
 
 from rerank.common.batches import batched
 from rerank.common.errors import InputError, RepeatedIdError
-from rerank.common.progress import SILENT, Progress
 from rerank.common.results import Report
 from rerank.documents.records import Document
 from rerank.documents.text import language
-from rerank.formats import read_categories
-from rerank.formats.opening import Source
 from rerank.workflows.ingest import SAMPLE, main_language, open_existing
 from rerank.workflows.ingest_remarks import count_documents
 from rerank.workspace.workspace import Workspace, WorkspaceOrPath
@@ -28,7 +25,7 @@ class IngestPreview(Report):
     new, existing: documents that the workspace lacks, and documents that it has.
     removed:       documents that ``replace`` or ``delete`` would remove.
     unknown_deletes: ids to delete that no document has.
-    category_edges: edges of the category graph.
+    category_edges: edges of the category graph, which the caller reads.
     invalid:       records that would be skipped.
 
     The other fields are those of :class:`rerank.workflows.ingest_remarks.DocumentCounts`.
@@ -54,25 +51,21 @@ def preview_ingest(
     workspace: WorkspaceOrPath,
     documents: Iterable[Document],
     *,
-    categories: Source | None = None,
     delete: Sequence[str] = (),
     lang: str | None = None,
     replace: bool = False,
-    progress: Progress = SILENT,
 ) -> IngestPreview:
     """Count what :func:`rerank.ingest` would do with the documents. Nothing is written.
 
     documents: see :class:`rerank.workflows.document_sources.DocumentSources`.
-    categories, delete, lang, replace: as for an ingest. The workspace need not exist.
+    delete, lang, replace: as for an ingest. The workspace need not exist.
 
-    Raises InputError for a repeated id, for an id that is also deleted, for an unreadable category graph, and
-    for another language than the one of the workspace.
+    Raises InputError for a repeated id, for an id that is also deleted, and for another language than the one
+    of the workspace.
     """
     preview = IngestPreview()
-    if categories:
-        preview.category_edges = len(read_categories(categories))
     existing = open_existing(workspace, lang) if Workspace.exists(workspace) else None
-    counted = count_documents(progress.over(documents, "read", unit="doc"), preview)
+    counted = count_documents(documents, preview)
     ids: set[str] = set()
     sample: list[Document] = []
     for batch in batched(counted, _BATCH):

@@ -97,7 +97,7 @@ def _describe_mixed_languages(counts: DocumentCounts) -> Iterator[str]:
     hint = "words are not stemmed. If most are in one language, make a new workspace with --lang en"
     if len(counts.languages) > 1:
         by_count = sorted(counts.languages.items(), key=lambda item: (-item[1], item[0]))
-        counts = ", ".join(f"{lang or 'none'} {count:,}" for lang, count in by_count)
-        yield f"mixed languages ({counts}): {hint}"
+        languages = ", ".join(f"{lang or 'none'} {count:,}" for lang, count in by_count)
+        yield f"mixed languages ({languages}): {hint}"
     elif counts.languages.get("") == counts.documents:
         yield f"no document has a language: {hint}"

@@ -37,6 +37,7 @@ class StackState:
     """A candidate or a version of a stack.
 
     outdated: rankers that were trained after the stack was tuned.
+    missing:  rankers that the workspace does not have, so that searches with the stack fail.
     version:  number of the version, or None for a candidate.
     since:    time of the last activation, in UTC.
     gate:     the comparison with the previous version when this one was promoted.
@@ -50,6 +51,7 @@ class StackState:
     version: int | None = None
     since: str | None = None
     gate: Mapping[str, Any] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values, with the weights of each case, candidates and ranker versions."""
@@ -142,4 +144,6 @@ def _state(workspace: Workspace, stack: Stack, path: Path, in_use: bool) -> Stac
         outdated = workspace.outdated(stack)
     except RerankError:  # the row of the ranker has the error
         outdated = []
-    return StackState(stack.name, stack, in_use, outdated, str(path))
+    trained = workspace.trained()
+    missing = [name for name in stack.rankers if name not in trained]
+    return StackState(stack.name, stack, in_use, outdated, str(path), missing=missing)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from itertools import chain
@@ -85,12 +85,8 @@ def train(
         labeled=_labeled_pairs(workspace, labeled, dev_labeled),
     )
     ranker_names = _ranker_names(workspace, groups, as_name)
-    set_names = {*config} if isinstance(config, Mapping) else set[str]()
-    _check_inputs(groups, inputs, options_by_family, set_names)
-    if inputs.qrels is None:
-        _check_without_judgments(inputs, options_by_family, preset, ignore_categories)
-    if restart:
-        _check_restart(groups, options_by_family)
+    _check_inputs(groups, inputs, options_by_family, config, restart)
+    _check_judgments(inputs, options_by_family, preset, ignore_categories)
     training = _Training(workspace, inputs, ranker_names, restart, progress)
     for family, variants in groups.items():
         training.train_family(family, variants, options_by_family[family])
@@ -232,12 +228,14 @@ def _check_inputs(
     groups: Mapping[Family, Sequence[str]],
     inputs: Inputs,
     options_by_family: Mapping[Family, Options],
-    set_names: Set[str],
+    config: object,
+    restart: bool,
 ) -> None:
     """Raise UsageError if an input or option has no effect, or a family has nothing to learn from.
 
-    set_names: settings of the user.
+    config: settings of the user, as for :func:`train`.
     """
+    set_names = {*config} if isinstance(config, Mapping) else set[str]()
     has_input: dict[Source, bool] = {
         "judgments": inputs.qrels is not None,
         "pairs": bool(inputs.pairs),
@@ -258,6 +256,8 @@ def _check_inputs(
             needed = ", or ".join(_INPUTS[source] for source in sources)
             raise UsageError(f"{', '.join(names)} learns from {' or '.join(sources)}; give {needed}")
     _check_query_text(groups, inputs)
+    if restart:
+        _check_restart(groups, options_by_family)
 
 
 def _check_query_text(groups: Mapping[Family, Sequence[str]], inputs: Inputs) -> None:
@@ -268,10 +268,12 @@ def _check_query_text(groups: Mapping[Family, Sequence[str]], inputs: Inputs) ->
         raise UsageError(f"--query-text has no effect with {', '.join(names)}; leave it out")
 
 
-def _check_without_judgments(
+def _check_judgments(
     inputs: Inputs, options_by_family: Mapping[Family, Options], preset: str | None, ignore_categories: bool
 ) -> None:
-    """Raise UsageError for a preset, a setting or an argument that needs judged queries."""
+    """Raise UsageError for a preset, a setting or an argument that needs judged queries, without any."""
+    if inputs.qrels is not None:
+        return
     for options in options_by_family.values():
         if preset in options.judged_presets:
             raise UsageError(f"--preset {preset} learns from judged queries; give {_INPUTS['judgments']}")

@@ -169,11 +169,12 @@ def _divide_one_file(
 ) -> None:
     """Draw all splits from the only one, also if it is named test."""
     _, queries = pools.popitem()
-    notes.append(f"{', '.join(SPLITS)} queries are drawn from one file of judgments")
     can_train = len(queries) * (1 - 2 * DRAWN_SHARE) >= LEAST_TRAIN
     pools["test"], remaining = _draw(queries, texts, DRAWN_SHARE if can_train else 0.5, rng)
     share_of_remaining = DRAWN_SHARE / (1 - DRAWN_SHARE)  # as large as the test set
     pools["dev"], pools["train"] = _divide_into_dev_and_train(remaining, texts, share_of_remaining, rng)
+    drawn = [name for name in SPLITS if pools[name]]
+    notes.append(f"{', '.join(drawn)} queries are drawn from one file of judgments")
 
 
 def _divide_into_dev_and_train(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -256,6 +257,14 @@ def test_a_rollback_to_a_removed_version_is_refused(workspace: Workspace) -> Non
     with pytest.raises(UsageError, match="needs lsi v1, which is not in"):
         workspace.use_stack("1")
     assert workspace.releases == used
+
+
+def test_status_names_rankers_that_a_stack_needs_and_the_workspace_lacks(
+    workspace: Workspace, run: Any
+) -> None:
+    shutil.rmtree(workspace.folder / "rankers")
+    assert [state.missing for state in status(workspace.folder).releases] == [["lsi"]]
+    assert "missing: lsi; train again, or use another stack" in run("status", "-w", workspace.folder).out
 
 
 def test_promote_and_rollback_commands(workspace: Workspace, run: Any, tmp_path: Path) -> None:

@@ -96,6 +96,9 @@ def test_missing_splits_are_sampled(given, sizes):
     assert not train & dev
     assert not (train | dev) & test
     assert actual.notes
+    if "all" in given:
+        names = [name for name, size in zip(("train", "dev", "test"), sizes) if size]
+        assert actual.notes == (f"{', '.join(names)} queries are drawn from one file of judgments",)
     if "test" in given and len(given) > 1:
         assert actual.test == given["test"]
     assert parts(given) == parts(given)

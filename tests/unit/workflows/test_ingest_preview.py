@@ -51,12 +51,9 @@ def test_a_preview_describes_the_documents_as_the_ingest_does(tmp_path):
 
 def test_a_preview_refuses_what_the_ingest_refuses(tmp_path):
     ingest(tmp_path / "other", DOCUMENTS)
-    (tmp_path / "graph.tsv").write_text("one column\n")
     for action in (preview_ingest, ingest):
         with pytest.raises(InputError, match="'a' is both ingested and deleted"):
             action(tmp_path / "other", DOCUMENTS, delete=["a"])
-        with pytest.raises(InputError, match=r"graph\.tsv:1"):
-            action(tmp_path / "other", DOCUMENTS, categories=tmp_path / "graph.tsv")
     workspace = Workspace.create(tmp_path / "ws", lang="en")
     for action in (ingest, preview_ingest):
         with pytest.raises(InputError, match="the language is en and cannot be changed to it"):
