@@ -118,6 +118,8 @@ def _tune_signals(
 
     retrieve, protocol, least: see :func:`rerank.tune`.
     """
+    path = context.workspace.stack_path(signals)
+    path.parent.mkdir(exist_ok=True)
     return tune(
         context.workspace,
         ",".join(signals),
@@ -128,7 +130,7 @@ def _tune_signals(
         retrieve=retrieve,
         protocol=protocol,
         least=least,
-        out=context.workspace.stack_path(signals),
+        out=path,
         seed=context.seed,
         progress=context.progress,
     )
