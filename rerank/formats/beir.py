@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -209,6 +210,8 @@ def _plain_value(value: object) -> object:
         return dict(value)
     if type(value).__name__ in ("NAType", "NaTType"):  # missing values of pandas
         return None
+    if isinstance(value, datetime):  # a subclass, such as Timestamp of pandas
+        return datetime.isoformat(value)
     raise TypeError(type(value).__name__)
 
 

@@ -21,6 +21,7 @@ from rerank.documents.records import Query
 from rerank.documents.text import count_of, join_names
 from rerank.formats.beir import write_queries
 from rerank.formats.click_log import Event, LogRecord, read_click_log
+from rerank.formats.inputs import as_list
 from rerank.formats.opening import Source
 from rerank.formats.qrels import write_judgments
 from rerank.formats.query_ids import query_ids, text_digest
@@ -109,7 +110,7 @@ class ClickReport(Report):
 
 
 def judge_clicks(
-    logs: Sequence[Source],
+    logs: Source | Sequence[Source],
     out: str | os.PathLike[str],
     options: ClickOptions | None = None,
     workspace: WorkspaceOrPath | None = None,
@@ -121,7 +122,7 @@ def judge_clicks(
     weights, and ``report.json``. Grades are 0 to 3. A query has the same id in every run. The order of the
     events and of the files has no effect.
 
-    logs: files with records of User Behavior Insights (UBI), or tables of impressions; see
+    logs: one file or several, with records of User Behavior Insights (UBI), or tables of impressions; see
         :func:`rerank.formats.read_click_log`.
     workspace: only its documents are judged.
 
@@ -144,7 +145,7 @@ def judge_clicks(
     log = ClickLog(options, drops)
     srw = SrwCounts(options.max_rank)
     with progress.step("click log", unit="record") as advance:
-        for records in batched(_records(logs, options), _STEP):
+        for records in batched(_records(as_list(logs), options), _STEP):
             for record in records:
                 log.add(record)
                 if options.srw and isinstance(record, Event):

@@ -13,6 +13,7 @@ from rerank.common.results import Report
 from rerank.documents.text import join_names, query_key
 from rerank.evaluation.interleaving import TEAMS, anytime_p, sessions_needed, wilson_interval
 from rerank.formats.click_log import Event, LogRecord, Search, read_click_log, records_of_line
+from rerank.formats.inputs import as_list
 from rerank.formats.lines import first_line, read_lines, read_numbered_lines
 from rerank.formats.opening import Source, name_of
 from rerank.judging.drops import Dropped, Drops, count_rows
@@ -95,19 +96,20 @@ class _PageView:
 
 
 def judge_interleaving(
-    logs: Sequence[Source],
-    events: Sequence[Source] = (),
+    logs: Source | Sequence[Source],
+    events: Source | Sequence[Source] = (),
     *,
     ubi: Settings | None = None,
     experiment: str | None = None,
-    clicks: Sequence[str] = CLICKS,
+    clicks: str | Sequence[str] = CLICKS,
 ) -> InterleavingReport:
     """Count in which page views of an experiment each stack won.
 
     A page view is won by the stack with more clicked documents; each document counts once. The first page
     view of a client with the same words counts.
 
-    logs:       files of ``rerank serve --ubi-log``, or records of ``ubi_queries`` with the same attributes.
+    logs:       one file or several of ``rerank serve --ubi-log``, or records of ``ubi_queries`` with the
+        same attributes.
     events:     files with records of ``ubi_events``.
     ubi:        the cluster with these indices.
     experiment: its name. Default: the only one of the logs.
@@ -130,10 +132,10 @@ def judge_interleaving(
     (1, 1, 0, None)
     """
     drops = Drops()
-    searches = _searches_by_experiment(logs, drops)
+    searches = _searches_by_experiment(as_list(logs), drops)
     name = _choose_experiment(list(searches), experiment, drops)
     page_views = _page_views(searches[name], drops)
-    for click in _clicks(events, ubi, clicks):
+    for click in _clicks(as_list(events), ubi, as_list(clicks)):
         _add_click(page_views, click, drops)
     return _report(name, page_views.values(), drops)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rerank.common.errors import UsageError
 from rerank.documents.text import count_of, join_names, query_key
 from rerank.formats.click_log import Event, LogRecord, Search
+from rerank.formats.inputs import as_list
 from rerank.judging.drops import Drops
 
 if TYPE_CHECKING:
@@ -60,8 +61,8 @@ class ClickOptions:
 
     ubi: Settings | None = None
     first_rank: int | None = None
-    impressions: Sequence[str] = ("impression", "view")
-    clicks: Sequence[str] = CLICKS
+    impressions: str | Sequence[str] = ("impression", "view")
+    clicks: str | Sequence[str] = CLICKS
     application: str | None = None
     start: int | None = None
     end: int | None = None
@@ -70,6 +71,8 @@ class ClickOptions:
     srw: str | None = None
 
     def __post_init__(self) -> None:
+        for name in ("impressions", "clicks"):  # one name is also accepted
+            object.__setattr__(self, name, tuple(as_list(getattr(self, name))))
         if self.first_rank not in (None, 0, 1):
             raise UsageError(f"--first-rank {self.first_rank}: give 0 or 1")
         if not 1 <= self.max_rank <= 1000:

@@ -23,7 +23,7 @@ from rerank.common.progress import SILENT, Progress
 from rerank.common.results import Report
 from rerank.documents.records import Query
 from rerank.documents.text import count_of, query_key
-from rerank.formats.inputs import Queries, as_queries
+from rerank.formats.inputs import Queries, as_list, as_queries
 from rerank.formats.opening import reading_error
 from rerank.stack.linear import Linear
 from rerank.stack.parse import parse_stack
@@ -189,7 +189,7 @@ def judged_file(pool: str | os.PathLike[str]) -> Path:
 
 def make_pool(
     workspace: WorkspaceOrPath,
-    stacks: Sequence[str | Stack],
+    stacks: str | Stack | Sequence[str | Stack],
     queries: Queries,
     options: PoolOptions = PoolOptions(),
     progress: Progress = SILENT,
@@ -212,7 +212,7 @@ def make_pool(
     """
     workspace = Workspace.open(workspace)
     loaded: list[Stack] = []
-    for text_or_stack in stacks:
+    for text_or_stack in as_list(stacks):
         for stack in _load_stacks(workspace, text_or_stack):
             if stack not in loaded:
                 loaded.append(stack)

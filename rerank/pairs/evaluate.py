@@ -15,7 +15,7 @@ from rerank.documents.records import LabeledPair
 from rerank.documents.text import count_of
 from rerank.evaluation.pair_measures import MEASURES, accuracy, auc, best_threshold, f1, paired_test
 from rerank.evaluation.significance import holm
-from rerank.formats.inputs import Pairs, as_pairs
+from rerank.formats.inputs import Pairs, as_list, as_pairs
 from rerank.pairs.score import Relates, score_pairs
 from rerank.stack.signals import ranker_names, resolve
 from rerank.workspace.workspace import Workspace, WorkspaceOrPath
@@ -154,7 +154,7 @@ def predict_pairs(
 
 def evaluate_pairs(
     workspace: WorkspaceOrPath,
-    rankers: Sequence[str],
+    rankers: str | Sequence[str],
     pairs: Pairs,
     *,
     dev_pairs: Pairs = (),
@@ -200,7 +200,7 @@ def evaluate_pairs(
     labels = [pair.related for pair in pairs]
     scores: dict[str, Array] = {}
     results: list[PairRow] = []
-    for name in dict.fromkeys([baseline, *rankers]):
+    for name in dict.fromkeys([baseline, *as_list(rankers)]):
         scores[name], threshold = _scores(workspace, name, pairs, dev_pairs, progress)
         if threshold is None:
             raise UsageError(f"{name} has no threshold; give --dev-pairs to choose one")

@@ -27,6 +27,8 @@ def parse_stack(text: str) -> tuple[tuple[str, ...], tuple[float, ...] | None]:
     >>> parse_stack("tfidf,text")
     (('tfidf', 'text'), None)
     """
+    if not isinstance(text, str):
+        raise UsageError(f"a stack is a text, not {text!r}; {_HOW}")
     names: list[str] = []
     weights: list[float] = []
     for term in re.split(r"[+,]", text):

@@ -27,7 +27,7 @@ def encode(
     workspace: WorkspaceOrPath,
     names: str | Iterable[str | Ranker] | None = None,
     *,
-    retrieve: Sequence[str] = (),
+    retrieve: str | Sequence[str] = (),
     force: bool = False,
     slice: str | None = None,
     progress: Progress = SILENT,
@@ -44,7 +44,7 @@ def encode(
     {}
     """
     workspace = Workspace.open(workspace)
-    retrieve = ranker_names(retriever_depths(retrieve))  # lexical signals need nothing
+    retrieve = ranker_names(retriever_depths(as_list(retrieve)))  # lexical signals need nothing
     for name in retrieve:
         check_retrieves(workspace.ranker(name))
     encoders: list[Encoder] = []

@@ -75,7 +75,7 @@ def ingest(
     format: Format = "jsonl",
     body: bool = False,
     categories: Source | None = None,
-    delete: Sequence[str] = (),
+    delete: str | Sequence[str] = (),
     lang: str | None = None,
     skip_invalid: bool = False,
     replace: bool = False,
@@ -121,7 +121,7 @@ def ingest(
     options = WriteOptions(encoders, replace, skip_refused=skip_invalid)
     discarding = nullcontext() if existing else _discarded_after_errors(target)
     with reader.naming(), discarding:
-        result = _write(target, documents, delete, options, progress)
+        result = _write(target, documents, as_list(delete), options, progress)
 
     _save_category_edges(report, edges)
     _report_changes(report, result, errors)

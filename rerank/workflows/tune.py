@@ -21,7 +21,7 @@ from rerank.evaluation.judged import TOP, JudgedHits, count_judged, has_irreleva
 from rerank.evaluation.leakage import Leak, TrainingRecord, leakage
 from rerank.evaluation.protocols import Protocol, parse_protocol
 from rerank.evaluation.ranks import RankMeasure
-from rerank.formats.inputs import Judgments, Queries
+from rerank.formats.inputs import Judgments, Queries, as_list
 from rerank.scoring.build_table import ScoringReport
 from rerank.scoring.second_phase import rescore
 from rerank.stack.file import MODEL, STACK, SecondPhase
@@ -108,11 +108,11 @@ def tune(
     qrels: Judgments,
     measure: str = "nDCG@10",
     first_stage: str | None = None,
-    retrieve: Sequence[str] = (),
+    retrieve: str | Sequence[str] = (),
     filter: str | Sequence[str] = (),
     depth: int = 1000,
     protocol: str | None = None,
-    normalizations: Sequence[str] = (),
+    normalizations: str | Sequence[str] = (),
     least: float = 0.0,
     out: str | os.PathLike[str] | None = None,
     ignore_categories: bool = False,
@@ -145,8 +145,9 @@ def tune(
     True
     """
     workspace = Workspace.open(workspace)
+    retrieve = as_list(retrieve)
     signals = _signals(stack, allow_single=then is not None)
-    _check_options(measure, normalizations, out)
+    _check_options(measure, as_list(normalizations), out)
     phase = None if then is None else read_second_phase(then, top)
     parsed_protocol = Protocol(depth) if protocol is None else parse_protocol(protocol)
     judged = JudgedQueries.of(
@@ -157,7 +158,7 @@ def tune(
     equal = Linear(signals, (1.0,) * len(signals))
     start = Stack(equal, first, parsed_protocol.cut or depth, tuple(retrieve), search=search)
     tuner = _StackTuner(workspace, start, judged, parsed_protocol)
-    tuner.tune(measure, tuple(normalizations), least)
+    tuner.tune(measure, tuple(as_list(normalizations)), least)
     return tuner.report(phase, out)
 
 

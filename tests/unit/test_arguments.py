@@ -11,7 +11,9 @@ import pytest
 import rerank
 from rerank import Document, Qrels, Query, Workspace
 from rerank.common.config import build
-from rerank.common.errors import InputError, UsageError
+from rerank.common.errors import InputError, RerankError, UsageError
+from rerank.judging.log import ClickOptions
+from rerank.judging.pool import make_pool
 from rerank.rankers.cnn.config import CnnConfig
 
 QUERIES, QRELS = [Query("q", "wolves")], Qrels([("q", "a", 1)])
@@ -61,6 +63,10 @@ def test_numpy_numbers_and_paths_are_accepted(workspace):
     assert Workspace.open(Path(workspace.folder)).folder == workspace.folder
 
 
+class Timestamp(datetime.datetime):
+    """A subclass of the library's class, as the one of pandas."""
+
+
 def test_values_of_arrays_and_data_frames_are_accepted_in_documents(tmp_path):
     missing = float("nan")
     row = {
@@ -73,11 +79,13 @@ def test_values_of_arrays_and_data_frames_are_accepted_in_documents(tmp_path):
         "new": np.bool_(True),
         "published": datetime.date(2024, 5, 1),
         "seen": np.datetime64("2024-05-01T12:00:00"),
+        "checked": Timestamp(2024, 5, 1, 12),
         "price": missing,
     }
     rerank.ingest(tmp_path / "ws", [row])
     found = Workspace.open(tmp_path / "ws")
     filters = ["year=2020", "published=2024-05", "seen>2024-05-01T11:00", "categories=b"]
+    filters += ["checked>2024-05-01T11:00", "checked<2024-05-01T13:00"]
     page = found.search("wolves", stack="bm25", filter=filters)
     assert [hit["id"] for hit in page.hits] == ["7"]
     with pytest.raises(InputError, match=r"sources\[0\]: a value is not JSON \(object\)"):
@@ -93,6 +101,25 @@ def test_queries_and_judgments_are_accepted_in_every_form(workspace, tmp_path):
         assert rerank.evaluate(workspace, ["bm25"], queries=asked, qrels=QRELS).rows() == expected
     for judged in ({"q": {"a": 1}}, [("q", "a", 1)], qrels):
         assert rerank.evaluate(workspace, "bm25", queries=QUERIES, qrels=judged).rows() == expected
+
+
+def test_one_value_is_accepted_like_a_list_of_one(workspace, tmp_path):
+    """A text is never read as a list of its letters."""
+    log = tmp_path / "log.csv"
+    log.write_text("session,query,document,rank,clicked\ns1,wolf,a,1,1\n")
+    assert rerank.judge_clicks(str(log), tmp_path / "judged").clicks == 1
+    assert ClickOptions(impressions="seen", clicks="bought").clicks == ("bought",)
+    assert len(make_pool(workspace, "bm25", QUERIES).pool.queries) == 1
+    with pytest.raises(UsageError, match="'nothing'"):
+        rerank.tune(workspace, "bm25,tfidf", queries=QUERIES, qrels=QRELS, retrieve="nothing")
+    with pytest.raises(UsageError, match="'medium'"):
+        rerank.tune(workspace, "bm25,tfidf", queries=QUERIES, qrels=QRELS, normalizations="medium")
+    with pytest.raises(RerankError, match="nothing"):
+        rerank.encode(workspace, retrieve="nothing")
+    with pytest.raises(UsageError, match="a stack is a text"):
+        rerank.tune(workspace, ["bm25", "tfidf"], queries=QUERIES, qrels=QRELS)
+    (identifier,) = rerank.ingest(tmp_path / "ws", [{"_id": "d17", "text": "an elk"}]).workspace.engine.ids()
+    assert rerank.ingest(tmp_path / "ws", [], delete=identifier).deleted == 1
 
 
 def test_evaluate_accepts_a_stack_object(workspace):
