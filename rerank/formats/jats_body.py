@@ -187,10 +187,11 @@ class _ParagraphReader:
     def _read_citation(self, element: _Element) -> None:
         entries = str(element.get("rid") or "").split()
         text = "".join(map(str, element.itertext()))
-        is_number = _NUMBER.fullmatch(text) is not None
-        range_end = entries[-1] if entries and is_number else None
-        if range_end is not None and len(entries) == 1:
-            entries = [*self._inside_range(range_end), range_end]
+        range_end: str | None = None
+        if entries and _NUMBER.fullmatch(text):
+            range_end = entries[-1]
+            if len(entries) == 1:
+                entries = [*self._inside_range(range_end), range_end]
         self._left_out_number = self._hides_end_of_sentence(text)
         self._add_citations(entries)
         if not self._left_out_number:

@@ -12,15 +12,16 @@ import os
 import sys
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, TypeVar, cast
 
 from rerank.common.errors import InputError, UsageError
 from rerank.common.files import system_reason
 
 Source = str | os.PathLike[str]
+Value = TypeVar("Value")
 
 DAMAGE = (
     EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, zipfile.BadZipFile,
@@ -132,23 +133,34 @@ class _Unclosed(io.RawIOBase):
 def _unpack_layer(file: io.BufferedReader, name: str, stack: ExitStack) -> BinaryIO | None:
     """Return the stream inside a compressed or encoded stream, or None."""
     start = file.peek(512)
-    for signature, unpacker in _UNPACKERS.items():
-        if start.startswith(signature):
-            return unpacker(file, name, stack)
-    for signature, (kind, remedy) in _OTHER_KINDS.items():
-        if start.startswith(signature):
-            raise InputError(f"{name}: the file is {kind}; {remedy}")
+    unpacker = _look_up(start, _UNPACKERS)
+    if unpacker is not None:
+        return unpacker(file, name, stack)
+    other_kind = _look_up(start, _OTHER_KINDS)
+    if other_kind is not None:
+        kind, remedy = other_kind
+        raise InputError(f"{name}: the file is {kind}; {remedy}")
     if start[257:262] == b"ustar":
         raise InputError(f"{name}: the file is a tar archive; {_UNPACK}")
     encoding = _encoding(start)
-    return None if encoding is None else cast("BinaryIO", _Recoded(file, name, encoding))
+    if encoding is None:
+        return None
+    return cast("BinaryIO", _Recoded(file, name, encoding))
+
+
+def _look_up(start: bytes, values: Mapping[bytes, Value]) -> Value | None:
+    """Return the value of the first key with which a file starts, or None."""
+    for key, value in values.items():
+        if start.startswith(key):
+            return value
+    return None
 
 
 def _encoding(start: bytes) -> str | None:
     """Return UTF-16 or UTF-32 of a text that begins so, or None."""
-    for mark, encoding in _ENCODINGS.items():
-        if start.startswith(mark):
-            return encoding
+    encoding = _look_up(start, _ENCODINGS)
+    if encoding is not None:
+        return encoding
     if len(start) < 2 or bool(start[0]) == bool(start[1]):
         return None
     return "utf-16-le" if start[0] else "utf-16-be"  # ASCII without a mark
@@ -212,16 +224,17 @@ def _open_zip(file: io.BufferedReader, name: str, stack: ExitStack) -> BinaryIO:
     if not file.seekable():
         raise InputError(f"{name}: a zip archive cannot be read from a pipe; {_UNPACK}")
     archive = stack.enter_context(zipfile.ZipFile(file))
-    members = [
-        member
-        for member in archive.namelist()
-        if not member.endswith("/") and not member.startswith("__MACOSX/")
-    ]
+    members = list(filter(_is_file_of_user, archive.namelist()))
     if "[Content_Types].xml" in members:
         raise InputError(f"{name}: the file is a workbook of Excel; save it as CSV in UTF-8")
     if len(members) != 1:
         raise InputError(f"{name}: a zip archive of {len(members)} files, not one; {_UNPACK}")
     return cast("BinaryIO", stack.enter_context(archive.open(members[0])))
+
+
+def _is_file_of_user(member: str) -> bool:
+    """Return whether a member of a zip archive is neither a folder nor an entry that macOS adds."""
+    return not member.endswith("/") and not member.startswith("__MACOSX/")
 
 
 _UNPACKERS: dict[bytes, Callable[[io.BufferedReader, str, ExitStack], BinaryIO]] = {

@@ -140,6 +140,7 @@ def score_table(
     for name in ranker_names(retriever_depths(request.retrieve)):
         missing_vectors = pipeline.engine.count_missing_vectors(name, pipeline.rankers[name].version)
         report.not_found[name] = missing_vectors or 0
+
     rows: list[tuple[str, Sequence[str], np.ndarray, str]] = []
     recall: dict[str, list[float]] = {}
     retrieved = _candidates(pipeline, request, scorer.features)
@@ -223,17 +224,18 @@ def _pools(engine: Engine, request: TableRequest) -> dict[str, list[str]]:
     protocol = request.protocol
     if request.retrieved or protocol.pool is None:
         return {query.id: list(request.qrels[query.id]) for query in request.queries}
-    make_pool = _pool_maker(engine, protocol)
+    select_documents = _pool_selector(engine, protocol)
     pools: dict[str, list[str]] = {}
     for query in request.queries:
         relevant = request.qrels.relevant(query.id)
-        count = protocol.size + len(relevant)  # enough if all relevant documents are among them
-        irrelevant = [id for id in make_pool(query, count) if id not in relevant]
+        enough = protocol.size + len(relevant)  # even if all relevant documents are among them
+        documents = select_documents(query, enough)
+        irrelevant = [id for id in documents if id not in relevant]
         pools[query.id] = [*relevant, *irrelevant[: protocol.size]]
     return pools
 
 
-def _pool_maker(engine: Engine, protocol: Protocol) -> Callable[[Query, int], list[str]]:
+def _pool_selector(engine: Engine, protocol: Protocol) -> Callable[[Query, int], list[str]]:
     """Return the function that chooses the documents of a pool, by the query and their maximum number."""
     if protocol.pool == "random":
         return partial(_draw, engine.ids())

@@ -64,24 +64,48 @@ def parse_query_string(text: str) -> list[FieldText]:
     >>> parse_query_string("wolf NOT (fox OR (dog AND cat)) title:pup")
     [FieldText(field=None, text='wolf'), FieldText(field='title', text='pup')]
     """
-    words: list[FieldText] = []
-    groups = [_Scope()]
-    next_clause = _Scope()
+    reader = _QueryStringReader()
     for kind, token, following_kind in _tokens(text):
+        reader.read(kind, token, following_kind)
+    return reader.words
+
+
+class _QueryStringReader:
+    """Reads the tokens of a ``query_string`` query from left to right.
+
+    words:       the words that are not excluded, with their fields.
+    groups:      the scopes of the groups around the next clause, the outermost first.
+    next_clause: the field and the exclusion that stand directly before the next clause.
+    """
+
+    def __init__(self) -> None:
+        self.words: list[FieldText] = []
+        self.groups = [_Scope()]
+        self.next_clause = _Scope()
+
+    def read(self, kind: str, token: str, following_kind: str) -> None:
+        """Read a token of :func:`_tokens`."""
         if kind == "not":
-            next_clause = next_clause._replace(excluded=True)
+            self.next_clause = self.next_clause._replace(excluded=True)
         elif kind == "term" and following_kind == "colon":
-            next_clause = next_clause._replace(field=_unescape(token, wildcards=True))
+            self.next_clause = self.next_clause._replace(field=_unescape(token, wildcards=True))
         elif kind in _CLAUSES:
-            clause = next_clause.inside(groups[-1])
-            next_clause = _Scope()
-            if kind == "open":
-                groups.append(clause)
-            elif kind == "close" and len(groups) > 1:  # another one closes nothing
-                groups.pop()
-            elif kind in ("term", "phrase") and _is_searched(token, clause):
-                words.append(FieldText(clause.field, _unescape(token)))
-    return words
+            clause = self.next_clause.inside(self.groups[-1])
+            self.next_clause = _Scope()
+            self._read_clause(kind, token, clause)
+
+    def _read_clause(self, kind: str, token: str, clause: _Scope) -> None:
+        if kind == "open":
+            self.groups.append(clause)
+        elif kind == "close":
+            self._leave_group()
+        elif kind in ("term", "phrase") and _is_searched(token, clause):
+            self.words.append(FieldText(clause.field, _unescape(token)))
+
+    def _leave_group(self) -> None:
+        """End the innermost group. A closing parenthesis without an opening one has no effect."""
+        if len(self.groups) > 1:
+            self.groups.pop()
 
 
 def _tokens(text: str) -> Iterator[tuple[str, str, str]]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.tuning.grid import compositions
+from rerank.tuning.grid import compositions, count_compositions
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -29,19 +28,30 @@ def shortlist(n_signals: int, parts: int, measure: Callable[[Integers], Array], 
     size:    number of best settings.
     """
     search = _WeightSearch(n_signals, measure)
-    # The finest even grid of at most COARSE settings.
-    steps = next((n for n in (5, 4, 3, 2) if math.comb(n + n_signals - 1, n) <= COARSE), 1)
-    search.measure(_rounded(setting, parts) for setting in compositions(n_signals, steps).tolist())
-    single_signals = [tuple(row) for row in (np.eye(n_signals, dtype=np.int64) * parts).tolist()]
+    coarse_settings = compositions(n_signals, _coarse_parts(n_signals)).tolist()
+    search.measure(_rounded(setting, parts) for setting in coarse_settings)
+    single_signals = list(map(tuple, (np.eye(n_signals, dtype=np.int64) * parts).tolist()))
     search.measure(single_signals)
-    for step in sorted({max(parts // 10, 1), max(parts // 20, 1), 1}, reverse=True):
+
+    step_sizes = {max(parts // 10, 1), max(parts // 20, 1), 1}
+    for step in sorted(step_sizes, reverse=True):
         search.climb(BEAM, step)
         for signal in range(n_signals):
-            search.climb(2, step, signal)
+            search.climb(2, step, absent=signal)
+
     settings = search.best(size)
     for signal in range(n_signals):
-        settings += search.best(1, signal)
-    return np.array(list(dict.fromkeys((*settings, *single_signals))), dtype=np.int64)
+        settings += search.best(1, absent=signal)
+    settings += single_signals
+    return np.array(list(dict.fromkeys(settings)), dtype=np.int64)
+
+
+def _coarse_parts(n_signals: int) -> int:
+    """Return the parts of the finest even grid of at most COARSE settings."""
+    for parts in (5, 4, 3, 2):
+        if count_compositions(n_signals, parts) <= COARSE:
+            return parts
+    return 1
 
 
 class _WeightSearch:

@@ -372,24 +372,33 @@ def candidate_grid(
     n_signals = len(table.signals)
     with_relevant = [query for query in judged if len(query.positions)]
     queries = _sample(with_relevant)
-    moments = _moments(table) if normalization == FITTED else []
+    moments = _moments(table, normalization)
     normalized = [normalize(query.scores, normalization, moments, query.signals) for query in queries]
-    spread = _spread(normalized, n_signals) if normalization == "none" else np.ones(n_signals)
-    if _measures_all(table, count_compositions(n_signals, limits.parts)):
-        return Grid(normalization, weight_grid(normalization, n_signals, limits.parts), spread, moments)
+    spread = _spread(normalized, normalization, n_signals)
+
+    n_settings = count_compositions(n_signals, limits.parts)
+    if _measures_all(table, n_settings):
+        all_weights = weight_grid(normalization, n_signals, limits.parts)
+        return Grid(normalization, all_weights, spread, moments)
     if not queries:
-        return Grid(normalization, np.eye(n_signals), moments=moments)
-    size = SHORTLIST_SIZE if len(queries) == len(with_relevant) else SAMPLE_SHORTLIST_SIZE
+        single_signals = np.eye(n_signals)
+        return Grid(normalization, single_signals, moments=moments)
+
+    is_sample = len(queries) < len(with_relevant)
+    size = SAMPLE_SHORTLIST_SIZE if is_sample else SHORTLIST_SIZE
     scaled = [scores / spread for scores in normalized]
     settings = _shortlist(queries, scaled, measure, limits, size)
     if normalization == "none":
-        return Grid("none", _raw_weights(settings / spread), spread)
+        return Grid(normalization, _raw_weights(settings / spread), spread)
     return Grid(normalization, settings / limits.parts, moments=moments)
 
 
-def _spread(scores_of_queries: Sequence[Array], n_signals: int) -> Array:
-    """Return the mean standard deviation of each signal, (S,): raw scores differ by orders of magnitude."""
-    if not scores_of_queries:
+def _spread(scores_of_queries: Sequence[Array], normalization: str, n_signals: int) -> Array:
+    """Return the mean standard deviation of the raw scores of each signal, (S,).
+
+    Raw scores differ by orders of magnitude. Normalized scores count as equally spread.
+    """
+    if normalization != "none" or not scores_of_queries:
         return np.ones(n_signals)
     deviations = [scores.std(axis=0) for scores in scores_of_queries]
     spread: Array = np.maximum(np.mean(deviations, axis=0), 1e-9)
@@ -426,8 +435,10 @@ def _raw_weights(weights: Array) -> Array:
     return rounded
 
 
-def _moments(table: ScoreTable) -> list[Moments]:
-    """Return the moments of each signal over the candidates of all queries."""
+def _moments(table: ScoreTable, normalization: str) -> list[Moments]:
+    """Return the moments of each signal over the candidates of all queries, if the normalization has them."""
+    if normalization != FITTED:
+        return []
     scores = np.concatenate([row.scores for row in table.rows])
     return list(map(Moments.from_scores, scores.T))
 

@@ -6,9 +6,9 @@ Sort values return the ids, which is faster than stored fields.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -277,17 +277,23 @@ class Searcher:
         if not request.retrievers:
             return self._candidates(hits_by_retriever[request.first_stage], took, request, feature_keys)
 
-        hits_by_id: dict[str, Hit] = {}
-        for hits in hits_by_retriever.values():
-            hits_by_id.update((hit.id, hit) for hit in hits)
+        hits_by_id = {hit.id: hit for hit in chain.from_iterable(hits_by_retriever.values())}
         scores = self._first_stage_scores(request, hits_by_retriever, columns)
-        unscored = [id for id in hits_by_id if id not in scores]
-        if unscored:
-            scores |= zip(unscored, self.score(request.text, request.first_stage, unscored).tolist())
-        union = _ordered([hit._replace(score=scores[id]) for id, hit in hits_by_id.items()])
+        scores |= self._missing_scores(request, hits_by_id.keys() - scores.keys())
+        scored_hits = [hit._replace(score=scores[id]) for id, hit in hits_by_id.items()]
+        union = _ordered(scored_hits)
 
+        candidates = self._candidates(union, took, request, feature_keys)
         retrieved_by = {name: _contains(hits, union) for name, hits in hits_by_retriever.items()}
-        return replace(self._candidates(union, took, request, feature_keys), retrieved_by=retrieved_by)
+        return replace(candidates, retrieved_by=retrieved_by)
+
+    def _missing_scores(self, request: SearchRequest, unscored: Set[str]) -> dict[str, float]:
+        """Return id -> first-stage score of hits whose searches did not return it; a request gets them."""
+        if not unscored:
+            return {}
+        ids = sorted(unscored)
+        scores = self.score(request.text, request.first_stage, ids)
+        return dict(zip(ids, scores.tolist()))
 
     @staticmethod
     def _first_stage_scores(
@@ -367,8 +373,9 @@ class Searcher:
         values: Features = {}
         missing: Missing = {}
         for name in features:
-            if name in feature_keys:
-                values[name], missing[name] = self._decoded(hits, feature_keys[name])
+            key = feature_keys.get(name)
+            if key is not None:
+                values[name], missing[name] = self._decoded(hits, key)
             else:
                 values[name] = np.empty((len(hits), 0), np.float32)
                 missing[name] = np.ones(len(hits), np.bool_)
@@ -380,13 +387,12 @@ class Searcher:
         Ids come from the sort values, or from the files of an attached index. A hit without such an id was
         written without the field ``id``, or after the encoding: its search is repeated with stored ids.
         """
-        attached = self._attached
-        files = attached if attached is not None and attached.locates else None
+        files = self._files_with_ids()
         stored = self._layout.attached and files is None
         bodies = [self._body(search, keys, stored) for search in searches]
         responses = list(self._send(searches, bodies))
         if files is None:
-            ids_of_responses = [_read_ids(response) for response in responses]
+            ids_of_responses = list(map(_read_ids, responses))
         else:
             ids_of_responses = files.ids([response["hits"]["hits"] for response in responses])
 
@@ -398,6 +404,12 @@ class Searcher:
             hits = list(map(_hit, response["hits"]["hits"], ids))
             answers.append(Answer(hits, response["took"] / 1000, search.nearest))
         return answers
+
+    def _files_with_ids(self) -> AttachedFeatures | None:
+        """Return the files of an attached index if they have the ids of its documents."""
+        if self._attached is None or not self._attached.locates:
+            return None
+        return self._attached
 
     def _search_with_stored_ids(self, search: Search, keys: Sequence[str]) -> dict[str, Any]:
         """Return the response to a search whose hits have the stored ``_id``."""

@@ -279,8 +279,11 @@ class Templates:
         has_rerank = {**pipeline, **remaining} != pipeline
         if not has_rerank:
             return name
-        needed = {phase: processors for phase, processors in remaining.items() if processors}
-        return needed or NO_PIPELINE
+        non_empty_phases: dict[str, Any] = {}
+        for phase, processors in remaining.items():
+            if processors:
+                non_empty_phases[phase] = processors
+        return non_empty_phases or NO_PIPELINE
 
     def _default_pipeline(self) -> str:
         names: set[str] = set()
@@ -364,15 +367,17 @@ def _put_back(body: Mapping[str, Any], texts: Mapping[str, str]) -> dict[str, An
 def _candidates(
     answer: Mapping[str, Any], ids: Sequence[str], template: FilledTemplate, legs: Sequence[str]
 ) -> Candidates:
-    search, query = template
+    """Return the hits of an answer as candidates, ordered by score and id. Raises InputError."""
     hits = answer["hits"]["hits"]
-    if any(hit["_score"] is None for hit in hits):
-        raise InputError(f'{search}: query {query.id!r}: the search has no scores; remove "sort"')
+    scores_of_hits = [hit["_score"] for hit in hits]
+    location = f"{template.template}: query {template.query.id!r}"
+    if None in scores_of_hits:
+        raise InputError(f'{location}: the search has no scores; remove "sort"')
     if len(set(ids)) < len(ids):
-        raise InputError(f"{search}: query {query.id!r}: two hits have the same id; search one index only")
-    scores = np.array([hit["_score"] for hit in hits], np.float64)
+        raise InputError(f"{location}: two hits have the same id; search one index only")
+    scores = np.array(scores_of_hits, np.float64)
     order = rank(ids, scores).tolist()
-    by_leg = {name: values[order] for name, values in leg_scores(hits, legs).items()}
-    ranked_ids = [ids[i] for i in order]
+    ranked_ids = [ids[position] for position in order]
+    ranked_leg_scores = {name: values[order] for name, values in leg_scores(hits, legs).items()}
     took = answer["took"] / 1000
-    return Candidates(ranked_ids, scores[order], np.arange(len(ids)), took=took, legs=by_leg)
+    return Candidates(ranked_ids, scores[order], np.arange(len(ids)), took=took, legs=ranked_leg_scores)

@@ -127,15 +127,16 @@ class DenseConfig(EncoderConfig, frozen=True):
 
     def validate(self, set_names: Set[str] = frozenset(), *, with_judgments: bool = False) -> None:
         super().validate(set_names, with_judgments=with_judgments)
-        if self.untrained:
-            training_options = [name for name in self.__struct_fields__ if name not in _UNTRAINED]
-            refuse_ineffective(training_options, set_names, "--untrained")
-        if self.strategy is not None:
-            refuse_ineffective(["relation"], set_names, f"--strategy {self.strategy}")
-        if self.objective != "quintuplet":
-            refuse_ineffective(["related"], set_names, f"--objective {self.objective}")
-        if not self.held_out:
-            refuse_ineffective(["patience", "average"], set_names, "--held-out 0")
+        training_options = [name for name in self.__struct_fields__ if name not in _UNTRAINED]
+        conditions = (
+            (self.untrained, "--untrained", training_options),
+            (self.strategy is not None, f"--strategy {self.strategy}", ["relation"]),
+            (self.objective != "quintuplet", f"--objective {self.objective}", ["related"]),
+            (self.held_out == 0, "--held-out 0", ["patience", "average"]),
+        )
+        for holds, cause, ineffective_options in conditions:
+            if holds:
+                refuse_ineffective(ineffective_options, set_names, cause)
         if with_judgments:
             refuse_ineffective(_LINKS_ONLY, {*set_names, *self._changed()}, "--qrels")
 

@@ -114,17 +114,25 @@ def _find_judgments(folder: Path) -> dict[str, Path]:
 
 def _check_unknown_tables(folder: Path, categories: Path | None) -> None:
     """Raise InputError if a folder without judgments has a table that could be judgments."""
-    tables: set[Path] = set()
-    for subfolder, ending, compression in product(("", "qrels/"), _TABLE_ENDINGS, _COMPRESSIONS):
-        tables.update(folder.glob(f"{subfolder}*{ending}{compression}"))
-    records = ("corpus.", "queries.")
-    unknown = [file for file in tables if file != categories and not file.name.startswith(records)]
+    unknown: list[str] = []
+    for file in _find_tables(folder):
+        has_records = file.name.startswith(("corpus.", "queries."))
+        if not has_records and file != categories:
+            unknown.append(str(file.relative_to(folder)))
     if unknown:
-        names = join_names(sorted(str(file.relative_to(folder)) for file in unknown))
+        names = join_names(sorted(unknown))
         raise InputError(
             f"{folder}: no qrels, but {names} could be judgments; name judgments qrels.tsv, and move other"
             " tables out of the folder"
         )
+
+
+def _find_tables(folder: Path) -> set[Path]:
+    """Return the files that end as judgments do, where judgments may be."""
+    tables: set[Path] = set()
+    for subfolder, ending, compression in product(("", "qrels/"), _TABLE_ENDINGS, _COMPRESSIONS):
+        tables.update(folder.glob(f"{subfolder}*{ending}{compression}"))
+    return tables
 
 
 def _click_logs(folder: Path) -> tuple[Path, ...]:

@@ -63,9 +63,13 @@ class JudgedPool:
         summary = summarize_judgments(read_judgments(judgments_path))
         if summary.shared:
             say(summary.describe())
-        pooled = Pool.load(path).queries
-        queries = [Query(query.id, query.text) for query in pooled]
-        differing = {query.id for query in pooled if query.reason == DIFFERENCE}
+
+        queries: list[Query] = []
+        differing: set[str] = set()
+        for query in Pool.load(path).queries:
+            queries.append(Query(query.id, query.text))
+            if query.reason == DIFFERENCE:
+                differing.add(query.id)
         return cls(queries, summary.qrels, differing)
 
 
