@@ -56,16 +56,15 @@ def connection_settings(
     """
     from rerank.engines.opensearch import Settings
 
-    overrides: dict[str, Any] = {"index": index, "shards": shards, "replicas": replicas}
-    overrides = {name: value for name, value in overrides.items() if value is not None}
+    options: dict[str, Any] = {"index": index, "shards": shards, "replicas": replicas}
+    overrides = {name: value for name, value in options.items() if value is not None}
     if profile is None and not url:
         if overrides:
             raise click.UsageError("--index, --shards and --replicas need --url or --profile")
         return None
-    if profile is None:
-        table: dict[str, Any] = {}
-        location = "the command"
-    else:
+    table: dict[str, Any] = {}
+    location = "the command"
+    if profile is not None:
         table, location = _read_profile(profile)
     if url:
         table["url"] = list(url)

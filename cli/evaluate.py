@@ -233,16 +233,20 @@ def _table_row(
     mark_leaks: bool,
 ) -> list[str]:
     """Return the cells of a stack. The baseline has no differences."""
-    cells = [f"{row.stack} {LEAK}" if mark_leaks and row.leaks else row.stack]
+    is_marked = mark_leaks and bool(row.leaks)
+    cells = [f"{row.stack} {LEAK}" if is_marked else row.stack]
     cells += [f"{value:.4f}" for value in row.measures.values()]
     cells.append(cell(row.judged_at_10.share))
     for measure in compared:
-        comparison = comparisons.get((row.stack, measure))
-        if comparison is None:
-            cells += ["", ""]
-        else:
-            cells += [f"{comparison.delta:+.4f}", output.p_value(comparison.p_holm)]
+        cells += _difference_cells(comparisons.get((row.stack, measure)))
     return cells
+
+
+def _difference_cells(comparison: Comparison | None) -> list[str]:
+    """Return the cells with the difference from the baseline and its p-value."""
+    if comparison is None:
+        return ["", ""]
+    return [f"{comparison.delta:+.4f}", output.p_value(comparison.p_holm)]
 
 
 def _show_intervals(report: EvaluationReport) -> None:

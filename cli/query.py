@@ -220,10 +220,12 @@ def _with_second_phase(
         return stack
     if stack.then is None:
         raise click.UsageError(f"the stack {stack} has no second phase; give --then cross-encoder:FOLDER")
-    phase = stack.then
-    top = phase.top if top is None else top
-    milliseconds = phase.ms if milliseconds is None else milliseconds
-    return replace(stack, then=msgspec.structs.replace(phase, top=top, ms=milliseconds))
+    changes: dict[str, int] = {}
+    if top is not None:
+        changes["top"] = top
+    if milliseconds is not None:
+        changes["ms"] = milliseconds
+    return replace(stack, then=msgspec.structs.replace(stack.then, **changes))
 
 
 def _print_notes(
@@ -274,9 +276,10 @@ def _missing_features(
         yield output.computed_features(count, name)
     for name in retriever_depths(stack.retrieve):
         ranker = pipeline.rankers.get(name)
-        missing = ranker and workspace.engine.count_missing_vectors(name, ranker.version)
-        if missing:
-            yield output.cannot_be_retrieved(missing, name)
+        if ranker is not None:
+            missing = workspace.engine.count_missing_vectors(name, ranker.version)
+            if missing:
+                yield output.cannot_be_retrieved(missing, name)
 
 
 def check_categories(scorer: Scorer, unknown: Sequence[str]) -> None:
@@ -301,10 +304,10 @@ def check_params(params: Mapping[str, Any], stack: rerank.Stack) -> None:
     if stack.search is None or not stack.search.source:
         return
     slots = fields_of(stack.search)
-    for name in params:
-        if name not in slots:
-            problem = f"has the slots {', '.join(sorted(slots))}" if slots else "has no such slots"
-            raise click.UsageError(f"--param {name}: {stack.search} {problem}; leave it out")
+    unknown = [name for name in params if name not in slots]
+    if unknown:
+        problem = f"has the slots {', '.join(sorted(slots))}" if slots else "has no such slots"
+        raise click.UsageError(f"--param {unknown[0]}: {stack.search} {problem}; leave it out")
 
 
 def show(

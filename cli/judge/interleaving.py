@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -59,15 +60,24 @@ def command(
     """
     from rerank.judging.interleaving import judge_interleaving
 
-    if not sources:
-        raise click.UsageError("the clicks are missing: give --ubi FILE or --ubi URL")
-    urls = [source for source in sources if source.startswith(("http://", "https://"))]
-    files = [source for source in sources if source not in urls]
-    if len(urls) > 1:
-        raise click.UsageError(f"--ubi names {len(urls)} clusters; name one")
-    ubi = ubi_settings(next(iter(urls), None), profile, None)
+    url, files = _split_sources(sources)
+    ubi = ubi_settings(url, profile, None)
     report = judge_interleaving(logs, files, ubi=ubi, experiment=experiment, clicks=actions)
     output.print_report(report, _show, as_json=as_json)
+
+
+def _split_sources(sources: Sequence[str]) -> tuple[str | None, list[str]]:
+    """Return the URL and the files of --ubi. Raises UsageError for none of them, or several URLs."""
+    if not sources:
+        raise click.UsageError("the clicks are missing: give --ubi FILE or --ubi URL")
+    urls: list[str] = []
+    files: list[str] = []
+    for source in sources:
+        is_url = source.startswith(("http://", "https://"))
+        (urls if is_url else files).append(source)
+    if len(urls) > 1:
+        raise click.UsageError(f"--ubi names {len(urls)} clusters; name one")
+    return next(iter(urls), None), files
 
 
 def _show(report: InterleavingReport) -> None:

@@ -122,11 +122,9 @@ class Option(Struct, frozen=True):
         for meta in getattr(self.item, "__metadata__", ()):
             if meta.ge is not None and meta.le is not None:
                 texts.append(f"{meta.ge:g} to {meta.le:g}")
-                continue
-            for name, text in _LIMIT_TEXTS.items():
-                limit = getattr(meta, name)
-                if limit is not None:
-                    texts.append(text.format(limit))
+            else:
+                limits = {text: getattr(meta, name) for name, text in _LIMIT_TEXTS.items()}
+                texts += [text.format(limit) for text, limit in limits.items() if limit is not None]
         return texts
 
     def read(self, value: object) -> Any:

@@ -128,7 +128,7 @@ def _checked(scores: ArrayLike, labels: ArrayLike) -> tuple[Array, Labels]:
         raise UsageError(f"{values.shape} scores and {related.shape} labels do not go together")
     if not np.isfinite(values).all():
         raise UsageError("a score is not finite")
-    if related.all() | ~related.any():
+    if len(np.unique(related)) == 1:
         raise UsageError("all labels are the same: related and unrelated pairs are needed")
     return values, related
 

@@ -299,13 +299,19 @@ def _check_header(
         )
     text_columns = [field for field in ("title", "text") if field in columns]
     for alternatives in (["_id"], text_columns):
-        if not table.columns.keys() & {*alternatives}:
-            field = " or ".join(alternatives)
-            problem = f"{location}: the header has no column {field}"
-            kind = describe_line(table.separator.join(header)) or ""
-            if kind.startswith("judgments"):
-                raise InputError(f"{problem} and looks like {kind}; check the order of the files")
-            raise InputError(f"{problem}; {rename_or_add([*table.others])}")
+        if table.columns.keys().isdisjoint(alternatives):
+            raise _missing_column(location, alternatives, table, header)
+
+
+def _missing_column(
+    location: str, alternatives: Sequence[str], table: Table, header: Sequence[str]
+) -> InputError:
+    """Return the error for a header without any of these columns, which may be a line of judgments."""
+    problem = f"{location}: the header has no column {' or '.join(alternatives)}"
+    kind = describe_line(table.separator.join(header)) or ""
+    if kind.startswith("judgments"):
+        return InputError(f"{problem} and looks like {kind}; check the order of the files")
+    return InputError(f"{problem}; {rename_or_add([*table.others])}")
 
 
 def _fields_of_row(

@@ -134,17 +134,23 @@ def with_query_ids(qrels: Qrels, queries: Sequence[Query]) -> Qrels:
     ids = {query.id for query in queries}
     if not ids or ids.issuperset(qrels):
         return qrels
-    ids_by_text: dict[str, list[str]] = {}
-    for query in queries:
-        ids_by_text.setdefault(query_key(query.text), []).append(query.id)
+    ids_by_text = _ids_by_text(queries)
     judgments: list[tuple[str, str, int]] = []
     for id_or_text, grades in qrels.items():
-        matches = [id_or_text]
+        ids_of_text = [id_or_text]
         if id_or_text not in ids:
-            matches = ids_by_text.get(query_key(id_or_text), matches)
-        for id, (document, grade) in product(matches, grades.items()):
+            ids_of_text = ids_by_text.get(query_key(id_or_text), ids_of_text)
+        for id, (document, grade) in product(ids_of_text, grades.items()):
             judgments.append((id, document, grade))
     return Qrels(judgments)
+
+
+def _ids_by_text(queries: Iterable[Query]) -> dict[str, list[str]]:
+    """Return the normalized text of queries -> the ids of the queries with this text."""
+    ids: dict[str, list[str]] = {}
+    for query in queries:
+        ids.setdefault(query_key(query.text), []).append(query.id)
+    return ids
 
 
 def from_file(values: Value | File, read: Callable[[File], Value]) -> Value:

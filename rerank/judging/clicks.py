@@ -338,6 +338,11 @@ def _warnings(log: ClickLog, views: PageViews, rates: list[float], dev: JudgedPa
             f"{100 * rates[0]:.0f} % of the first hits are clicked, so users may trust the first hit:"
             " tune on queries judged by hand"
         )
-    bots = sum(drop.count for drop in log.drops.table() if drop.reason.startswith("page views"))
+    bots = _count_page_views_of_bots(log)
     if bots > MANY_BOTS * (bots + page_views):
         yield f"{bots:,} of {bots + page_views:,} page views are not used because they look like bots"
+
+
+def _count_page_views_of_bots(log: ClickLog) -> int:
+    drops = [drop for drop in log.drops.table() if drop.reason.startswith("page views")]
+    return sum(drop.count for drop in drops)

@@ -22,12 +22,25 @@ _THOUSANDTH = Decimal("0.001")
 
 
 class _Pair:
-    """Counts of a query and a document."""
+    """Counts of a query and a document.
+
+    rank: the best rank of a click or an impression; None without any.
+    """
 
     def __init__(self) -> None:
         self.clicks = 0
         self.impressions = 0
         self.rank: int | None = None
+
+    def add(self, action: str, ordinal: int) -> None:
+        """Count a click or an impression at a rank. Other actions count as neither."""
+        if action == CLICK:
+            self.clicks += 1
+        elif action == IMPRESSION:
+            self.impressions += 1
+        else:
+            return
+        self.rank = ordinal if self.rank is None else min(self.rank, ordinal)
 
 
 class SrwCounts:
@@ -58,20 +71,19 @@ class SrwCounts:
         if event.user_query is None or document is None:
             return
         pair = self._pairs[event.user_query, str(document)]
-        action = event.action.lower()
-        pair.clicks += action == CLICK
-        pair.impressions += action == IMPRESSION
-        if action in (CLICK, IMPRESSION):
-            pair.rank = ordinal if pair.rank is None else min(pair.rank, ordinal)
+        pair.add(event.action.lower(), ordinal)
 
     def _click_rates(self) -> dict[int, float]:
         """Return rank -> click rate."""
         counts: dict[str, dict[int, int]] = {CLICK: {}, IMPRESSION: {}}
         for action in _most_frequent(self._actions, _MOST_ACTIONS):
+            counts_of_action = counts.get(action.lower())
+            if counts_of_action is None:
+                continue
             positions = self._positions[action]
-            frequent = _most_frequent(positions, self.max_rank)
-            if action.lower() in counts:
-                counts[action.lower()] |= {position: positions[position] for position in frequent}
+            for position in _most_frequent(positions, self.max_rank):
+                counts_of_action[position] = positions[position]
+
         rates: dict[int, float] = {}
         for rank in range(self.max_rank):
             impressions = counts[IMPRESSION].get(rank, 0)

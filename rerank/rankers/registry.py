@@ -205,9 +205,11 @@ def configurations(
     """
     variants = list(chain.from_iterable(groups.values()))
     if isinstance(config, Options):
-        if not isinstance(config, tuple(family.options_class() for family in groups)):
+        options_classes = tuple(family.options_class() for family in groups)
+        if not isinstance(config, options_classes):
             raise UsageError(f"a {type(config).__name__} does not configure {', '.join(variants)}")
         config.validate()
+
     options_by_family: dict[Family, Options] = {}
     for family, names in groups.items():
         options_class = family.options_class()
@@ -229,11 +231,11 @@ def _values_of_family(
 
     Raises UsageError for an option that only other rankers read.
     """
-    families_by_variant = trainable()
     selected: dict[str, Any] = {}
     for option, value in values.items():
-        readers = [name for name, family in families_by_variant.items() if family.reads(option, name)]
-        if not readers or not set(names).isdisjoint(readers):
+        readers = _readers(option)
+        is_for_family = not readers or not set(names).isdisjoint(readers)
+        if is_for_family:
             selected[option] = value
         elif set(variants).isdisjoint(readers):
             raise UsageError(
@@ -241,3 +243,8 @@ def _values_of_family(
                 f" {', '.join(readers)}"
             )
     return selected
+
+
+def _readers(option: str) -> list[str]:
+    """Return the rankers that read an option."""
+    return [name for name, family in trainable().items() if family.reads(option, name)]

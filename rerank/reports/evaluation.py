@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -145,14 +146,12 @@ class EvaluationReport(Report):
         for report in (self, *others):
             if report.new_documents is not None:
                 tables.append(report.new_documents)
-        p_values = [comparison.p for table in tables for comparison in table.comparisons]
-        corrected = holm(p_values)
+
+        comparisons = list(chain.from_iterable(table.comparisons for table in tables))
+        p_values = holm([comparison.p for comparison in comparisons])
+        corrected = iter([replace(comparison, p_holm=p) for comparison, p in zip(comparisons, p_values)])
         for table in tables:
-            p_of_table = corrected[: len(table.comparisons)]
-            corrected = corrected[len(table.comparisons) :]
-            table.comparisons = [
-                replace(comparison, p_holm=p) for comparison, p in zip(table.comparisons, p_of_table)
-            ]
+            table.comparisons = list(islice(corrected, len(table.comparisons)))
 
     def comparisons_by(self, measure: str) -> dict[tuple[str, str], Comparison]:
         """Return (protocol, stack) -> the comparison with the baseline by a measure."""
@@ -168,10 +167,16 @@ class EvaluationReport(Report):
         for result in self.results:
             row: dict[str, Any] = {"protocol": result.protocol, "stack": result.stack, **result.measures}
             row[f"judged@{TOP}"] = result.judged_at_10.share
-            for position, measure in enumerate(self.compared):
-                comparison = self.comparisons_by(measure).get((result.protocol, result.stack))
-                suffix = f" {measure}" if position else ""
-                row[f"delta{suffix}"] = None if comparison is None else comparison.delta
-                row[f"p_holm{suffix}"] = None if comparison is None else comparison.p_holm
+            row |= self._differences(result)
             rows.append(row)
         return rows
+
+    def _differences(self, result: Row) -> dict[str, float | None]:
+        """Return the columns that compare a result with the baseline. Those of the baseline are None."""
+        columns: dict[str, float | None] = {}
+        for position, measure in enumerate(self.compared):
+            comparison = self.comparisons_by(measure).get((result.protocol, result.stack))
+            suffix = f" {measure}" if position else ""
+            columns[f"delta{suffix}"] = None if comparison is None else comparison.delta
+            columns[f"p_holm{suffix}"] = None if comparison is None else comparison.p_holm
+        return columns

@@ -56,21 +56,26 @@ def _read(document: str | Mapping[str, Any], position: int, rank_fields: Sequenc
     id = f"{position:09}"
     if isinstance(document, str):
         return Document(id, text=clean(document))
-    try:
-        fields = msgspec.convert(document, TextDocument)
-    except msgspec.ValidationError as error:
-        raise UsageError(f"documents.{position}: {error}") from error
+    fields = _convert(document, position)
     categories = tuple(fields.categories or ())
     if rank_fields:
         text = _joined_fields(document, position, rank_fields)
         return Document(id, text=clean(text), categories=categories)
-    if not document.keys() & {"title", "text", "categories"}:
+    if document.keys().isdisjoint(("title", "text", "categories")):
         names = join_names([repr(name[:50]) for name in document], 10) or "no field"
         raise UsageError(
             f"documents.{position} has {names}, but no 'text' or 'title'; rename a field, or name the fields"
             " in rank_fields"
         )
     return Document(id, clean(fields.title or ""), clean(fields.text or ""), categories)
+
+
+def _convert(document: Mapping[str, Any], position: int) -> TextDocument:
+    """Return the known fields of a document. Raises UsageError for a value of another type."""
+    try:
+        return msgspec.convert(document, TextDocument)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"documents.{position}: {error}") from error
 
 
 def _joined_fields(document: Mapping[str, Any], position: int, names: Sequence[str]) -> str:

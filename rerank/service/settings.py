@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal, get_args
@@ -92,11 +92,8 @@ def read_tokens(path: str | None) -> tuple[Token, ...]:
     source = path or TOKEN_VARIABLE
     text = _read_text(path)
     tokens: dict[str, Token] = {}  # by secret
-    for number, line in enumerate(text.splitlines(), 1):
-        words = line.split()
-        if not words or words[0].startswith("#"):
-            continue
-        token = _parse_token(words, f"{source}:{number}")
+    for location, words in _lines_with_tokens(text, source):
+        token = _parse_token(words, location)
         if token.secret in tokens:
             raise InputError(f"{source}: duplicate token; write each token once, with all of its endpoints")
         tokens[token.secret] = token
@@ -117,6 +114,14 @@ def _read_text(path: str | None) -> str:
         raise InputError(f"{path}: the token cannot be read ({reason}); name a file with a token") from error
 
 
+def _lines_with_tokens(text: str, source: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield the location and the words of each line that is neither empty nor a comment."""
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.split()
+        if words and not words[0].startswith("#"):
+            yield f"{source}:{number}", words
+
+
 def _parse_token(words: Sequence[str], location: str) -> Token:
     """Return the token of a line: its secret, and perhaps its endpoints. Raises InputError."""
     secret, *endpoints = words
@@ -126,12 +131,19 @@ def _parse_token(words: Sequence[str], location: str) -> Token:
             f"{location}: a token is one word of printable ASCII characters; endpoints may follow, as in"
             f" TOKEN {','.join(NAMES[:2])}"
         )
-    only = tuple(endpoints[0].split(",")) if endpoints else ()
+    if not endpoints:
+        return Token(secret)
+    return Token(secret, _parse_endpoints(endpoints[0], location))
+
+
+def _parse_endpoints(text: str, location: str) -> tuple[str, ...]:
+    """Return the endpoints of a list with commas. Raises InputError for an unknown one."""
     names = (*NAMES, METRICS, JUDGE)
-    unknown = [name for name in only if name not in names]
-    if unknown:
-        raise InputError(f"{location}: unknown endpoint {unknown[0]!r}; use {', '.join(names)}")
-    return Token(secret, only)
+    endpoints = tuple(text.split(","))
+    for endpoint in endpoints:
+        if endpoint not in names:
+            raise InputError(f"{location}: unknown endpoint {endpoint!r}; use {', '.join(names)}")
+    return endpoints
 
 
 def withheld(settings: Settings, shared: bool) -> tuple[str, ...]:

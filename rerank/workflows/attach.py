@@ -89,15 +89,14 @@ def attach(
 
 def _language_of(index: Mapping[str, Any], lang: str | None) -> str | None:
     """Return the language of an index made by rerank. Raises UsageError for another or an unknown one."""
-    index_lang: str | None = index["mappings"]["_meta"]["rerank"].get("lang")
-    if index_lang is None:  # the index was made by an index template, which does not name its language
+    stored_lang: str | None = index["mappings"]["_meta"]["rerank"].get("lang")
+    if stored_lang is None:  # the index was made by an index template, which does not name its language
         token_filters = index["settings"]["index"]["analysis"].get("filter", {})
         if lang is None and "rerank_stemmer" in token_filters:
             raise UsageError("the index stems the words of one language; name it with --lang")
         return lang
-    known_lang = index_lang or None
-    if lang not in (None, known_lang):
-        raise UsageError(
-            f"--lang {lang}: the index is for {known_lang or 'no single language'}; leave out --lang"
-        )
-    return known_lang
+    index_lang = stored_lang or None
+    if lang is None or lang == index_lang:
+        return index_lang
+    description = index_lang or "no single language"
+    raise UsageError(f"--lang {lang}: the index is for {description}; leave out --lang")

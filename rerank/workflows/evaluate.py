@@ -94,8 +94,7 @@ def _stacks_by_label(
     load = partial(_load_stack, workspace, first_stage=first_stage)
     if baseline is None:
         baseline = _default_baseline(workspace, stacks, first_stage)
-    label = SEARCH if isinstance(baseline, Stack) and baseline.signals == (SEARCH,) else _label(baseline)
-    labeled = {label: load(baseline)}
+    labeled = {_baseline_label(baseline): load(baseline)}
     for text in stacks:
         stack = load(text)
         if retrieve:
@@ -105,6 +104,12 @@ def _stacks_by_label(
             label = _longer_label(text, stack)
         labeled[label] = stack
     return labeled
+
+
+def _baseline_label(baseline: str | Stack) -> str:
+    """Return the label of a baseline. A search of the user alone has a long name, and is ``search``."""
+    is_only_search = isinstance(baseline, Stack) and baseline.signals == (SEARCH,)
+    return SEARCH if is_only_search else _label(baseline)
 
 
 def _default_baseline(

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rerank.common.config import Options
 from rerank.common.errors import BusyError, UsageError, option_name
@@ -127,6 +127,14 @@ def _inputs_of_family(family: Family, inputs: Inputs) -> Inputs:
     return inputs
 
 
+class _LoadedData(NamedTuple):
+    """Training data in memory, the inputs that they come from, and the counts of their queries."""
+
+    inputs: Inputs
+    counts: TrainReport
+    data: TrainingData
+
+
 @dataclass
 class _Training:
     """The training of the rankers of one command, family by family.
@@ -141,7 +149,7 @@ class _Training:
     restart: bool
     progress: Progress
     report: TrainReport = field(default_factory=TrainReport)
-    _last: tuple[Inputs, TrainReport, TrainingData] | None = field(default=None, init=False)
+    _loaded: _LoadedData | None = field(default=None, init=False)
 
     def train_family(self, family: Family, variants: Sequence[str], options: Options) -> None:
         """Fit and install the rankers of a family until an interruption."""
@@ -173,18 +181,24 @@ class _Training:
         """
         report = TrainReport()
         data = None
-        if self._last is not None and self._last[0] == inputs:
-            _, report, data = self._last
-            report = replace(report)
-        elif inputs.qrels is not None or inputs.pairs:
-            self._last = None  # frees the memory of the data
-            data = training_data(self.workspace, inputs, report, self.progress)
-            self._last = (inputs, replace(report), data)
+        if inputs.qrels is not None or inputs.pairs:
+            loaded = self._load(inputs)
+            report = replace(loaded.counts)
+            data = loaded.data
         for count in fields(TrainReport):
             if count.name != "seen" and not getattr(report, count.name):
                 setattr(report, count.name, getattr(self.report, count.name))
         self.report = report
         return data
+
+    def _load(self, inputs: Inputs) -> _LoadedData:
+        """Read the training data of these inputs, unless they are those of the last family."""
+        if self._loaded is None or self._loaded.inputs != inputs:
+            self._loaded = None  # frees the memory of the data
+            counts = TrainReport()
+            data = training_data(self.workspace, inputs, counts, self.progress)
+            self._loaded = _LoadedData(inputs, counts, data)
+        return self._loaded
 
     def _fit(self, fitter: Fitter, variant: str, job: TrainingJob) -> TrainingResult:
         """Fit and install a ranker. An error of Ctrl-C names the rankers that are not trained."""

@@ -89,17 +89,24 @@ def validate_settings(config: Mapping[str, Any], file: Path) -> None:
     for name in tables & {*config}:
         if not isinstance(config[name], dict):
             raise UsageError(f"{file}: {name} = {config[name]!r} is not a table of settings; write [{name}]")
+
+    values = {name: value for name, value in config.items() if name not in tables}
     try:
-        settings = convert({name: value for name, value in config.items() if name not in tables}, Config)
+        settings = convert(values, Config)
         language(settings.lang or None)
     except (ValidationError, UsageError) as error:
         names = ", ".join((*Config.__struct_fields__, *sorted(tables)))
         raise UsageError(f"{file}: {error}; the settings are {names}") from error
-    first = settings.first_stage
-    if first not in FIRST_STAGES and not first.startswith("template:"):
-        raise UsageError(
-            f"{file}: {first!r} is not a first stage: use {', '.join(FIRST_STAGES)}, template:FILE"
-        )
+    _check_first_stage(settings.first_stage, file)
+
+
+def _check_first_stage(first_stage: str, file: Path) -> None:
+    """Raise UsageError for a first stage that is neither a lexical signal nor a search of the user."""
+    if first_stage in FIRST_STAGES or first_stage.startswith("template:"):
+        return
+    raise UsageError(
+        f"{file}: {first_stage!r} is not a first stage: use {', '.join(FIRST_STAGES)}, template:FILE"
+    )
 
 
 def _quoted(value: object) -> str:

@@ -34,7 +34,8 @@ def find_tuned_stack(releases: Releases, signals: Sequence[str], *, latest: bool
     if path.exists() and (latest or not is_active):
         return Stack.load(path)
     active = releases.stack
+    if active is None:
+        return None
     # A stack can also be named by only its signals with weight.
-    if active is not None and key in (releases.name, stack_key(active.signals)):
-        return active
-    return None
+    keys_of_active = (releases.name, stack_key(active.signals))
+    return active if key in keys_of_active else None

@@ -186,9 +186,8 @@ class Documents:
             if ingest.contains(row):
                 raise InputError(f"id {id!r} is both ingested and deleted; remove it from one of the two")
         if replace:
-            for id, row in self._db.execute("SELECT id, row FROM documents WHERE died = 0"):
-                if not ingest.contains(row):
-                    rows[id] = row
+            all_rows = self._db.execute("SELECT id, row FROM documents WHERE died = 0")
+            rows |= {id: row for id, row in all_rows if not ingest.contains(row)}
         self._kill(list(rows.values()), ingest.number)
         return set(rows)
 

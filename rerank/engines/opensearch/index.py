@@ -97,14 +97,18 @@ class Index:
         """
         for name, paths in self.layout.fields.items():
             for path in paths:
-                body = {"size": _SAMPLE, "query": {"exists": {"field": path}}, "_source": [path]}
-                hits = self.search("reading documents", body)["hits"]["hits"]
-                if hits and not any(self.layout.has_value(path, hit["_source"]) for hit in hits):
-                    raise UsageError(
-                        f"field {path!r} of index {self.settings.index!r} is empty in the _source of"
-                        f" {count_of(len(hits), 'document')} that have it, so {name} cannot be read;"
-                        " another field fills it (copy_to): name that one"
-                    )
+                self._check_values_of_field(path, name)
+
+    def _check_values_of_field(self, path: str, name: str) -> None:
+        """Raise UsageError if no document of a sample has the value of a field in its ``_source``."""
+        body = {"size": _SAMPLE, "query": {"exists": {"field": path}}, "_source": [path]}
+        hits = self.search("reading documents", body)["hits"]["hits"]
+        if hits and not any(self.layout.has_value(path, hit["_source"]) for hit in hits):
+            raise UsageError(
+                f"field {path!r} of index {self.settings.index!r} is empty in the _source of"
+                f" {count_of(len(hits), 'document')} that have it, so {name} cannot be read;"
+                " another field fills it (copy_to): name that one"
+            )
 
     def indices(self, name: str = "") -> dict[str, dict[str, Any]]:
         """Return the indices of a name (default: of the settings), with mappings, settings and aliases."""

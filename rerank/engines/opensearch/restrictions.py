@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rerank.common.errors import InputError
@@ -318,13 +318,19 @@ def _is_plain(text: str) -> bool:
 
 def _refuse_conditions(inner: object, kind: str) -> None:
     """Raise InputError for conditions inside a query that other retrievers cannot obey."""
-    values = [inner]
+    for json_object in _objects_inside(inner):
+        for name in _CONDITIONS:
+            if name in json_object:
+                raise _unknown(name, kind, 'for --retrieve, write it into a "bool" around it')
+
+
+def _objects_inside(json_value: object) -> Iterator[Mapping[Any, Any]]:
+    """Yield the objects of a JSON value, at any depth and without recursion."""
+    values = [json_value]
     while values:
         value = values.pop()
         if isinstance(value, Mapping):
-            for name in _CONDITIONS:
-                if name in value:
-                    raise _unknown(name, kind, 'for --retrieve, write it into a "bool" around it')
+            yield value
             values += value.values()
         elif isinstance(value, (list, tuple)):
             values += value

@@ -182,13 +182,7 @@ class TextRows:
             located = self._current_entries(db).locations
             unknown = [version[1] for version in versions if version not in located]
             if unknown:
-                locations = db.execute(
-                    "SELECT seq_no, term, shard, id, row FROM locations"
-                    " WHERE place = ? AND seq_no IN (SELECT value FROM json_each(?))",
-                    (index_hash, json.dumps(unknown)),
-                )
-                for seq_no, term, shard, id, row in locations:
-                    located[index_hash, seq_no, term, id if shards is None else shard] = row, id
+                located.update(_read_locations(db, index_hash, unknown, by_id=shards is None))
             rows_and_ids = [located.get(version, (-1, "")) for version in versions]
         rows = np.array([row for row, _ in rows_and_ids], np.int64)
         return rows, [id for _, id in rows_and_ids]
@@ -438,3 +432,19 @@ def _rows(db: sqlite3.Connection, hashes: Sequence[bytes]) -> Numbers:
         if stored is not None:
             rows[position] = stored[0]
     return rows
+
+
+def _read_locations(
+    db: sqlite3.Connection, index_hash: int, seq_nos: Sequence[int], *, by_id: bool
+) -> Iterator[tuple[_Version, tuple[int, str]]]:
+    """Yield the versions with these sequence numbers, each with its row and id.
+
+    by_id: the last member of a version is the id of the document, else its shard.
+    """
+    locations = db.execute(
+        "SELECT seq_no, term, shard, id, row FROM locations"
+        " WHERE place = ? AND seq_no IN (SELECT value FROM json_each(?))",
+        (index_hash, json.dumps(seq_nos)),
+    )
+    for seq_no, term, shard, id, row in locations:
+        yield (index_hash, seq_no, term, id if by_id else shard), (row, id)

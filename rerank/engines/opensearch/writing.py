@@ -136,17 +136,22 @@ class Writer:
         if replace and not self.index.indices():  # another client has deleted it
             self.index.make(f"{self._settings.index}-000001", alias=True)
         self.index.check()
-        (current, *surplus) = sorted(self.index.indices())
-        if surplus:
-            raise EngineError(
-                f"alias {self._settings.index!r} has {1 + len(surplus)} indices; remove it from all but one"
-            )
+        current = self._only_index()
         if not replace:  # an interrupted ingest may have written documents that no search finds yet
             self.index.refresh("reading documents", current)
         replace = replace or not self.index.count()
         if replace and current == self._settings.index:
             raise UsageError(f"{current!r} is an index, not an alias: it cannot be replaced; ingest in place")
         return current, replace
+
+    def _only_index(self) -> str:
+        """Return the index of the alias. Raises EngineError for an alias of several indices."""
+        current, *surplus = sorted(self.index.indices())
+        if surplus:
+            raise EngineError(
+                f"alias {self._settings.index!r} has {1 + len(surplus)} indices; remove it from all but one"
+            )
+        return current
 
     def _fill(
         self, ingest: _Ingest, documents: Iterable[Document], delete: Sequence[str], compare: bool
@@ -168,9 +173,8 @@ class Writer:
         for id in delete:
             if id in positions:
                 raise InputError(f"id {id!r} is both ingested and deleted; do only one of the two")
-        ids = list(filter(usable, delete))
-        for i in range(0, len(ids), _BATCH):
-            ingest.put([action("delete", id) for id in ids[i : i + _BATCH]])
+        for ids in batched(filter(usable, delete), _BATCH):
+            ingest.put([action("delete", id) for id in ids])
 
     def _encoded(self, documents: Sequence[Document], ingest: _Ingest) -> list[Action]:
         """Return the actions that write documents with their features."""

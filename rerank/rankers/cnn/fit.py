@@ -146,17 +146,16 @@ class CnnTask(Task):
         """Raise TrainingError if the loss of the MLP stays at its first value, or all scores are equal."""
         loss = measured.loss or 0.0
         epoch = measured.step // self.steps_per_epoch
-        # Few queries make few steps an epoch, so both numbers count.
-        is_late = epoch >= LEAST_EPOCHS and measured.step >= LEAST_STEPS
-        is_stuck = is_late and self._is_stuck(loss)
-        if is_stuck or self.spread < LEAST_SPREAD:
+        if self._is_stuck(loss, epoch, measured.step) or self.spread < LEAST_SPREAD:
             raise TrainingError(
                 f"{self.name} learns nothing: after epoch {epoch} the loss is {loss:.3f} and its scores"
                 f" differ by {self.spread:.1g}; try another --seed, another --head, or check the judgments"
             )
 
-    def _is_stuck(self, loss: float) -> bool:
+    def _is_stuck(self, loss: float, epoch: int, step: int) -> bool:
         """Return whether the loss of the MLP still has its first value. Other losses may start anywhere."""
+        if epoch < LEAST_EPOCHS or step < LEAST_STEPS:  # few queries make few steps an epoch
+            return False
         return self.config.head == "mlp" and loss > UNCHANGED_LOSS
 
     def _encode_rows(self, side: str, rows: NDArray[np.int64]) -> Tensor:
@@ -236,13 +235,21 @@ def identity(data: TrainingData, config: CnnConfig, variant: str) -> str:
     arrays: list[NDArray[Any]] = []
     for corpus in (data.documents, data.queries, data.query_text):
         if corpus is not None:
-            numbers = {names: number for number, names in enumerate(dict.fromkeys(corpus.categories))}
-            settings += [corpus.words, list(numbers)]
-            categories = np.array([numbers[names] for names in corpus.categories], np.int64)
+            different, categories = _number_categories(corpus.categories)
+            settings += [corpus.words, different]
             arrays += [corpus.tokens.flat, corpus.tokens.offsets, categories]
     for query in (*data.train, *data.dev):
         arrays += map(np.asarray, vars(query).values())
     return content_hash(settings, arrays)
+
+
+def _number_categories(
+    categories: Sequence[tuple[str, ...]],
+) -> tuple[list[tuple[str, ...]], NDArray[np.int64]]:
+    """Return the different categories of n texts, and (n,) the position of each text's categories in them."""
+    different = list(dict.fromkeys(categories))
+    positions = {names: position for position, names in enumerate(different)}
+    return different, np.array([positions[names] for names in categories], np.int64)
 
 
 def pairwise_hinge(better: Tensor, worse: Tensor) -> Tensor:

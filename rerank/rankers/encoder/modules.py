@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from pathlib import Path
@@ -152,16 +152,22 @@ def _pooling(path: Path) -> Pooling:
     config = _config(path / "config.json")
     if config.get("include_prompt") is False:
         raise UsageError(f"{path}: poolings without the prompt are not supported; give another model")
+    modes = _pooling_modes(config)
+    for pooling, mode in MODES.items():
+        if modes <= {mode, pooling}:
+            return pooling
+    raise UsageError(f"{path}: only the poolings mean and cls are supported; give another model")
+
+
+def _pooling_modes(config: Mapping[str, Any]) -> set[object]:
+    """Return the poolings that a configuration combines, as ``mean`` or ``pooling_mode_mean_tokens``."""
     modes: set[object] = set()
     for name, value in config.items():
         if name == "pooling_mode":
             modes.add(value)
         elif name.startswith("pooling_mode_") and value is True:
             modes.add(name)
-    for pooling, mode in MODES.items():
-        if modes <= {mode, pooling}:
-            return pooling
-    raise UsageError(f"{path}: only the poolings mean and cls are supported; give another model")
+    return modes
 
 
 def _linear(path: Path) -> NDArray[np.float32]:

@@ -146,11 +146,15 @@ class OnnxEncoder(TextEncoder):
         for rows in by_tokens([len(sequence) for sequence in sequences]):
             framed = [[*before, *sequences[row], *after] for row in rows]
             states = self.states(framed)
-            for row, sequence, tokens in zip(rows, framed, states):
-                is_mean = self.modules.pooling == "mean"
-                pooled = tokens[: len(sequence)].mean(axis=0) if is_mean else tokens[0]
+            for row, sequence, states_of_sequence in zip(rows, framed, states):
+                pooled = self._pool(states_of_sequence[: len(sequence)])
                 vectors[row] = self.modules.mapped(pooled)
         return vectors
+
+    def _pool(self, states: Array) -> Array:
+        """Return the vector of a sequence, (E,): the mean of its (T, E) states, or its first state."""
+        pooled: Array = states.mean(axis=0) if self.modules.pooling == "mean" else states[0]
+        return pooled
 
     def version(self) -> str:
         """Return a hash of the file of the model and of its modules, which decide the vectors."""

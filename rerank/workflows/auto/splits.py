@@ -158,9 +158,15 @@ def _complete(pools: Pools, texts: Mapping[str, str], rng: np.random.Generator, 
     if missing == "test":
         largest = max(pools, key=lambda name: len(pools[name]))
         pools["test"], pools[largest] = _draw(pools[largest], texts, DRAWN_SHARE, rng)
-    if 0 < len(pools["train"]) < LEAST_TRAIN:
-        notes.append(f"{count_of(len(pools['train']), 'train query')}: too few, used for dev")
-        pools["dev"] = sorted([*pools["dev"], *pools["train"]])
+    _move_few_train_queries(pools, notes)
+
+
+def _move_few_train_queries(pools: Pools, notes: list[str]) -> None:
+    """Use the train queries for dev if they are too few to train."""
+    train = pools["train"]
+    if 0 < len(train) < LEAST_TRAIN:
+        notes.append(f"{count_of(len(train), 'train query')}: too few, used for dev")
+        pools["dev"] = sorted([*pools["dev"], *train])
         pools["train"] = []
 
 
