@@ -68,16 +68,21 @@ def given_settings(
 def _describe(settings: Mapping[str, Setting], configurations: Configurations) -> str:
     """Return the help: the rankers that have the setting, its meaning, and its defaults."""
     setting = next(iter(settings.values()))
-    default_by_family = {
-        family: _describe_default(setting, configurations[family]) for family, setting in settings.items()
-    }
-    defaults = "; ".join(f"{family} {default}" for family, default in default_by_family.items())
-    if len(set(default_by_family.values())) == 1:
-        defaults = next(iter(default_by_family.values()))
     rankers = ""
     if setting.only and len(settings) == 1:
         rankers = f"{', '.join(setting.only)}: "
+    defaults = _describe_defaults(settings, configurations)
     return f"{rankers}{setting.help.rstrip('.')}. Default: {defaults}."
+
+
+def _describe_defaults(settings: Mapping[str, Setting], configurations: Configurations) -> str:
+    """Return the default of each family, or the only one if all families have the same."""
+    defaults: dict[str, str] = {}
+    for family, setting in settings.items():
+        defaults[family] = _describe_default(setting, configurations[family])
+    if len(set(defaults.values())) == 1:
+        return next(iter(defaults.values()))
+    return "; ".join(f"{family} {default}" for family, default in defaults.items())
 
 
 def _metavar(setting: Setting) -> str:

@@ -304,10 +304,10 @@ def check_params(params: Mapping[str, Any], stack: rerank.Stack) -> None:
     if stack.search is None or not stack.search.source:
         return
     slots = fields_of(stack.search)
-    unknown = [name for name in params if name not in slots]
-    if unknown:
-        problem = f"has the slots {', '.join(sorted(slots))}" if slots else "has no such slots"
-        raise click.UsageError(f"--param {unknown[0]}: {stack.search} {problem}; leave it out")
+    problem = f"has the slots {', '.join(sorted(slots))}" if slots else "has no such slots"
+    for name in params:
+        if name not in slots:
+            raise click.UsageError(f"--param {name}: {stack.search} {problem}; leave it out")
 
 
 def show(

@@ -241,14 +241,13 @@ def _read_measure(name: str, registry: Mapping[str, type[Measure]]) -> Measure:
     The parser of ir_measures 0.4.3 needs parts of the module ``ast`` that Python 3.14 has removed.
     """
     expression = ast.parse(name.strip(), mode="eval").body
-    cutoff = None
-    parameters: dict[str, object] = {}
+    cutoff: object = None
     if isinstance(expression, ast.BinOp) and isinstance(expression.op, ast.MatMult):
         cutoff = ast.literal_eval(expression.right)
         expression = expression.left
-    if isinstance(expression, ast.Call) and not expression.args:
-        for keyword in expression.keywords:
-            parameters[keyword.arg or ""] = ast.literal_eval(keyword.value)
+    parameters: dict[str, object] = {}
+    if isinstance(expression, ast.Call):
+        parameters = _parameters_of(expression)
         expression = expression.func
     if not isinstance(expression, ast.Name):
         raise ValueError(f"not a measure: {name}")
@@ -257,6 +256,13 @@ def _read_measure(name: str, registry: Mapping[str, type[Measure]]) -> Measure:
         parameters[measure_class.AT_PARAM] = cutoff
     measure: Measure = measure_class(**parameters)
     return measure
+
+
+def _parameters_of(call: ast.Call) -> dict[str, object]:
+    """Return the parameters of a measure, such as ``rel=2``. Raises ValueError for one without name."""
+    if call.args:
+        raise ValueError("a parameter of a measure has a name")
+    return {keyword.arg or "": ast.literal_eval(keyword.value) for keyword in call.keywords}
 
 
 def _parse_standard(name: str) -> Measure:

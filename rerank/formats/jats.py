@@ -67,12 +67,7 @@ class Article:
 
         body: use the body as text; the abstract goes to ``extra``.
         """
-        extra: dict[str, Any] = {"citations": self._citations()}
-        titles = {key: title for key, title in self.references.items() if title}
-        if titles:
-            extra["references"] = titles
-        if self.pmid and self.key != f"pmid:{self.pmid}":
-            extra["pmid"] = self.pmid
+        extra = self._extra()
         if body and self.abstract:
             extra["abstract"] = self.abstract
         return Document(
@@ -84,6 +79,16 @@ class Article:
             lang=self.lang,
             extra=extra,
         )
+
+    def _extra(self) -> dict[str, Any]:
+        """Return the citations, and the titles of references and the PMID if there are any."""
+        extra: dict[str, Any] = {"citations": self._citations()}
+        titles = {key: title for key, title in self.references.items() if title}
+        if titles:
+            extra["references"] = titles
+        if self.pmid and self.key != f"pmid:{self.pmid}":
+            extra["pmid"] = self.pmid
+        return extra
 
     def _citations(self) -> list[dict[str, Any]]:
         """Return a record per citation. The first one of a sentence has its text."""
@@ -265,7 +270,7 @@ def _references(root: _Element) -> tuple[dict[str, str], dict[str, str]]:
     key_of_entry: dict[str, str] = {}
     for back in root.findall("back"):
         for entry in back.iter("ref"):
-            if any(ancestor.tag == "ref" for ancestor in entry.iterancestors()):
+            if next(entry.iterancestors("ref"), None) is not None:  # a part of another entry
                 continue
             key, title = _reference(entry)
             key_of_entry[str(entry.get("id"))] = key

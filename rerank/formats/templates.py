@@ -48,14 +48,16 @@ def read_template(text: str, folder: Path | None = None) -> SearchTemplate | Non
         return None
     if not name.strip():
         raise UsageError(f"--first-stage {text!r}: name the file")
-    path = name
-    if folder is not None:
-        path = str(folder / name)
-        if not Path(path).resolve().is_relative_to(folder.resolve()):
-            raise UsageError(
-                f"{folder / 'rerank.toml'}: {text!r} is not in this folder; copy the file into it"
-            )
+    path = name if folder is None else _path_inside(folder, name, text)
     return _run(path) if kind == "run" else _template(path)
+
+
+def _path_inside(folder: Path, name: str, text: str) -> str:
+    """Return the path of a file in a folder. Raises UsageError for a file outside. text: for the message."""
+    path = folder / name
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise UsageError(f"{folder / 'rerank.toml'}: {text!r} is not in this folder; copy the file into it")
+    return str(path)
 
 
 def _run(path: str) -> SearchTemplate:
@@ -75,21 +77,30 @@ def _without_ties(pairs: Sequence[tuple[str, float]]) -> list[tuple[str, float]]
 
 def _template(path: str) -> SearchTemplate:
     source = "\n".join(text for _, text in read_texts(path)).strip()
-    index = pipeline = None
-    if request := _REQUEST.match(source):
+    index: str | None = None
+    pipeline: str | None = None
+    request = _REQUEST.match(source)
+    if request is not None:
         source = source[request.end() :].strip()
-        url = urlsplit(request[1])
-        parts = url.path.strip("/").split("/")
-        if parts[-1] != "_search" or len(parts) > 2:
-            raise InputError(
-                f"{name_of(path)}:1: {request[0].strip()} is not a search; write GET /INDEX/_search"
-            )
-        index = parts[0] if len(parts) == 2 else None
-        pipeline = parse_qs(url.query).get("search_pipeline", [None])[0]
+        index, pipeline = _index_and_pipeline(request, name_of(path))
     if not source:
         raise InputError(f"{name_of(path)}: the template is empty; write the body of a _search")
     check_slots(source, name_of(path))
     return SearchTemplate("template", Path(path).name, source, pipeline, index, fingerprint(source, pipeline))
+
+
+def _index_and_pipeline(request: re.Match[str], location: str) -> tuple[str | None, str | None]:
+    """Return the index and the search pipeline of a line such as ``GET /INDEX/_search``.
+
+    Raises InputError for another request than a search.
+    """
+    url = urlsplit(request[1])
+    *indices, action = url.path.strip("/").split("/")
+    if action != "_search" or len(indices) > 1:
+        raise InputError(f"{location}:1: {request[0].strip()} is not a search; write GET /INDEX/_search")
+    index = indices[0] if indices else None
+    pipeline = parse_qs(url.query).get("search_pipeline", [None])[0]
+    return index, pipeline
 
 
 def slots(source: str) -> list[str]:
@@ -111,9 +122,7 @@ def check_slots(source: str, location: str) -> None:
         raise InputError(
             f"{location}: the template changes Mustache's delimiters; write {{{{ and }}}} everywhere"
         )
-    unescaped = [name for brace, mark, name in _TAG.findall(source) if brace or mark == "&"]
-    # OpenSearch's functions do not escape texts.
-    unescaped += [name for name in _FUNCTION.findall(source) if name in SLOTS]
+    unescaped = _unescaped_slots(source)
     if unescaped:
         raise InputError(
             f"{location}: the slot {unescaped[0]} is not escaped, so a query's quotes would change the"
@@ -130,6 +139,14 @@ def check_slots(source: str, location: str) -> None:
             f"{location}: the template has {len(names)} slots for the query, {' and '.join(names)}; use only"
             " one of them"
         )
+
+
+def _unescaped_slots(source: str) -> list[str]:
+    """Return the names of slots whose values the cluster does not escape."""
+    unescaped = [name for brace, mark, name in _TAG.findall(source) if brace or mark == "&"]
+    # OpenSearch's functions do not escape texts.
+    unescaped += [name for name in _FUNCTION.findall(source) if name in SLOTS]
+    return unescaped
 
 
 def check_values(search: SearchTemplate, queries: Sequence[Query]) -> None:

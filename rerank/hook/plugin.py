@@ -116,9 +116,7 @@ class PluginHook(Hook):
         answer = self.cluster.ask("GET", "/_nodes/settings?flat_settings=true") or {}
         problems = []
         for node in answer.get("nodes", {}).values():
-            allowed = node.get("settings", {}).get(ALLOWED, [])
-            if isinstance(allowed, str):
-                allowed = allowed.split(",")
+            allowed = _allowed_urls(node)
             refused = [url for url in urls if not is_allowed(url, allowed)]
             if refused:
                 problems.append(
@@ -191,3 +189,9 @@ def is_allowed(url: str, allowed: Sequence[str]) -> bool:
         if re.fullmatch(with_any_port, url):
             return True
     return False
+
+
+def _allowed_urls(node: Mapping[str, Any]) -> list[str]:
+    """Return the URLs that the settings of a node allow: a list, or a text with commas."""
+    allowed: list[str] | str = node.get("settings", {}).get(ALLOWED, [])
+    return allowed.split(",") if isinstance(allowed, str) else allowed

@@ -55,8 +55,10 @@ def score_pairs(
     documents, features = _read(scorer, ids)
     row_of = {id: row for row, id in enumerate(ids)}
     if features is not None and isinstance(signal, Relates):
-        rows = np.array([(row_of[first], row_of[second]) for first, second in pairs], np.int64).reshape(-1, 2)
-        return signal.relatedness(features[rows[:, 0]], features[rows[:, 1]])
+        first_rows = [row_of[first] for first, _ in pairs]
+        second_rows = [row_of[second] for _, second in pairs]
+        return signal.relatedness(features[first_rows], features[second_rows])
+
     scores = np.zeros(len(pairs))
     pairs_of = _pairs_by_document(pairs)
     label = f"relate by {signal.name}"

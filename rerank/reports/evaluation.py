@@ -147,9 +147,8 @@ class EvaluationReport(Report):
             if report.new_documents is not None:
                 tables.append(report.new_documents)
 
-        comparisons = list(chain.from_iterable(table.comparisons for table in tables))
-        p_values = holm([comparison.p for comparison in comparisons])
-        corrected = iter([replace(comparison, p_holm=p) for comparison, p in zip(comparisons, p_values)])
+        comparisons = chain.from_iterable(table.comparisons for table in tables)
+        corrected = iter(_correct_p_values(list(comparisons)))
         for table in tables:
             table.comparisons = list(islice(corrected, len(table.comparisons)))
 
@@ -180,3 +179,9 @@ class EvaluationReport(Report):
             columns[f"delta{suffix}"] = None if comparison is None else comparison.delta
             columns[f"p_holm{suffix}"] = None if comparison is None else comparison.p_holm
         return columns
+
+
+def _correct_p_values(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """Return the comparisons with p-values that Holm corrects for their number."""
+    p_values = holm([comparison.p for comparison in comparisons])
+    return [replace(comparison, p_holm=p) for comparison, p in zip(comparisons, p_values)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from itertools import compress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +45,7 @@ class CandidatePool:
         """Return the candidates of some rows, as these retrievers found them."""
         ids = [self.ids[row] for row in rows.tolist()]
         scorable = self.scorable[rows]
-        scored_ids = [id for id, is_scored in zip(ids, scorable.tolist()) if is_scored]
+        scored_ids = list(compress(ids, scorable.tolist()))
         scored_rows = (np.cumsum(self.scorable) - 1)[rows[scorable]]
         scored = ScoringResult(
             scored_ids, self.scored.raw[scored_rows], self.scored.query, self.scored.inferred

@@ -101,15 +101,16 @@ class Connection(HttpToolsProtocol):
         """End the connection if its client takes too long to send a request, or to read an answer."""
         if self not in self.connections:  # it has ended
             return
-        now = self.loop.time()
-        if not self.transport.get_write_buffer_size():
-            self._written = now
+        earliest = self.loop.time() - self.settings.request_timeout
+        if self.transport.get_write_buffer_size() == 0:
+            self._written = self.loop.time()
         if self.flow.read_paused and self._use[0] == _WAITING:  # by the service: it answers a request
             self._set_use(_WAITING)
         use, since = self._use
-        if now - self._written > self.settings.request_timeout:
+        is_request_late = use == _WAITING and since < earliest
+        if self._written < earliest:
             self.transport.abort()
-        elif use == _WAITING and now - since > self.settings.request_timeout:
+        elif is_request_late:
             self._refuse(408, "the request did not come in time")
         self.loop.call_later(_INTERVAL, self._check)
 

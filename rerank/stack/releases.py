@@ -177,9 +177,10 @@ def tuned_versions(folder: Path, recent: int | None = None) -> dict[str, list[st
     try:
         releases = Releases.load(folder)
         stacks = list(releases.all().values()) if recent is None else releases.recent(recent)
-        stacks += [Stack.load(path) for path in sorted((folder / "stacks").glob("*.json"))]
+        stacks += map(Stack.load, sorted((folder / "stacks").glob("*.json")))
     except RerankError:
         return None
+
     versions_by_ranker: dict[str, list[str]] = {}
     for stack in stacks:
         for name, version in stack.versions.items():

@@ -90,13 +90,18 @@ def attach(
 def _language_of(index: Mapping[str, Any], lang: str | None) -> str | None:
     """Return the language of an index made by rerank. Raises UsageError for another or an unknown one."""
     stored_lang: str | None = index["mappings"]["_meta"]["rerank"].get("lang")
-    if stored_lang is None:  # the index was made by an index template, which does not name its language
-        token_filters = index["settings"]["index"]["analysis"].get("filter", {})
-        if lang is None and "rerank_stemmer" in token_filters:
-            raise UsageError("the index stems the words of one language; name it with --lang")
-        return lang
+    if stored_lang is None:
+        return _language_of_template(index, lang)
     index_lang = stored_lang or None
     if lang is None or lang == index_lang:
         return index_lang
     description = index_lang or "no single language"
     raise UsageError(f"--lang {lang}: the index is for {description}; leave out --lang")
+
+
+def _language_of_template(index: Mapping[str, Any], lang: str | None) -> str | None:
+    """Return the language of an index made by an index template, which does not name its language."""
+    token_filters = index["settings"]["index"]["analysis"].get("filter", {})
+    if lang is None and "rerank_stemmer" in token_filters:
+        raise UsageError("the index stems the words of one language; name it with --lang")
+    return lang

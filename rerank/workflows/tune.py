@@ -379,10 +379,7 @@ class _StackTuner:
             "seen": TrainingRecord.from_queries(self.experiment.qrels, tuned=self.ids).to_json(),
         }
         if main:
-            names = ("queries", "value", "first_stage_value")
-            record["cases"] = {}
-            for case, case_record in records.items():
-                record["cases"][case] = {name: case_record[name] for name in names}
+            record["cases"] = {case: _main_values(case_record) for case, case_record in records.items()}
         if self.least:
             record["least"] = self.least
         if self.dropped:
@@ -390,6 +387,11 @@ class _StackTuner:
         if self.experiment.filters:
             record["filters"] = [str(condition) for condition in self.experiment.filters]
         return record
+
+
+def _main_values(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the number of queries of a case, and the values of its weights and of the first stage."""
+    return {name: record[name] for name in ("queries", "value", "first_stage_value")}
 
 
 def _signals_with_weight(results: Iterable[TuningResult]) -> set[str]:

@@ -75,17 +75,25 @@ def unreadable(folder: Path, error: Exception, remedy: str = INGEST_AGAIN) -> Re
         return error
     text = " ".join(str(error).split())
     if isinstance(error, sqlite3.OperationalError):
-        if "locked" in text or "busy" in text:
-            return BusyError(f"another process locks the database in {folder}; try again later")
-        if "unable to open" in text:
-            return WorkspaceError(
-                f"{folder}: the database cannot be opened; check its rights and the limit of open files"
-                " (`ulimit -n`)"
-            )
+        database_error = _as_database_error(text, folder)
+        if database_error is not None:
+            return database_error
     cause = error
     if not isinstance(error, OSError):
         cause = OSError(_error_number(text, folder), text)
     return as_system_error(cause, folder) or WorkspaceError(f"{folder} is damaged ({text}); {remedy}")
+
+
+def _as_database_error(message: str, folder: Path) -> RerankError | None:
+    """Return the error to raise for a database that SQLite cannot open or lock, or None."""
+    if "locked" in message or "busy" in message:
+        return BusyError(f"another process locks the database in {folder}; try again later")
+    if "unable to open" in message:
+        return WorkspaceError(
+            f"{folder}: the database cannot be opened; check its rights and the limit of open files"
+            " (`ulimit -n`)"
+        )
+    return None
 
 
 def _error_number(message: str, folder: Path) -> int:

@@ -181,12 +181,7 @@ class _Reader:
             readers.append(reader)
         self._add_texts(readers, minimum)
 
-        if not should:
-            return []
-        is_number = re.fullmatch("[0-9]{1,9}", str(minimum)) is not None
-        is_possible = not is_number or int(minimum or 0) <= len(should)
-        is_always_met = without_conditions > 0 if minimum is None else without_conditions == len(should)
-        if is_possible and is_always_met:
+        if not should or _is_always_met(minimum, len(should), without_conditions):
             return []
         return [{"bool": {"should": should, "minimum_should_match": 1 if minimum is None else minimum}}]
 
@@ -232,6 +227,18 @@ class _Reader:
         if required:
             self.texts.add(frozenset([" ".join(search.text.split())]))
         return True
+
+
+def _is_always_met(minimum: Minimum, queries: int, without_conditions: int) -> bool:
+    """Return whether every document matches ``minimum`` of the queries, as enough have no conditions.
+
+    A minimum such as ``75%`` is met if no query has conditions.
+    """
+    if minimum is None:
+        return without_conditions > 0
+    is_number = re.fullmatch("[0-9]{1,9}", str(minimum)) is not None
+    is_possible = not is_number or int(minimum) <= queries
+    return is_possible and without_conditions == queries
 
 
 def _kind_and_value(query: object) -> tuple[str, Any]:

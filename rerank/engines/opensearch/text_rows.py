@@ -183,9 +183,12 @@ class TextRows:
             unknown = [version[1] for version in versions if version not in located]
             if unknown:
                 located.update(_read_locations(db, index_hash, unknown, by_id=shards is None))
-            rows_and_ids = [located.get(version, (-1, "")) for version in versions]
-        rows = np.array([row for row, _ in rows_and_ids], np.int64)
-        return rows, [id for _, id in rows_and_ids]
+            rows = np.full(len(versions), -1, np.int64)
+            ids_of_rows = [""] * len(versions)
+            for position, version in enumerate(versions):
+                if version in located:
+                    rows[position], ids_of_rows[position] = located[version]
+        return rows, ids_of_rows
 
     def located(self, uuids: Sequence[str], *, fresh: bool = True) -> LocatedDocuments:
         """Return the documents of indices.

@@ -137,9 +137,10 @@ class Writer:
             self.index.make(f"{self._settings.index}-000001", alias=True)
         self.index.check()
         current = self._only_index()
-        if not replace:  # an interrupted ingest may have written documents that no search finds yet
+        if not replace:
+            # An interrupted ingest may have written documents that no search finds yet.
             self.index.refresh("reading documents", current)
-        replace = replace or not self.index.count()
+            replace = self.index.count() == 0
         if replace and current == self._settings.index:
             raise UsageError(f"{current!r} is an index, not an alias: it cannot be replaced; ingest in place")
         return current, replace

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
 from types import SimpleNamespace
@@ -215,17 +216,13 @@ class BatchEncoder:
 
     def _lower_outputs(self, texts: list[NDArray[np.int32]]) -> list[Tensor]:
         """Return the outputs of the frozen layers, (T, E) of each text; known ones are not computed again."""
-        new_texts = {}
-        for text in texts:
-            key = text.tobytes()
-            if key not in self.outputs:
-                new_texts[key] = text
-        computed = dict(zip(new_texts, self._lower(list(new_texts.values())))) if new_texts else {}
-        outputs: list[Tensor] = []
-        for text in texts:
-            key = text.tobytes()
-            outputs.append((computed[key] if key in computed else self.outputs[key]).float())
-        return outputs
+        keys = [text.tobytes() for text in texts]
+        new_texts = {key: text for key, text in zip(keys, texts) if key not in self.outputs}
+        computed: dict[bytes, Tensor] = {}
+        if new_texts:
+            computed.update(zip(new_texts, self._lower(list(new_texts.values()))))
+        outputs = ChainMap(computed, self.outputs)
+        return [outputs[key].float() for key in keys]
 
     def _lower(self, texts: list[NDArray[np.int32]]) -> list[Tensor]:
         """Return the outputs of the lower layers, (T, E) of each text."""

@@ -150,23 +150,31 @@ class Trainer:
 
     def step(self, batch: Any, step: int) -> float:
         """Do the optimizer step with the number ``step`` on a batch, and return the loss."""
-        options = self.options
-        torch.manual_seed(options.seed * 1_000_003 + step)
-        scale = 1.0 if options.warmup is None else schedule(step, options.steps, options.warmup)
+        torch.manual_seed(self.options.seed * 1_000_003 + step)
         self.task.model.train()
-        for group, rate in zip(self._groups(), self._rates):
-            group["lr"] = rate * scale
+        self._set_rates(step)
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
         loss = self.task.loss(batch)
         if loss.requires_grad:
             loss.backward()  # type: ignore[no-untyped-call]
-        if options.clip is not None:
-            parameters = [parameter for group in self._groups() for parameter in group["params"]]
-            torch.nn.utils.clip_grad_norm_(parameters, options.clip)
+        if self.options.clip is not None:
+            self._clip_gradients(self.options.clip)
         for optimizer in self.optimizers:
             optimizer.step()
         return float(loss.detach())
+
+    def _set_rates(self, step: int) -> None:
+        """Set the learning rate of each group of parameters for a step."""
+        options = self.options
+        scale = 1.0 if options.warmup is None else schedule(step, options.steps, options.warmup)
+        for group, rate in zip(self._groups(), self._rates):
+            group["lr"] = rate * scale
+
+    def _clip_gradients(self, longest: float) -> None:
+        """Scale the gradients of all parameters so that their norm is at most ``longest``."""
+        parameters = [parameter for group in self._groups() for parameter in group["params"]]
+        torch.nn.utils.clip_grad_norm_(parameters, longest)
 
     def _groups(self) -> list[dict[str, Any]]:
         """Return the groups of parameters. A restored optimizer has new ones."""
