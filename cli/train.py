@@ -51,13 +51,13 @@ class _TrainCommand(Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Make the options of the families that the arguments name, then read the command line with them."""
-        chosen = {
+        configurations = {
             name: configuration
             for name, configuration in _CONFIGURATIONS.items()
             if not {name, *families()[name].rankers}.isdisjoint(args)
         }
-        ctx.meta[_CHOSEN_CONFIGURATIONS] = chosen
-        ctx.meta[_SETTING_OPTIONS] = setting_options(chosen)
+        ctx.meta[_CHOSEN_CONFIGURATIONS] = configurations
+        ctx.meta[_SETTING_OPTIONS] = setting_options(configurations)
         return super().parse_args(ctx, args)
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:

@@ -91,8 +91,8 @@ def guess_language(texts: Iterable[str], max_words: int = 20_000) -> str | None:
     # Of equal counts, the first language in the alphabet comes first.
     ranked = sorted(stop_word_counts.items(), key=lambda item: (-item[1], item[0]))
     (best, highest), (_, second_highest) = (*ranked, ("", 0))[:2]
-    least = max(LEAST_STOP_WORDS * word_counts.total(), 1.2 * second_highest)
-    return best if highest > least else None
+    required_count = max(LEAST_STOP_WORDS * word_counts.total(), 1.2 * second_highest)
+    return best if highest > required_count else None
 
 
 def query_language(text: str, lang: str | None) -> str | None:

@@ -129,15 +129,15 @@ class FeatureFiles:
             self.write(encoder.name, encoder.version, rows[positions], values, replace=force)
         return len(positions)
 
-    def copy(self, other: FeatureFiles, rows: NDArray[np.int64]) -> None:
+    def copy(self, source: FeatureFiles, rows: NDArray[np.int64]) -> None:
         """Copy the features of some rows of other files to the rows 0, 1, ... of these files.
 
-        rows: rows of ``other``, ascending.
+        rows: rows of ``source``, ascending.
         """
-        for name, versions in other.versions().items():
+        for name, versions in source.versions().items():
             for version in versions:
                 for start in range(0, len(rows), _TOGETHER):
-                    values, missing = other.read(name, version, rows[start : start + _TOGETHER])
+                    values, missing = source.read(name, version, rows[start : start + _TOGETHER])
                     if not missing.all():
                         self.write(name, version, start + np.flatnonzero(~missing), values[~missing])
                 self.sync(name, version)
@@ -212,7 +212,8 @@ def _put(path: Path, rows: NDArray[np.int64], values: NDArray[Any]) -> None:
     """Write rows durably."""
     width = values.shape[1] * values.itemsize
     order = np.argsort(rows, kind="stable")
-    rows, values = rows[order], values[order]
+    rows = rows[order]
+    values = values[order]
     starts = np.flatnonzero(np.diff(rows, prepend=-2) != 1)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
     try:

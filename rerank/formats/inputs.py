@@ -153,9 +153,9 @@ def _ids_by_text(queries: Iterable[Query]) -> dict[str, list[str]]:
     return ids
 
 
-def from_file(values: Value | File, read: Callable[[File], Value]) -> Value:
+def from_file(values: Value | File, read_file: Callable[[File], Value]) -> Value:
     """Return the content of a file, or other values unchanged."""
-    return read(values) if isinstance(values, (str, os.PathLike)) else values
+    return read_file(values) if isinstance(values, (str, os.PathLike)) else values
 
 
 def as_pairs(pairs: Pairs, find_ids: Callable[[Iterable[str]], Collection[str]]) -> Sequence[LabeledPair]:

@@ -250,8 +250,8 @@ def _keywords(meta: _Element) -> tuple[str, ...]:
 
 
 def _compound_keyword(keyword: _Element) -> str:
-    parts = keyword.findall("compound-kwd-part")
-    return ", ".join(plain(part) for part in parts if part.get("content-type") != "code")
+    elements = keyword.findall("compound-kwd-part")
+    return ", ".join(plain(element) for element in elements if element.get("content-type") != "code")
 
 
 def paragraphs_of(abstract: _Element) -> tuple[str, ...]:

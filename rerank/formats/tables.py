@@ -139,11 +139,11 @@ def _repeated(names: Sequence[str]) -> list[str]:
 def _other_columns(cells: Sequence[str], columns: Mapping[str, int]) -> dict[str, int]:
     """Return name -> position of each column that has a name and is not the column of a field."""
     used_positions = set(columns.values())
-    others: dict[str, int] = {}
+    other_columns: dict[str, int] = {}
     for position, cell in enumerate(cells):
         if cell and position not in used_positions:
-            others[cell] = position
-    return others
+            other_columns[cell] = position
+    return other_columns
 
 
 def _columns_of_fields(names: Sequence[str], aliases: Mapping[str, Sequence[str]]) -> dict[str, int]:

@@ -47,7 +47,10 @@ TRUST = 0.6
 """A click rate of the first rank above this shows that users trust the first hit."""
 MANY_BOTS = 0.5
 """A larger share of page views of bots is a warning."""
-QUERIES, TRAIN, DEV, REPORT = "queries.jsonl", "train.tsv", "dev.tsv", "report.json"
+QUERIES = "queries.jsonl"
+TRAIN = "train.tsv"
+DEV = "dev.tsv"
+REPORT = "report.json"
 _STEP = 1000  # records between two signs of progress
 
 

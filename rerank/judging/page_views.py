@@ -267,15 +267,15 @@ def _first_ranks(log: ClickLog, rows: Rows) -> dict[str, int | None]:
 
 
 def _first_rank(application: str, ordinals: Ints) -> int:
-    zeros = np.count_nonzero(ordinals == 0)
-    ones = np.count_nonzero(ordinals == 1)
-    if not zeros and not ones:
+    zero_ranks = np.count_nonzero(ordinals == 0)
+    one_ranks = np.count_nonzero(ordinals == 1)
+    if not zero_ranks and not one_ranks:
         name = f"application {application!r}" if application else "the log"
         raise InputError(
             f"{name}: the lowest rank of an impression is {ordinals.min()}, neither 0 nor 1; name the rank"
             " of the first hit with --first-rank"
         )
-    return 0 if zeros and zeros >= _STRAY_ZEROS * ones else 1
+    return 0 if zero_ranks and zero_ranks >= _STRAY_ZEROS * one_ranks else 1
 
 
 def _texts_of_ids(log: ClickLog) -> Ints:

@@ -40,7 +40,9 @@ SAMPLE = 1000
 """Most queries that are ranked to find those on which the stacks differ most."""
 LONGEST_TEXT = 2000
 """Characters of a document in the pool."""
-TRAFFIC, RANDOM, DIFFERENCE = "traffic", "random", "difference"
+TRAFFIC = "traffic"
+RANDOM = "random"
+DIFFERENCE = "difference"
 
 Rankings = Sequence[Sequence[str]]
 """The best hits of a query by each stack."""

@@ -164,8 +164,8 @@ class ArrayRanker(Ranker):
     def __post_init__(self) -> None:
         self.variant = self.variant or self.name
         if not self.version:
-            arrays, *others = self.content()
-            self.version = content_hash([self.variant, *others, list(arrays)], arrays.values())
+            arrays, vocabularies, values = self.content()
+            self.version = content_hash([self.variant, vocabularies, values, list(arrays)], arrays.values())
 
     @abstractmethod
     def content(self) -> tuple[dict[str, NDArray[Any]], dict[str, list[str] | str], dict[str, Any]]:

@@ -86,7 +86,7 @@ class EvaluationReport(Report):
     new_documents: EvaluationReport | None = None
     runs: list[Path] = field(default_factory=list)
     per_query: dict[str, Evaluation] = field(default_factory=dict, repr=False)
-    kept: dict[str, dict[str, dict[str, list[Hit]]]] = field(default_factory=dict, repr=False)
+    kept_hits: dict[str, dict[str, dict[str, list[Hit]]]] = field(default_factory=dict, repr=False)
     relevant: dict[str, dict[str, int]] = field(default_factory=dict, repr=False)
     top: int = field(default=0, repr=False)
     stacks: dict[str, Stack] = field(default_factory=dict, repr=False)
@@ -140,10 +140,10 @@ class EvaluationReport(Report):
                 return True
         return False
 
-    def correct(self, *others: EvaluationReport) -> None:
+    def correct(self, *other_reports: EvaluationReport) -> None:
         """Correct the p-values of all tables of a page by Holm, also of new documents and other reports."""
-        tables = [self, *others]
-        for report in (self, *others):
+        tables = [self, *other_reports]
+        for report in (self, *other_reports):
             if report.new_documents is not None:
                 tables.append(report.new_documents)
 

@@ -201,8 +201,8 @@ def _query_rows(
     half = MOST_QUERIES // 2
     shown = order if len(order) <= MOST_QUERIES else np.r_[order[:half], order[-half:]]
     colors = {name: color for color, name in enumerate(_signals(report, stack))}
-    baseline_hits = report.kept[protocol][report.baseline]
-    stack_hits = report.kept[protocol][stack]
+    baseline_hits = report.kept_hits[protocol][report.baseline]
+    stack_hits = report.kept_hits[protocol][stack]
     rows: list[QueryRow] = []
     for position in shown.tolist():
         id = evaluation.query_ids[position]

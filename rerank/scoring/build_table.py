@@ -60,20 +60,20 @@ class ScoringReport:
         self.inferred_categories += scored.inferred
         self.recomputed.update(scored.recomputed)
 
-    def add(self, other: ScoringReport) -> None:
+    def add(self, report: ScoringReport) -> None:
         """Add the report of the same queries with another first stage.
 
         A query counts once: numbers of queries are the larger of both.
         """
-        self.queries = other.queries
-        self.unknown_documents = other.unknown_documents
-        self.unknown_categories = max(self.unknown_categories, other.unknown_categories)
-        if other.without_hits >= self.without_hits:
-            self.without_hits = other.without_hits
-            self.silent = other.silent
-        self.inferred_categories = max(self.inferred_categories, other.inferred_categories)
-        self.recomputed.update(other.recomputed)
-        self.not_found |= other.not_found
+        self.queries = report.queries
+        self.unknown_documents = report.unknown_documents
+        self.unknown_categories = max(self.unknown_categories, report.unknown_categories)
+        if report.without_hits >= self.without_hits:
+            self.without_hits = report.without_hits
+            self.silent = report.silent
+        self.inferred_categories = max(self.inferred_categories, report.inferred_categories)
+        self.recomputed.update(report.recomputed)
+        self.not_found |= report.not_found
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

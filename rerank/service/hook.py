@@ -257,18 +257,18 @@ def _score(search: _Search, inputs: ScoringInput) -> ScoringResult:
 
 def _answer(search: _Search, added: Added, selected: ScorableInput, scored: ScoringResult) -> bytes:
     context = search.context
-    read = selected.inputs.documents
-    assert read is not None
+    read_documents = selected.inputs.documents
+    assert read_documents is not None
     stack = search.stack.for_case(scored.case)
     ids = [search.hits.ids[position] for position in added.kept_rows.tolist()]
     answer: dict[str, Any] = {"requested_fields": _requested_fields(search)}
     if search.experiment is None:
         pool = CandidatePool(ids, selected.scorable, added.found_by, scored)
-        ranking = rank_pool(stack, pool, context, read)
+        ranking = rank_pool(stack, pool, context, read_documents)
     else:
         found_by = {stack.first_stage: added.kept_rows < search.first, **added.found_by}
         pool = CandidatePool(ids, selected.scorable, found_by, scored)
-        ranking = search.experiment.rank(search.coins, pool, context, read)
+        ranking = search.experiment.rank(search.coins, pool, context, read_documents)
         answer["experiment"] = search.experiment.to_json(ranking)
     context.late = ranking.late
     context.record = _record(search, added.kept_rows[ranking.order], answer.get("experiment", {}))

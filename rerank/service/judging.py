@@ -16,7 +16,8 @@ from rerank.service.context import RequestContext
 from rerank.service.schemas import JudgeBody
 from rerank.service.snapshot import Snapshot
 
-PAGE, NEXT = "/judge", "/judge/next"
+PAGE = "/judge"
+NEXT = "/judge/next"
 HTML = "text/html; charset=utf-8"
 HEADERS = (
     ("Cache-Control", "no-store"),

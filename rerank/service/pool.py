@@ -45,15 +45,17 @@ class Pool:
         disconnect = asyncio.ensure_future(receive())
         seconds = max(context.deadline - time.monotonic(), 0.001)
         try:
-            done, _ = await asyncio.wait((answer, disconnect), timeout=seconds, return_when="FIRST_COMPLETED")
+            finished, _ = await asyncio.wait(
+                (answer, disconnect), timeout=seconds, return_when="FIRST_COMPLETED"
+            )
         finally:
             disconnect.cancel()
             if not answer.done():
                 context.cancelled = True
                 answer.cancel()
-        if answer in done:
+        if answer in finished:
             return answer.result()
-        raise DisconnectedError if done else TimeoutError
+        raise DisconnectedError if finished else TimeoutError
 
     def _remove(self, future: Future[bytes]) -> None:
         self._contexts.pop(future, None)

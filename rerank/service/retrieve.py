@@ -40,7 +40,8 @@ def retrieve(snapshot: Snapshot, body: RetrieveBody, context: RequestContext) ->
     stack, scorer = snapshot.scorer(options.stack or body.stack)
     experiment, _ = snapshot.draw(options.client_id, text) if can_take_part(body) else (None, b"")
     if experiment is not None:
-        stack, scorer = experiment.joint, snapshot.scorer_of(experiment.joint)
+        stack = experiment.joint
+        scorer = snapshot.scorer_of(stack)
     reason = _reason_to_pass(snapshot, body, stack, text)
     if reason is not None:
         context.passed = reason

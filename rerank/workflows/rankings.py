@@ -65,7 +65,7 @@ def rank_all(
         for label in labels:
             ranked[label], hits = _rank(experiment, table, stacks[label], report.top, protocol.cut)
             if report.top:
-                report.kept.setdefault(str(protocol), {})[label] = hits
+                report.kept_hits.setdefault(str(protocol), {})[label] = hits
     return {label: ranked[label] for label in stacks}
 
 

@@ -26,7 +26,8 @@ from rerank.documents.text import Terms, analyzer
 _HEAP = 64_000_000  # bytes that tantivy collects before it writes a segment
 _THREADS = 1  # more threads make more, slower segments
 _MAX_ROW_CLAUSES = 1000  # a query for more rows is faster with a set of terms
-_SCORE, _ADDRESS = itemgetter(0), itemgetter(1)
+_SCORE = itemgetter(0)
+_ADDRESS = itemgetter(1)
 
 
 class TextIndex:

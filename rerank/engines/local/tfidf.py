@@ -137,7 +137,8 @@ class TfIdfWriter:
     """Adds new rows to the version ``before``, or to nothing."""
 
     def __init__(self, folder: Path, before: TfIdf | None) -> None:
-        self._folder, self._before = folder, before
+        self._folder = folder
+        self._before = before
         self._vocabulary = defaultdict[str, int](None, zip(before.terms() if before else (), count()))
         self._vocabulary.default_factory = self._vocabulary.__len__  # new terms are numbered
         self._new = TemporaryFile(dir=folder)  # noqa: SIM115 (closed by write)

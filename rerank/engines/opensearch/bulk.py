@@ -50,14 +50,14 @@ class Written:
     conflicts: list[str] = field(default_factory=list)
     refused: list[tuple[str, str]] = field(default_factory=list)
 
-    def add(self, other: Written) -> None:
-        """Add the counts and ids of other actions to these."""
-        self.created += other.created
-        self.updated += other.updated
-        self.deleted += other.deleted
-        self.missing += other.missing
-        self.conflicts += other.conflicts
-        self.refused += other.refused
+    def add(self, written: Written) -> None:
+        """Add the counts and ids of further actions to these."""
+        self.created += written.created
+        self.updated += written.updated
+        self.deleted += written.deleted
+        self.missing += written.missing
+        self.conflicts += written.conflicts
+        self.refused += written.refused
 
     def count(self, item: Mapping[str, Any]) -> str:
         """Count the result of an action. Return the reason to repeat it, or "" if it is done.

@@ -40,15 +40,15 @@ def explain(error: Exception, settings: Settings, doing: str) -> EngineError:
 
     doing: the action, such as "reading documents".
     """
-    where = settings.where
+    urls = settings.where
     if isinstance(error, client_errors.ConnectionTimeout):
-        problem = f"no answer from {where} within {settings.timeout:g} s; check the cluster, or raise timeout"
+        problem = f"no answer from {urls} within {settings.timeout:g} s; check the cluster, or raise timeout"
     elif isinstance(error, client_errors.SSLError):
-        problem = f"{where}: no trusted TLS connection ({_innermost(error)}); check ca_file and client_cert"
+        problem = f"{urls}: no trusted TLS connection ({_innermost(error)}); check ca_file and client_cert"
     elif isinstance(error, client_errors.ConnectionError):
-        problem = f"{where} cannot be reached ({_innermost(error)}); check scheme, host and port"
+        problem = f"{urls} cannot be reached ({_innermost(error)}); check scheme, host and port"
     elif isinstance(error, client_errors.SerializationError):
-        problem = f"{where} does not answer as OpenSearch does; is it OpenSearch?"
+        problem = f"{urls} does not answer as OpenSearch does; is it OpenSearch?"
     else:
         problem = _refusal(error, settings)
     return EngineError(f"{doing}: {problem}")
@@ -56,31 +56,31 @@ def explain(error: Exception, settings: Settings, doing: str) -> EngineError:
 
 def _refusal(error: Exception, settings: Settings) -> str:
     """Return the problem that a cluster, or a proxy before it, reports by a status above 299."""
-    where = settings.where
+    urls = settings.where
     status = getattr(error, "status_code", None)
     kind, reason = root_cause(getattr(error, "info", None), str(getattr(error, "error", error)))
     if status == 401:
-        return f"{where} needs other credentials (401); check user, password or token"
+        return f"{urls} needs other credentials (401); check user, password or token"
     block = describe_block(reason)
     if block:
         return block
     if status == 403:
-        return f"{where} does not allow that (403): {reason}"
+        return f"{urls} does not allow that (403): {reason}"
 
     problem = _problem_of_search(error, kind, reason, settings.index)
     if problem:
         return problem
     if kind == "index_not_found_exception":
-        return f"{where} has no index {settings.index!r}; {CREATE_AGAIN}"
+        return f"{urls} has no index {settings.index!r}; {CREATE_AGAIN}"
     if isinstance(status, int) and 300 <= status < 400:
-        return f"{where} redirects to another address ({status}); check scheme, host and path"
+        return f"{urls} redirects to another address ({status}); check scheme, host and path"
     if status in (502, 503, 504) and not kind:
-        return f"a proxy at {where} gets no answer from the cluster ({status}); check the nodes"
+        return f"a proxy at {urls} gets no answer from the cluster ({status}); check the nodes"
     if status == 413:
-        return f"{where}: the request is too large (413)"
+        return f"{urls}: the request is too large (413)"
     if status == 429:
-        return f"{where} is too busy (429); run again later"
-    return f"{where} refuses ({status}): {reason}"
+        return f"{urls} is too busy (429); run again later"
+    return f"{urls} refuses ({status}): {reason}"
 
 
 def _problem_of_search(error: Exception, kind: str, reason: str, index: str) -> str:

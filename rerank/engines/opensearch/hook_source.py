@@ -87,13 +87,13 @@ class ClusterHits(HookSource):
     def _read(self, uuids: frozenset[str], *, forget: bool) -> None:
         """Read the indices of the alias. forget: indices that were foreign may belong to it now."""
         try:
-            own = frozenset(self._reader.index.shape(fresh=True).uuids.values())
+            own_indices = frozenset(self._reader.index.shape(fresh=True).uuids.values())
         except EngineError:
             if not self._own.issuperset(uuids):
                 raise
             return
-        self._foreign = (uuids if forget else self._foreign | uuids) - own
-        self._own = own
+        self._foreign = (uuids if forget else self._foreign | uuids) - own_indices
+        self._own = own_indices
 
     def documents_at(self, locations: Sequence[tuple[str, int, int]]) -> list[Document | None]:
         """Return the documents at these locations; None if a document was changed or deleted."""

@@ -73,9 +73,9 @@ def _own_name(clause: Mapping[str, Any]) -> str | None:
     for value in clause.values():
         if not isinstance(value, Mapping):
             continue
-        for part in (value, *value.values()):
-            if isinstance(part, Mapping) and "_name" in part:
-                return str(part["_name"])
+        for inner in (value, *value.values()):
+            if isinstance(inner, Mapping) and "_name" in inner:
+                return str(inner["_name"])
     return None
 
 

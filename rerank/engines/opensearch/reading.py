@@ -38,7 +38,9 @@ class Reader:
 
     def __init__(self, index: Index) -> None:
         self.index = index
-        self._client, self._settings, self._layout = index.client, index.settings, index.layout
+        self._client = index.client
+        self._settings = index.settings
+        self._layout = index.layout
 
     def ids(self) -> list[str]:
         """Read the ids of all documents at one point in time, and sort them by code point."""

@@ -298,19 +298,19 @@ def _fits(pattern: str, name: str) -> bool:
 
     It takes linear time for any number of ``*``: patterns can come from the query of a user.
     """
-    begin, *parts = pattern.split("*")
-    if not parts:
+    begin, *literals = pattern.split("*")
+    if not literals:
         return name == pattern
-    *middle, end = parts
+    *middle, end = literals
     has_ends = name.startswith(begin) and name.endswith(end)
     if not has_ends or len(name) < len(begin) + len(end):
         return False
     position = len(begin)
-    for part in middle:
-        position = name.find(part, position, len(name) - len(end))
+    for literal in middle:
+        position = name.find(literal, position, len(name) - len(end))
         if position < 0:
             return False
-        position += len(part)
+        position += len(literal)
     return True
 
 

@@ -275,11 +275,11 @@ def whitened(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
     """
     if len(vectors) < 2:
         return vectors
-    left, singular, _ = np.linalg.svd(vectors - vectors.mean(axis=0), full_matrices=False)
+    left_vectors, singular, _ = np.linalg.svd(vectors - vectors.mean(axis=0), full_matrices=False)
     count = len(vectors)
     principal = (singular > 1e-3 * singular[0]) & (np.arange(len(singular)) < max(1, count // 3))
     scaled = np.zeros_like(vectors)
-    scaled[:, : len(singular)] = left * principal * np.sqrt(count)
+    scaled[:, : len(singular)] = left_vectors * principal * np.sqrt(count)
     return scaled
 
 

@@ -137,7 +137,7 @@ def _groups(graph: ConceptGraph) -> tuple[list[list[int]], list[list[int]]]:
         members[group].append(document)
     unrelated: list[list[int]] = [[] for _ in range(count)]
     ends = group_of[graph.unrelated]
-    for group, other in np.concatenate((ends, ends[:, ::-1])).tolist():
-        if group != other:
-            unrelated[group].append(other)
+    for group, unrelated_group in np.concatenate((ends, ends[:, ::-1])).tolist():
+        if group != unrelated_group:
+            unrelated[group].append(unrelated_group)
     return members, unrelated

@@ -45,10 +45,10 @@ class Head:
         difference = a - b
         symmetric = np.abs(difference, out=difference) @ self.apart + self.bias
         sides = np.stack((self.first, self.second), axis=1)
-        left = a @ sides
-        right = b @ sides
-        forward = (symmetric + left[..., 0] + right[..., 1]).astype(np.float64)
-        backward = (symmetric + right[..., 0] + left[..., 1]).astype(np.float64)
+        products_of_a = a @ sides
+        products_of_b = b @ sides
+        forward = (symmetric + products_of_a[..., 0] + products_of_b[..., 1]).astype(np.float64)
+        backward = (symmetric + products_of_b[..., 0] + products_of_a[..., 1]).astype(np.float64)
         with_text = np.any(a, axis=-1) & np.any(b, axis=-1)
         return np.where(with_text, (_sigmoid(forward) + _sigmoid(backward)) / 2, 0.0)
 

@@ -293,12 +293,12 @@ class _Graph:
         matrix = self._weight(f"{name}.matrix", self.bert.weights[f"{name}.weight"].T)
         return self._add("MatMul", [states, matrix])
 
-    def _normalized(self, states: str, other: str, name: str, linear: str | None = None) -> str:
+    def _normalized(self, states: str, residual: str, name: str, linear: str | None = None) -> str:
         """Add both and the bias of a linear layer, and normalize."""
         names = [f"{name}.weight", f"{name}.bias", *([f"{linear}.bias"] if linear else [])]
         inputs = [self._weight(name, self.bert.weights[name]) for name in names]
         return self._add(
-            "SkipLayerNormalization", [states, other, *inputs], CONTRIBUTED, epsilon=self.bert.epsilon
+            "SkipLayerNormalization", [states, residual, *inputs], CONTRIBUTED, epsilon=self.bert.epsilon
         )
 
     def _attention(self, states: str, layer: str) -> str:

@@ -88,8 +88,11 @@ def habit(folder: Path) -> Habit | None:
 
 
 def _names(folder: Path) -> list[str]:
-    parents = folder.absolute().parts
-    names = [folder.absolute().name, *(part for part in parents[-3:-1] if part.startswith("models--"))]
+    path = folder.absolute()
+    names = [path.name]
+    for folder_name in path.parts[-3:-1]:
+        if folder_name.startswith("models--"):  # in the cache of Hugging Face
+            names.append(folder_name)
     try:
         card = (folder / "README.md").read_text("utf-8")[:20_000]
     except (OSError, UnicodeDecodeError):

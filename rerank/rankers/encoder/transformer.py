@@ -249,8 +249,8 @@ class TextEncoder:
         self.modules.write(folder, int(self.model.config.hidden_size))
 
 
-def by_tokens(lengths: Sequence[int], most: int = TOKENS) -> Iterator[list[int]]:
-    """Yield groups of the positions of sequences, longest first, of at most ``most`` tokens with padding.
+def by_tokens(lengths: Sequence[int], max_tokens: int = TOKENS) -> Iterator[list[int]]:
+    """Yield groups of the positions of sequences, longest first, of at most ``max_tokens`` tokens.
 
     >>> list(by_tokens([5, 4000, 7]))
     [[1], [2, 0]]
@@ -259,7 +259,7 @@ def by_tokens(lengths: Sequence[int], most: int = TOKENS) -> Iterator[list[int]]
     start = 0
     while start < len(order):
         longest = lengths[order[start]] + 2
-        size = max(1, most // longest)
+        size = max(1, max_tokens // longest)
         yield order[start : start + size]
         start += size
 

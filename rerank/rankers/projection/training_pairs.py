@@ -91,10 +91,10 @@ def build_pairs(
     usable = list(compress(pairs, query_has_terms & partner_has_terms))
     if not usable:
         _refuse(bool(query_has_terms.any()), bool(partner_has_terms.any()))
-    used = {pair.document for pair in usable}
+    used_rows = {pair.document for pair in usable}
     unwanted = chain.from_iterable(pair.unwanted for pair in usable)
-    used.update(row for row in unwanted if has_document_terms[row])
-    document_rows = _integers(sorted(used))
+    used_rows.update(row for row in unwanted if has_document_terms[row])
+    document_rows = _integers(sorted(used_rows))
     query_rows = _integers(pair.query for pair in usable)
     # Texts with the same terms are one text: no ranker can distinguish them.
     columns, first_rows = _distinct(documents[document_rows])

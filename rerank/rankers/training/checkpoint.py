@@ -42,9 +42,9 @@ class Measurement:
         """The value of the first measure, which decides, or None if the task has no measures."""
         return next(iter(self.measures.values()), None)
 
-    def better(self, other: Measurement) -> bool:
+    def better(self, previous: Measurement) -> bool:
         """Return whether it is better than another one. Without measures, a later one is always better."""
-        return self.value is None or other.value is None or self.value > other.value
+        return self.value is None or previous.value is None or self.value > previous.value
 
     def row(self) -> dict[str, Any]:
         """Return it as a flat JSON object. ``share`` is ``alpha``."""

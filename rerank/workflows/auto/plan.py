@@ -21,8 +21,10 @@ LEAST_CATEGORIES = 0.1
 """Smallest share of documents with categories."""
 LEAST_LINKS = 0.5
 """Smallest number of links per document."""
-LARGE, HUGE = 20_000, 200_000
+LARGE = 20_000
 """Documents, or relevant documents of train queries, from which trainings have fewer steps."""
+HUGE = 200_000
+"""Documents, or relevant documents of train queries, from which trainings have the fewest steps."""
 MOST_PARTS = 8
 """Largest number of parts of 64 tokens that an encoder reads of a document."""
 PART_TOKENS = 64

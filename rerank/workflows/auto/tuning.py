@@ -19,8 +19,10 @@ COMPARED_QUERIES = 500
 """Largest number of queries to compare first stages."""
 SCORING_FACTOR = 3
 """Time to score a query with all rankers, divided by the time to score it with two first stages."""
-LEAST_RESERVE, MOST_RESERVE = 0.1, 0.2
-"""Shares of the time that are kept to tune and evaluate."""
+LEAST_RESERVE = 0.1
+"""Smallest share of the time that is kept to tune and evaluate."""
+MOST_RESERVE = 0.2
+"""Largest share of the time that is kept to tune and evaluate."""
 FIRST_STAGE_SHARE = 0.3
 """Smallest share of the weight for the first stage, if only clicks tune."""
 RETRIEVAL_FACTOR = 2.0

@@ -273,7 +273,7 @@ def test_the_evaluation_page_compares_rankings(workspace, tmp_path):
         workspace, ["tfidf", "bm25"], baseline="tfidf", queries=QUERIES, qrels=QRELS, keep=2,
         protocols=["retrieved:10", "retrieved:1"],
     )  # fmt: skip
-    owl, wolf = report.kept["retrieved:10"]["bm25"]["q1"]
+    owl, wolf = report.kept_hits["retrieved:10"]["bm25"]["q1"]
     assert (owl.id, wolf.id, wolf.rank, wolf.first_stage_rank) == ("owl", "wolf", 2, 2)
     assert wolf.signals["bm25"].weighted == wolf.score
     queries = [Query("q2", "<script>mice") if query.id == "q2" else query for query in QUERIES]
