@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,10 +69,15 @@ def connection_settings(
     if url:
         table["url"] = list(url)
     table.update(overrides)
+    _check_required(table)
+    return Settings.read(table, location)
+
+
+def _check_required(table: Mapping[str, Any]) -> None:
+    """Raise UsageError for settings without a URL or an index."""
     for name, example in (("url", "http://127.0.0.1:9200"), ("index", "articles")):
         if not table.get(name):
             raise click.UsageError(f"--{name} is missing, for example --{name} {example}")
-    return Settings.read(table, location)
 
 
 def ubi_settings(

@@ -317,11 +317,8 @@ class Scorer:
 
     def _with_fields(self, inputs: ScoringInput) -> ScoringInput:
         """Add the scores of fields. Raises UsageError for a field without numbers and dates."""
-        unscored = [
-            signal
-            for signal in self.signals
-            if isinstance(signal, FieldSignal) and signal.name not in inputs.scores
-        ]
+        fields = [signal for signal in self.signals if isinstance(signal, FieldSignal)]
+        unscored = [signal for signal in fields if signal.name not in inputs.scores]
         if not unscored:
             return inputs
         # The engine is read first: it knows better what is wrong with a field.

@@ -61,12 +61,7 @@ def _read(document: str | Mapping[str, Any], position: int, rank_fields: Sequenc
     if rank_fields:
         text = _joined_fields(document, position, rank_fields)
         return Document(id, text=clean(text), categories=categories)
-    if document.keys().isdisjoint(("title", "text", "categories")):
-        names = join_names([repr(name[:50]) for name in document], 10) or "no field"
-        raise UsageError(
-            f"documents.{position} has {names}, but no 'text' or 'title'; rename a field, or name the fields"
-            " in rank_fields"
-        )
+    _check_fields(document, position)
     return Document(id, clean(fields.title or ""), clean(fields.text or ""), categories)
 
 
@@ -76,6 +71,17 @@ def _convert(document: Mapping[str, Any], position: int) -> TextDocument:
         return msgspec.convert(document, TextDocument)
     except msgspec.ValidationError as error:
         raise UsageError(f"documents.{position}: {error}") from error
+
+
+def _check_fields(document: Mapping[str, Any], position: int) -> None:
+    """Raise UsageError for a document that has none of the known fields."""
+    if not document.keys().isdisjoint(("title", "text", "categories")):
+        return
+    names = join_names([repr(name[:50]) for name in document], 10) or "no field"
+    raise UsageError(
+        f"documents.{position} has {names}, but no 'text' or 'title'; rename a field, or name the fields"
+        " in rank_fields"
+    )
 
 
 def _joined_fields(document: Mapping[str, Any], position: int, names: Sequence[str]) -> str:

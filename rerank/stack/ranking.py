@@ -197,13 +197,14 @@ class Ranking:
         relevance = None
         if self.relevance is not None and is_scored:
             relevance = float(self.relevance[row])
+        found_by = [name for name, is_found in self.retrieved_by.items() if is_found[row]]
         return Hit(
             id=id,
             score=score,
             rank=rank,
             first_stage_rank=row + 1,
             signals=signals,
-            found_by=tuple(name for name, rows in self.retrieved_by.items() if rows[row]),
+            found_by=tuple(found_by),
             relevance=relevance,
         )
 

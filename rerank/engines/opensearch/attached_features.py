@@ -10,7 +10,7 @@ import json
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, compress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -215,11 +215,11 @@ class AttachedFeatures(FeatureStore):
         rows = self._rows_of_versions(text_rows, ids, versions)
         unknown = np.flatnonzero(rows < 0).tolist()
         if unknown and self._has_any(text_rows, features):
-            documents: dict[int, Document] = {}
-            for position, document in zip(unknown, self._reader.get([ids[i] for i in unknown])):
-                if document is not None:
-                    documents[position] = document
-            rows[list(documents)] = text_rows.of_texts(list(documents.values()))
+            documents = self._reader.get([ids[position] for position in unknown])
+            has_document = [document is not None for document in documents]
+            positions = list(compress(unknown, has_document))
+            rows[positions] = text_rows.of_texts(list(filter(None, documents)))
+
         values = {}
         missing = {}
         for name, version in features.items():

@@ -290,14 +290,18 @@ def check_mapping(index: str, mappings: Mapping[str, Any]) -> None:
     kind = mappings.get("properties", {}).get(FEATURES, {}).get("type", "object")
     if kind != "object":
         raise EngineError(f"index {index!r} has a field {FEATURES!r} of type {kind}; reindex it without it")
-    source = mappings.get("_source", {})
-    if source.get("enabled") is False:
-        excluded = ["everything"]
-    else:
-        excluded = [path for path in source.get("excludes", ()) if path not in (FEATURES, f"{FEATURES}.*")]
-        excluded += [f"all but {path}" for path in source.get("includes", ())]
+    excluded = _excluded_from_source(mappings.get("_source", {}))
     if excluded:
         raise EngineError(
             f"index {index!r} excludes {', '.join(excluded)} from _source, which storing vectors would lose;"
             " reindex it with the whole _source"
         )
+
+
+def _excluded_from_source(settings: Mapping[str, Any]) -> list[str]:
+    """Describe the parts of documents, other than features, that the settings of ``_source`` leave out."""
+    if settings.get("enabled") is False:
+        return ["everything"]
+    excluded = [path for path in settings.get("excludes", ()) if path not in (FEATURES, f"{FEATURES}.*")]
+    excluded += [f"all but {path}" for path in settings.get("includes", ())]
+    return excluded

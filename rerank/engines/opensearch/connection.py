@@ -76,16 +76,20 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
         try:
             settings = msgspec.convert(values, cls)
         except msgspec.ValidationError as error:
-            problem, _, path = str(error).partition(" - at ")
-            name = path.strip("`").removeprefix("$.").partition("[")[0]
-            if name:
-                raise UsageError(f"{settings_file}: {name}: {problem}") from error
-            names = ", ".join(cls.__struct_fields__)
-            raise UsageError(f"{settings_file}: {problem}; the settings are {names}") from error
+            raise UsageError(f"{settings_file}: {cls._describe_invalid(error)}") from error
         problem = settings._problem_of_urls() or settings._problem()
         if problem:
             raise UsageError(f"{settings_file}: {problem}")
         return settings
+
+    @classmethod
+    def _describe_invalid(cls, error: msgspec.ValidationError) -> str:
+        """Return the problem of a value with the name of its setting, or with the names of all settings."""
+        problem, _, path = str(error).partition(" - at ")
+        name = path.strip("`").removeprefix("$.").partition("[")[0]
+        if name:
+            return f"{name}: {problem}"
+        return f"{problem}; the settings are {', '.join(cls.__struct_fields__)}"
 
     def _problem_of_urls(self) -> str:
         """Return the first problem of the URLs, or an empty text. A URL with a secret is not quoted."""

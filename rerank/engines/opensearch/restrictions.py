@@ -213,10 +213,7 @@ class _Reader:
     def _is_words(self, kind: str, inner: Query, *, required: bool) -> bool:
         """Return whether a query searches for the words of the user, and note its text."""
         search = _word_search(kind, inner)
-        if search is None:
-            return False
-        is_for_words = [is_word_field(field, self._word_fields) for field in search.fields]
-        if is_for_words and not any(is_for_words):
+        if search is None or not self._is_in_word_fields(search):
             return False
         if kind.endswith("query_string") and not _is_plain(search.text):
             raise InputError(
@@ -227,6 +224,12 @@ class _Reader:
         if required:
             self.texts.add(frozenset([" ".join(search.text.split())]))
         return True
+
+    def _is_in_word_fields(self, search: _WordSearch) -> bool:
+        """Return whether a search looks into the default fields, or into a field with words of documents."""
+        if not search.fields:
+            return True
+        return any(is_word_field(field, self._word_fields) for field in search.fields)
 
 
 def _is_always_met(minimum: Minimum, queries: int, without_conditions: int) -> bool:

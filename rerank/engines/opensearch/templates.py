@@ -121,7 +121,8 @@ class Templates:
                     raise
 
         answer = self._index.search(doing, body, **params)
-        return _candidates(answer, [hit["_id"] for hit in answer["hits"]["hits"]], template, legs)
+        ids = [hit["_id"] for hit in answer["hits"]["hits"]]
+        return _candidates(answer, ids, template, legs)
 
     def body(self, search: SearchTemplate, query: Query) -> dict[str, Any]:
         """Return the body of the search for a query: the rendered template with the texts of the query.

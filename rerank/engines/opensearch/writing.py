@@ -171,9 +171,9 @@ class Writer:
             if batch:
                 ingest.put(self._encoded(batch, ingest))
 
-        for id in delete:
-            if id in positions:
-                raise InputError(f"id {id!r} is both ingested and deleted; do only one of the two")
+        contradictory = [id for id in delete if id in positions]
+        if contradictory:
+            raise InputError(f"id {contradictory[0]!r} is both ingested and deleted; do only one of the two")
         for ids in batched(filter(usable, delete), _BATCH):
             ingest.put([action("delete", id) for id in ids])
 

@@ -85,10 +85,8 @@ class CnnTask(Task):
 
     def optimizers(self) -> Sequence[torch.optim.Optimizer]:
         """Return Adam, and a sparse Adam for the embeddings if they are trained."""
-        embeddings: set[int] = set()
-        for module in self.model.modules():
-            if isinstance(module, nn.Embedding):
-                embeddings.add(id(module.weight))
+        modules = self.model.modules()
+        embeddings = {id(module.weight) for module in modules if isinstance(module, nn.Embedding)}
         dense: list[nn.Parameter] = []
         trained_embeddings: list[nn.Parameter] = []
         for parameter in self.model.parameters():
