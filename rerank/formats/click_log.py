@@ -15,7 +15,7 @@ from rerank.common.errors import InputError
 from rerank.formats.contents import describe_line
 from rerank.formats.lines import LONGEST, Line, array_items, decode, first_line, read_numbered_lines
 from rerank.formats.opening import Source, name_of
-from rerank.formats.tables import read_header, skip_separator_hint, split_rows
+from rerank.formats.tables import Table, read_header, skip_separator_hint, split_rows
 
 IMPRESSION = "impression"
 CLICK = "click"
@@ -342,15 +342,8 @@ def _milliseconds_of_text(text: str) -> int | None:
 def _read_table(name: str, lines: Iterator[Line], first: bytes) -> Iterator[LogRecord]:
     """Yield an impression of each row, and a click if the row has one. Without ``clicked``: only clicks."""
     number, header = next(lines)
-    location = f"{name}:{number}"
-    table = read_header(decode(location, first), _COLUMNS)
-    if table is None:
-        raise InputError(f"{location}: no column query, document; {_ADVICE}")
+    table = _read_header_of_clicks(f"{name}:{number}", first)
     has_impressions = "clicked" in table.columns
-    required = _COLUMNS if has_impressions else ("query", "document")
-    missing = [field for field in required if field not in table.columns]
-    if missing:
-        raise InputError(f"{location}: no column {', '.join(missing)}; {_ADVICE}")
     rows = split_rows(name, chain([(number, header)], lines), table.separator)
     next(rows)
     for location, cells in rows:
@@ -368,12 +361,30 @@ def _read_table(name: str, lines: Iterator[Line], first: bytes) -> Iterator[LogR
             object={"object_id": document} if document else {},
             ordinal=_ordinal(row.get("rank")),
         )
-        clicked = row.get("clicked", "").lower()
-        if clicked not in _YES | _NO:
-            raise InputError(
-                f"{location}: clicked is {clicked[:40]!r}, not 0 or 1; give one line per shown document, not"
-                " a number of clicks"
-            )
+        is_clicked = _is_yes(row.get("clicked", ""), location)
         yield event
-        if clicked in _YES:
+        if is_clicked:
             yield msgspec.structs.replace(event, action=CLICK)
+
+
+def _read_header_of_clicks(location: str, first: bytes) -> Table:
+    """Read the header of a table of clicks, or of impressions if it has ``clicked``. Raises InputError."""
+    table = read_header(decode(location, first), _COLUMNS)
+    if table is None:
+        raise InputError(f"{location}: no column query, document; {_ADVICE}")
+    required = _COLUMNS if "clicked" in table.columns else ("query", "document")
+    missing = [field for field in required if field not in table.columns]
+    if missing:
+        raise InputError(f"{location}: no column {', '.join(missing)}; {_ADVICE}")
+    return table
+
+
+def _is_yes(text: str, location: str) -> bool:
+    """Return whether the cell ``clicked`` is set. Raises InputError for other texts than yes and no."""
+    clicked = text.lower()
+    if clicked not in _YES | _NO:
+        raise InputError(
+            f"{location}: clicked is {clicked[:40]!r}, not 0 or 1; give one line per shown document, not"
+            " a number of clicks"
+        )
+    return clicked in _YES

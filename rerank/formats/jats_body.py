@@ -51,7 +51,7 @@ def read_sentences(body: _Element, article_key: str, key_of_entry: Mapping[str, 
     sections: list[_Element] = []
     paragraph_number = 0
     for paragraph in body.iter(*PARAGRAPHS):
-        if any(ancestor.tag in PARAGRAPHS for ancestor in paragraph.iterancestors()):
+        if next(paragraph.iterancestors(*PARAGRAPHS), None) is not None:
             continue  # a part of the outer paragraph
         reader = _ParagraphReader(references)
         reader.read(paragraph)

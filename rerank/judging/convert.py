@@ -87,14 +87,7 @@ def convert_judgments(
     known_queries = as_queries(queries)
     qrels, agreement = _read(source)
     qrels = with_query_ids(qrels, known_queries)
-    by_id = {query.id: query for query in known_queries}
-    missing = [query for query in qrels if query not in by_id]
-    if missing:
-        raise InputError(
-            f"{name_of(source)}: {count_of(len(missing), 'judged query')} without a text in --queries:"
-            f" {join_names(missing, 3)}; add their texts"
-        )
-    judged = [by_id[query] for query in qrels]
+    judged = _judged_queries(qrels, known_queries, source)
     text = _WRITERS[to](judged, qrels, index or "")
     check_output(target_file, _MARKS[to])
     write_text(target_file, text)
@@ -115,6 +108,18 @@ def _read(source: Source) -> tuple[Qrels, str]:
     if not len(summary.qrels):
         raise InputError(f"{name_of(source)}: no grades; judge some documents first")
     return summary.qrels, summary.describe()
+
+
+def _judged_queries(qrels: Qrels, known_queries: Sequence[Query], source: Source) -> list[Query]:
+    """Return the queries of judgments, in their order. Raises InputError for a query without a text."""
+    by_id = {query.id: query for query in known_queries}
+    missing = [query for query in qrels if query not in by_id]
+    if missing:
+        raise InputError(
+            f"{name_of(source)}: {count_of(len(missing), 'judged query')} without a text in --queries:"
+            f" {join_names(missing, 3)}; add their texts"
+        )
+    return [by_id[query] for query in qrels]
 
 
 def _is_by_hand(source: Source) -> bool:

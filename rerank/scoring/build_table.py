@@ -178,12 +178,7 @@ def _by_case(
     request: TableRequest, scorer: Scorer, query: Query, candidates: Candidates
 ) -> dict[str, ScoringResult]:
     """Return case -> scores, starting with the query's case."""
-    feedback_candidates: Candidates | None = None
-    if not request.retrieved and not query.categories:
-        # Judged documents need separate feedback: the relevant ones must not reveal categories.
-        text = query.search_text(scorer.engine.lang)
-        feedback_request = SearchRequest(text, request.first_stage, FEEDBACK_DEPTH)
-        feedback_candidates = scorer.engine.find(feedback_request)
+    feedback_candidates = _find_feedback_candidates(request, scorer, query)
     inputs = ScoringInput.from_candidates(candidates, request.first_stage)
     if request.every_case and len(candidates):
         inputs = scorer.load_missing_scores_and_features(query, inputs)
@@ -204,6 +199,17 @@ def _by_case(
             case, result = score(case_scorer, without_categories)
             scores_by_case.setdefault(case, result)
     return scores_by_case
+
+
+def _find_feedback_candidates(request: TableRequest, scorer: Scorer, query: Query) -> Candidates | None:
+    """Return the documents that categories are inferred from; None: from the candidates of the query.
+
+    Judged documents need separate feedback: the relevant ones must not reveal categories.
+    """
+    if request.retrieved or query.categories:
+        return None
+    text = query.search_text(scorer.engine.lang)
+    return scorer.engine.find(SearchRequest(text, request.first_stage, FEEDBACK_DEPTH))
 
 
 def _recall(candidates: Candidates, relevant: Mapping[str, int], first_stage: str) -> dict[str, float]:

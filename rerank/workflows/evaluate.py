@@ -75,8 +75,9 @@ def evaluate(
     for protocol in parsed:
         ranked = rank_all(experiment, labeled, protocol, report)
         report.measure(str(protocol), ids_of(ranked), experiment.qrels, measures, seed)
-        if (new := report.new_documents) is not None:
-            new.measure(str(protocol), ids_of(ranked, dropped), new_qrels, measures, seed)
+        if report.new_documents is not None:
+            new_ranked = ids_of(ranked, dropped)
+            report.new_documents.measure(str(protocol), new_ranked, new_qrels, measures, seed)
         if save_run is not None:
             report.runs += save_runs(Path(save_run), protocol, ranked)
     report.correct()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,29 +41,43 @@ def ids_of(
     return runs
 
 
+class _Retrieval(NamedTuple):
+    """What decides the candidates of a query, so that stacks with the same values share them."""
+
+    first_stage: str
+    retrieve: tuple[str, ...]
+    search: SearchTemplate | None
+
+
+def _labels_by_retrieval(stacks: Mapping[str, Stack], protocol: Protocol) -> dict[_Retrieval, list[str]]:
+    """Return the labels of the stacks that rank the same candidates under a protocol."""
+    labels: dict[_Retrieval, list[str]] = {}
+    for label, stack in stacks.items():
+        retrieve = stack.retrieve if protocol.cut is not None else ()
+        labels.setdefault(_Retrieval(stack.first_stage, retrieve, stack.search), []).append(label)
+    return labels
+
+
 def rank_all(
     experiment: Experiment, stacks: Mapping[str, Stack], protocol: Protocol, report: EvaluationReport
 ) -> dict[str, Ranked]:
     """Rank the candidates of all queries: stack -> rankings. The report receives counts, recall and hits."""
-    groups: dict[tuple[str, tuple[str, ...], SearchTemplate | None], list[str]] = {}
-    for label, stack in stacks.items():
-        retrieve = stack.retrieve if protocol.cut is not None else ()
-        groups.setdefault((stack.first_stage, retrieve, stack.search), []).append(label)
-    scoring = report.scoring[str(protocol)] = ScoringReport(unknown_queries=experiment.unknown_queries)
+    scoring = ScoringReport(unknown_queries=experiment.unknown_queries)
+    report.scoring[str(protocol)] = scoring
     ranked: dict[str, Ranked] = {}
-    for (first, retrieve, search), labels in groups.items():
-        signals: list[str] = []
-        for label in labels:
-            signals += stacks[label].signals
-        signals = list(dict.fromkeys((*signals, first)))
+    for (first_stage, retrieve, search), labels in _labels_by_retrieval(stacks, protocol).items():
+        signals = chain.from_iterable(stacks[label].signals for label in labels)
         table, counts = experiment.table(
-            signals=signals, protocol=protocol, first_stage=first, retrieve=retrieve, search=search
+            signals=list(dict.fromkeys((*signals, first_stage))),
+            protocol=protocol,
+            first_stage=first_stage,
+            retrieve=retrieve,
+            search=search,
         )
         scoring.add(counts)
         if counts.candidate_recall:
-            report.candidate_recall.append(
-                Recall(str(protocol), retrieve or (first,), counts.candidate_recall)
-            )
+            recall = Recall(str(protocol), retrieve or (first_stage,), counts.candidate_recall)
+            report.candidate_recall.append(recall)
         for label in labels:
             ranked[label], hits = _rank(experiment, table, stacks[label], report.top, protocol.cut)
             if report.top:

@@ -196,15 +196,7 @@ def _of_judgments(
     dev = [query for query in judged[len(train_ids) :] if len(query.documents)]
     report.train_queries = len(train)
     report.dev_queries = len(dev)
-    if inputs.dev_qrels is None and bool(train) != bool(dev):
-        raise TrainingError(
-            "too few judged queries have a relevant document in the workspace: some are held out, the others"
-            " train; give more, or --dev-qrels"
-        )
-    if not train:
-        raise TrainingError("no judged query has a relevant document in the workspace; check --qrels")
-    if not dev:
-        raise TrainingError("no judged dev query has a relevant document in the workspace; check --dev-qrels")
+    _check_sizes(train, dev, are_drawn=inputs.dev_qrels is None)
     # Word vectors do not use dev queries, as they do not use test queries.
     query_text = inputs.query_text or Corpus.read(queries[: len(train_ids)])
     return TrainingData(
@@ -333,3 +325,19 @@ def _draw(queries: Sequence[str], seed: int) -> list[str]:
     order = np.random.default_rng(seed).permutation(len(queries)).tolist()
     count = min(max(1, round(HELD_OUT * len(queries))), MAX_DEV_QUERIES)
     return sorted(queries[position] for position in order[:count])
+
+
+def _check_sizes(train: Sequence[TrainingQuery], dev: Sequence[TrainingQuery], *, are_drawn: bool) -> None:
+    """Raise TrainingError without train or dev queries.
+
+    are_drawn: the dev queries are a sample of the judged queries, and have no file.
+    """
+    if are_drawn and bool(train) != bool(dev):
+        raise TrainingError(
+            "too few judged queries have a relevant document in the workspace: some are held out, the others"
+            " train; give more, or --dev-qrels"
+        )
+    if not train:
+        raise TrainingError("no judged query has a relevant document in the workspace; check --qrels")
+    if not dev:
+        raise TrainingError("no judged dev query has a relevant document in the workspace; check --dev-qrels")

@@ -64,14 +64,7 @@ def check_trust(settings: Settings, settings_file: str) -> None:
                 f" is right, set {HOSTS}={urlsplit(url).netloc}, or add the line {_origin(url)} to"
                 f" {_hosts_file()}"
             )
-
-    secret_files = [name for name in ("password_file", "token_file", "client_key") if getattr(settings, name)]
-    owner = _owner(settings_file)
-    if secret_files and owner not in (0, os.geteuid(), None):
-        raise UsageError(
-            f"{settings_file}: belongs to another user (uid {owner}) and names a file with a secret"
-            f" ({secret_files[0]}); pass the secret in the environment, or become the owner of the file"
-        )
+    _check_owner(settings, settings_file)
 
     for url in settings.url:
         parts = urlsplit(url)
@@ -227,3 +220,14 @@ def _owner(path: str | Path) -> int | None:
 def _origin(url: str) -> str:
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.lower()}"
+
+
+def _check_owner(settings: Settings, settings_file: str) -> None:
+    """Raise UsageError if a file of another user names a file with a secret."""
+    secret_files = [name for name in ("password_file", "token_file", "client_key") if getattr(settings, name)]
+    owner = _owner(settings_file)
+    if secret_files and owner not in (0, os.geteuid(), None):
+        raise UsageError(
+            f"{settings_file}: belongs to another user (uid {owner}) and names a file with a secret"
+            f" ({secret_files[0]}); pass the secret in the environment, or become the owner of the file"
+        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import filterfalse
@@ -171,9 +171,7 @@ class Writer:
             if batch:
                 ingest.put(self._encoded(batch, ingest))
 
-        contradictory = [id for id in delete if id in positions]
-        if contradictory:
-            raise InputError(f"id {contradictory[0]!r} is both ingested and deleted; do only one of the two")
+        _refuse_contradiction(positions, delete)
         for ids in batched(filter(usable, delete), _BATCH):
             ingest.put([action("delete", id) for id in ids])
 
@@ -309,3 +307,10 @@ class Writer:
             with self.index.asking("creating the index"):
                 self._client.indices.delete(index=name)
         return name
+
+
+def _refuse_contradiction(ingested: Collection[str], deleted: Iterable[str]) -> None:
+    """Raise InputError for an id that is both ingested and deleted."""
+    for id in deleted:
+        if id in ingested:
+            raise InputError(f"id {id!r} is both ingested and deleted; do only one of the two")

@@ -193,6 +193,7 @@ def word2vec(
             model.build_vocab(_Counted(texts, advance))
         if len(model.wv):
             break
+
     if len(model.wv):
         epochs = epochs or min(30, max(3, round(WORDS_READ / model.corpus_total_words)))
         with progress.step(title, epochs * total, "text") as advance:

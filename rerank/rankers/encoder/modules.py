@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from pathlib import Path
@@ -68,18 +68,11 @@ class Modules:
         expected = habit(folder)
         pooling = expected.pooling if expected else cls.pooling
         matrices: list[NDArray[np.float32]] = []
-        listed = folder / "modules.json"
-        for module in parse_json(listed.read_text("utf-8")) if listed.is_file() else ():
-            kind = module["type"].rpartition(".")[2]
-            path = folder / module["path"]
+        for kind, path in _modules_after_transformer(folder):
             if kind == "Pooling":
                 pooling = _pooling(path)
             elif kind == "Dense":
                 matrices.append(_linear(path))
-            elif kind not in ("Transformer", "Normalize"):
-                raise UsageError(
-                    f"{folder}: modules of the type {kind} are not supported; give another model"
-                )
         lengths = _config(folder / LENGTHS) if (folder / LENGTHS).is_file() else {}
         query_prompt, document_prompt = _prompts(folder)
         has_prompts = bool(query_prompt or document_prompt)
@@ -132,6 +125,22 @@ class Modules:
             write_bytes(folder / names[2] / WEIGHTS, save({"linear.weight": weight}))
         for name, content in files.items():
             write_text(folder / name, json.dumps(content, indent=2) + "\n")
+
+
+def _modules_after_transformer(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the kind and the folder of each listed module: ``Pooling``, ``Dense`` or ``Normalize``.
+
+    Raises UsageError for other kinds.
+    """
+    listed = folder / "modules.json"
+    if not listed.is_file():
+        return
+    for module in parse_json(listed.read_text("utf-8")):
+        kind = module["type"].rpartition(".")[2]
+        if kind not in ("Transformer", "Pooling", "Dense", "Normalize"):
+            raise UsageError(f"{folder}: modules of the type {kind} are not supported; give another model")
+        if kind != "Transformer":
+            yield kind, folder / module["path"]
 
 
 def _config(path: Path) -> dict[str, Any]:

@@ -61,6 +61,23 @@ class _JudgedPair(NamedTuple):
     unwanted: list[int]
 
 
+def _pairs_with_terms(
+    pairs: Sequence[_JudgedPair], has_query_terms: NDArray[np.bool_], has_document_terms: NDArray[np.bool_]
+) -> list[_JudgedPair]:
+    """Return the pairs whose query and document have terms.
+
+    has_query_terms, has_document_terms: (Q,) and (D,) bool.
+
+    Raises TrainingError if there are none.
+    """
+    query_has_terms = has_query_terms[_integers(pair.query for pair in pairs)]
+    partner_has_terms = has_document_terms[_integers(pair.document for pair in pairs)]
+    usable = list(compress(pairs, query_has_terms & partner_has_terms))
+    if not usable:
+        _refuse(bool(query_has_terms.any()), bool(partner_has_terms.any()))
+    return usable
+
+
 def build_pairs(
     judged: Iterable[TrainingQuery],
     documents: TermVectors,
@@ -86,11 +103,7 @@ def build_pairs(
         queries = vstack([queries, text_pairs[0]]).tocsr()
         documents = vstack([documents, text_pairs[1]]).tocsr()
     has_document_terms = _has_terms(documents)
-    query_has_terms = _has_terms(queries)[_integers(pair.query for pair in pairs)]
-    partner_has_terms = has_document_terms[_integers(pair.document for pair in pairs)]
-    usable = list(compress(pairs, query_has_terms & partner_has_terms))
-    if not usable:
-        _refuse(bool(query_has_terms.any()), bool(partner_has_terms.any()))
+    usable = _pairs_with_terms(pairs, _has_terms(queries), has_document_terms)
     used_rows = {pair.document for pair in usable}
     unwanted = chain.from_iterable(pair.unwanted for pair in usable)
     used_rows.update(row for row in unwanted if has_document_terms[row])
