@@ -100,16 +100,21 @@ def check_output(path: str | os.PathLike[str], mark: str | re.Pattern[bytes]) ->
     folder = os.path.dirname(os.fspath(path))
     if folder and not os.path.isdir(folder):
         raise UsageError(f"{os.fspath(path)}: the folder {folder} does not exist; make it first")
-    if not os.path.isfile(path):
-        return
-    try:
-        with open(path, "rb") as file:
-            start = file.read(1000)
-    except OSError:  # the writer reports the error
-        return
+    start = _read_start(path)
     pattern = re.compile(re.escape(mark.encode())) if isinstance(mark, str) else mark
     if start and not pattern.search(start):
         raise UsageError(f"{os.fspath(path)}: exists and has other content; choose another name")
+
+
+def _read_start(path: str | os.PathLike[str]) -> bytes:
+    """Return the first 1,000 bytes of a file; b"" without a file that can be read."""
+    if not os.path.isfile(path):
+        return b""
+    try:
+        with open(path, "rb") as file:
+            return file.read(1000)
+    except OSError:  # the writer reports the error
+        return b""
 
 
 def check_relative_path(name: str) -> None:

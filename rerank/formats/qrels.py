@@ -102,6 +102,13 @@ def write_judgments(path: str | os.PathLike[str], judgments: Iterable[tuple[str,
             file.write(format_rows(block).encode())
 
 
+def _unknown_layout(location: str, first: bytes) -> InputError:
+    """Return the error for a first line that is in no form of judgments."""
+    kind = describe_line(decode(location, first))
+    problem = f"not judgments, it looks like {kind}" if kind else f"{len(first.split())} filled columns"
+    return InputError(f"{location}: {problem}; {_LAYOUTS}")
+
+
 def _rows(source: Source) -> Iterator[tuple[str, str, str, str]]:
     """Yield FILE:LINE, query, document and grade."""
     name = name_of(source)
@@ -113,10 +120,7 @@ def _rows(source: Source) -> Iterator[tuple[str, str, str, str]]:
         return
     layout = _layout(first.decode("utf-8", "replace"))
     if layout is None:
-        location = f"{name}:{next(lines)[0]}"
-        kind = describe_line(decode(location, first))
-        problem = f"not judgments, it looks like {kind}" if kind else f"{len(first.split())} filled columns"
-        raise InputError(f"{location}: {problem}; {_LAYOUTS}")
+        raise _unknown_layout(f"{name}:{next(lines)[0]}", first)
     for position, (location, cells) in enumerate(_split(name, lines, layout.separator)):
         if position == 0 and layout.has_header:
             continue

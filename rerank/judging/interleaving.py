@@ -172,18 +172,21 @@ def _report(name: str, page_views: Collection[_PageView], drops: Drops) -> Inter
 
 
 def _searches(logs: Sequence[Source], drops: Drops) -> Iterator[Search]:
-    """Yield the searches of logs. A full disk can leave a part of a line."""
+    """Yield the searches of logs."""
     for log in logs:
-        if _is_array(log):
-            yield from (record for record in read_click_log(log) if isinstance(record, Search))
-            continue
-        for location, line in read_lines(log):
-            try:
-                for record in records_of_line(location, line):
-                    if isinstance(record, Search):
-                        yield record
-            except InputError:
-                drops.add(DAMAGED, location)
+        records = read_click_log(log) if _is_array(log) else _records_of_lines(log, drops)
+        for record in records:
+            if isinstance(record, Search):
+                yield record
+
+
+def _records_of_lines(log: Source, drops: Drops) -> Iterator[LogRecord]:
+    """Yield the records of a file of JSON lines. A damaged line is counted: a full disk can leave a part."""
+    for location, line in read_lines(log):
+        try:
+            yield from records_of_line(location, line)
+        except InputError:
+            drops.add(DAMAGED, location)
 
 
 def _is_array(source: Source) -> bool:

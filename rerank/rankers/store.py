@@ -201,10 +201,7 @@ class RankerStore:
     ) -> RankerVersion:
         """Write a version and return its entry for the list. An existing readable version is kept."""
         final = self.folder / f"{ranker.name}-{ranker.version}"
-        for name, records in listed.items():
-            folders = [f"{name}-{record.version}" for record in records]
-            if name != ranker.name and final.name in folders:
-                raise UsageError(f"{final} holds {name}; choose another name or version for the ranker")
+        _check_folder_is_free(final, ranker.name, listed)
         ranker.save(new / "ranker")
         for file, text in extra.items():
             write_text(new / "ranker" / file, text)
@@ -248,3 +245,11 @@ def _ranker_in(folder: Path) -> str | None:
         return str(parse_json((folder / "ranker.json").read_bytes())["name"])
     except (OSError, ValueError, LookupError, TypeError):
         return None
+
+
+def _check_folder_is_free(folder: Path, name: str, listed: Mapping[str, list[RankerVersion]]) -> None:
+    """Raise UsageError if a folder has a version of another ranker, such as ``a-b`` 1 and ``a`` b-1."""
+    for other_name, records in listed.items():
+        folders = [f"{other_name}-{record.version}" for record in records]
+        if other_name != name and folder.name in folders:
+            raise UsageError(f"{folder} holds {other_name}; choose another name or version for the ranker")

@@ -251,14 +251,20 @@ def _outside(grades: Mapping[str, int], baseline: _Side, stack: _Side) -> list[O
     return sorted(outside, key=order)
 
 
+def _ends_of_bars(scores_of_hits: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """Return the smallest sum of negative scores and the largest sum of positive scores of a hit, or 0."""
+    lowest = 0.0
+    highest = 0.0
+    for scores in scores_of_hits:
+        lowest = min(lowest, sum(min(score, 0.0) for score in scores))
+        highest = max(highest, sum(max(score, 0.0) for score in scores))
+    return lowest, highest
+
+
 def _score_bars(hits: Sequence[Hit], colors: Mapping[str, int]) -> list[Markup]:
     """Return a bar for each hit, all on one scale. A signal has one color; negative scores extend left."""
     weighted_scores = [[signal.weighted for signal in hit.signals.values()] for hit in hits]
-    lowest = 0.0
-    highest = 0.0
-    for scores in weighted_scores:
-        lowest = min(lowest, sum(min(score, 0.0) for score in scores))
-        highest = max(highest, sum(max(score, 0.0) for score in scores))
+    lowest, highest = _ends_of_bars(weighted_scores)
     scale = 100 / ((highest - lowest) or 1)
     bars: list[Markup] = []
     for hit, scores in zip(hits, weighted_scores):

@@ -315,10 +315,13 @@ class Scorer:
             missing={**inputs.missing, **missing},
         )
 
+    def _fields_without_scores(self, inputs: ScoringInput) -> list[FieldSignal]:
+        fields = [signal for signal in self.signals if isinstance(signal, FieldSignal)]
+        return [signal for signal in fields if signal.name not in inputs.scores]
+
     def _with_fields(self, inputs: ScoringInput) -> ScoringInput:
         """Add the scores of fields. Raises UsageError for a field without numbers and dates."""
-        fields = [signal for signal in self.signals if isinstance(signal, FieldSignal)]
-        unscored = [signal for signal in fields if signal.name not in inputs.scores]
+        unscored = self._fields_without_scores(inputs)
         if not unscored:
             return inputs
         # The engine is read first: it knows better what is wrong with a field.

@@ -100,17 +100,21 @@ def client_options(settings: Settings) -> dict[str, Any]:
         raise UsageError(f"{settings.where}: {' and '.join(methods)} are set; authenticate in one way")
 
     if settings.user:
-        if not password:
-            raise UsageError(
-                f"{settings.where}: user {settings.user!r} has no password; set {_PASSWORD}, or"
-                f" {_PASSWORD}_FILE to a file that contains it"
-            )
-        # The client would encode it as Latin-1.
-        basic = b64encode(f"{settings.user}:{password}".encode()).decode()
-        return {"headers": {"Authorization": f"Basic {basic}"}}
+        return {"headers": {"Authorization": _basic(settings, password)}}
     if token:
         return {"headers": {"Authorization": f"Bearer {token}"}}
     return {"http_auth": _aws(settings)} if settings.aws_region else {}
+
+
+def _basic(settings: Settings, password: str) -> str:
+    """Return the value of the header for a user and a password. Raises UsageError without a password."""
+    if not password:
+        raise UsageError(
+            f"{settings.where}: user {settings.user!r} has no password; set {_PASSWORD}, or"
+            f" {_PASSWORD}_FILE to a file that contains it"
+        )
+    # The client would encode it as Latin-1.
+    return f"Basic {b64encode(f'{settings.user}:{password}'.encode()).decode()}"
 
 
 def _read_secret(variable: str, file: str, kind: str) -> str:

@@ -176,9 +176,7 @@ def clause(condition: Filter, kind: str, index: str, fields: Mapping[str, Any] =
     if condition.op != "=":
         raise UsageError(f"{described}, and {condition.op} compares numbers and dates; use =")
     if kind == "boolean":
-        if condition.value not in ("true", "false"):
-            raise UsageError(f"{described}, and {condition.value!r} is neither true nor false")
-        return {"term": {field: condition.value == "true"}}
+        return _clause_of_boolean(condition, described)
     if kind in _WORDS:
         return _clause_of_word(condition)
     keyword = f"{field}.keyword"
@@ -223,3 +221,10 @@ def _clause_of_date(condition: Filter, described: str) -> dict[str, Any]:
 
 def _span(span: Span) -> dict[str, Any]:
     return {"range": {FIELD: {"gte": span.low, "lt": span.high}}}
+
+
+def _clause_of_boolean(condition: Filter, described: str) -> dict[str, Any]:
+    """Return the clause for a value that is true or false. Raises UsageError for other values."""
+    if condition.value not in ("true", "false"):
+        raise UsageError(f"{described}, and {condition.value!r} is neither true nor false")
+    return {"term": {condition.field: condition.value == "true"}}

@@ -78,17 +78,22 @@ class Index:
         for name, description in indices.items():
             if self.layout.attached:
                 check_fields(name, description["mappings"], self.layout.fields)
-                continue
-            format = description["mappings"].get("_meta", {}).get("rerank", {}).get("format")
-            if format is None:
-                fields = field_types(description["mappings"].get("properties", {}))
-                raise UsageError(
-                    f"index {name!r} at {self.settings.where} was not made by rerank; choose another name,"
-                    " or name the fields with title, text, categories, links and lang in `rerank attach`;"
-                    f" it has {', '.join(f'{path} ({kind})' for path, kind in fields) or 'no fields'}"
-                )
-            if format != FORMAT:
-                raise EngineError(f"index {name!r} has another format, {format}; ingest again with --replace")
+            else:
+                self._check_format(name, description["mappings"])
+
+    def _check_format(self, name: str, mappings: Mapping[str, Any]) -> None:
+        """Raise UsageError for an index that rerank did not make, EngineError for one of an old format."""
+        format = mappings.get("_meta", {}).get("rerank", {}).get("format")
+        if format is None:
+            fields = field_types(mappings.get("properties", {}))
+            described = ", ".join(f"{path} ({kind})" for path, kind in fields)
+            raise UsageError(
+                f"index {name!r} at {self.settings.where} was not made by rerank; choose another name,"
+                " or name the fields with title, text, categories, links and lang in `rerank attach`;"
+                f" it has {described or 'no fields'}"
+            )
+        if format != FORMAT:
+            raise EngineError(f"index {name!r} has another format, {format}; ingest again with --replace")
 
     def check_values(self) -> None:
         """Raise UsageError for a field of an attached index that has values, but not in ``_source``.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -226,11 +226,7 @@ class TextEncoder:
 
     def version(self) -> str:
         """Return a hash of the weights, the configuration and the modules, which decide the vectors."""
-        config = {
-            name: value
-            for name, value in self.model.config.to_dict().items()
-            if name not in VOLATILE and not name.startswith("_") and value not in (None, False)
-        }
+        config = _decisive_values(self.model.config.to_dict())
         text = json.dumps(config, sort_keys=True, default=str)
         modules = self.modules
         digest = hashlib.sha256(f"{modules.pooling} {modules.longest} {text}".encode())
@@ -247,6 +243,16 @@ class TextEncoder:
         self.model.save_pretrained(folder, safe_serialization=True)
         self.tokenizer.save_pretrained(folder)
         self.modules.write(folder, int(self.model.config.hidden_size))
+
+
+def _decisive_values(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a configuration that can change vectors, without those that are off."""
+    decisive: dict[str, Any] = {}
+    for name, value in config.items():
+        is_volatile = name in VOLATILE or name.startswith("_")
+        if not is_volatile and value not in (None, False):
+            decisive[name] = value
+    return decisive
 
 
 def by_tokens(lengths: Sequence[int], max_tokens: int = TOKENS) -> Iterator[list[int]]:
