@@ -174,7 +174,8 @@ def filters_of(texts: str | Sequence[str | Filter]) -> tuple[Filter, ...]:
     for value in values:
         if not isinstance(value, (str, Filter)):
             raise UsageError(f"filter {value!r}: not a text; {_HOW}")
-        filters[Filter.parse(value) if isinstance(value, str) else value] = None
+        condition = Filter.parse(value) if isinstance(value, str) else value
+        filters[condition] = None
     return tuple(filters)
 
 

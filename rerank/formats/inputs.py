@@ -176,7 +176,9 @@ def as_pairs(pairs: Pairs, find_ids: Callable[[Iterable[str]], Collection[str]])
 def _as_pair(pair: object) -> LabeledPair:
     if isinstance(pair, LabeledPair):
         return pair
-    values = tuple(pair) if isinstance(pair, Iterable) and not isinstance(pair, (str, Mapping)) else ()
+    values: tuple[Any, ...] = ()
+    if isinstance(pair, Iterable) and not isinstance(pair, (str, Mapping)):
+        values = tuple(pair)
     label = integral_grade(values[2]) if len(values) == 3 else None
     if label not in (0, 1):
         raise UsageError(f"pairs: {shorten(pair)} is not two ids and a label (1 related, 0 not)")

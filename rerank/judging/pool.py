@@ -266,11 +266,13 @@ def _load_stacks(workspace: Workspace, text: str | Stack) -> list[Stack]:
     """Return the stack that a text names, or two stacks for signals without tuned weights."""
     if isinstance(text, Stack):
         return [text]
-    is_name = not text.endswith(".json") and not text.isdecimal()
-    names, weights = parse_stack(text) if is_name else ((), None)
-    if len(names) < 2 or weights is not None or workspace.is_tuned(names):
-        return [workspace.stack(text, latest=True)]
-    return separate_first_stage(equal_weights(workspace, names))
+    is_file_or_number = text.endswith(".json") or text.isdecimal()
+    if not is_file_or_number:
+        names, weights = parse_stack(text)
+        has_weights = weights is not None or len(names) == 1 or workspace.is_tuned(names)
+        if not has_weights:
+            return separate_first_stage(equal_weights(workspace, names))
+    return [workspace.stack(text, latest=True)]
 
 
 def equal_weights(workspace: Workspace, signals: Sequence[str]) -> Stack:

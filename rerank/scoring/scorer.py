@@ -291,14 +291,13 @@ class Scorer:
         """
         candidates = inputs.candidates
         scored_by = self.first_stage
-        if candidates is not None and not versions:
-            rows = np.arange(len(inputs.ids))
-        else:
+        rows = np.arange(len(inputs.ids))
+        if candidates is None or versions:
             scored_by = (lexical or self.engine.first_stages)[0]
             request = SearchRequest(text, scored_by, ids=inputs.ids, features=versions)
             candidates = self.engine.find(request)
-            positions = {id: i for i, id in enumerate(inputs.ids)}
-            rows = np.array([positions[id] for id in candidates.ids], np.int64)
+            position_of = {id: position for position, id in enumerate(inputs.ids)}
+            rows = np.array([position_of[id] for id in candidates.ids], np.int64)
 
         spread = partial(scatter, rows=rows, count=len(inputs.ids))
         scores = dict(inputs.scores)

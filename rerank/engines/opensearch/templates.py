@@ -110,19 +110,29 @@ class Templates:
             params |= WITH_SCORES
         doing = f"{search}: query {query.id!r}"
         if self._attached is not None and self._attached.locates and not body["_source"]:
-            located = {**body, "stored_fields": "_none_", "seq_no_primary_term": True}
-            try:
-                answer = self._index.search(doing, located, **params)
-                (ids,) = self._attached.ids([answer["hits"]["hits"]])
-                if all(ids):
-                    return _candidates(answer, ids, template, legs)
-            except EngineError as error:  # a part of the search may need stored fields
-                if not isinstance(error.__cause__, client_errors.RequestError):
-                    raise
-
+            answer_and_ids = self._search_without_ids(doing, body, params, self._attached)
+            if answer_and_ids is not None:
+                return _candidates(*answer_and_ids, template, legs)
         answer = self._index.search(doing, body, **params)
         ids = [hit["_id"] for hit in answer["hits"]["hits"]]
         return _candidates(answer, ids, template, legs)
+
+    def _search_without_ids(
+        self, doing: str, body: Mapping[str, Any], params: Mapping[str, str], attached: AttachedFeatures
+    ) -> tuple[dict[str, Any], Sequence[str]] | None:
+        """Return the answer to a search, and the ids of its hits from the files of an attached index.
+
+        None: the files do not know a hit, or the search needs stored fields.
+        """
+        located = {**body, "stored_fields": "_none_", "seq_no_primary_term": True}
+        try:
+            answer = self._index.search(doing, located, **params)
+            (ids,) = attached.ids([answer["hits"]["hits"]])
+        except EngineError as error:
+            if not isinstance(error.__cause__, client_errors.RequestError):
+                raise
+            return None
+        return (answer, ids) if all(ids) else None
 
     def body(self, search: SearchTemplate, query: Query) -> dict[str, Any]:
         """Return the body of the search for a query: the rendered template with the texts of the query.

@@ -37,7 +37,9 @@ def windows(length: int, size: int, limit: int | None = None) -> list[int]:
     starts = [*range(0, last, max(1, size // 2)), last]
     if limit is None or len(starts) <= limit:
         return starts
-    return [round(number * last / (limit - 1)) for number in range(limit)] if limit > 1 else [0]
+    if limit <= 1:
+        return [0]
+    return [round(number * last / (limit - 1)) for number in range(limit)]
 
 
 def decayed_sum(

@@ -120,14 +120,15 @@ class CrossEncoder:
         files = (folder / "config.json", folder / "tokenizer.json")
         if architecture.endswith(_KIND):
             head = _HEADS.get(architecture.removesuffix(_KIND))
-            if head is not None and readable(folder):
-                classifier = _BertClassifier(fastest(Bert.load(folder)), head)
-                return cls(folder, classifier, (*files, *weight_files(folder)))
             onnx = onnx_file(folder)
+            if head is not None and readable(folder):
+                bert_classifier = _BertClassifier(fastest(Bert.load(folder)), head)
+                return cls(folder, bert_classifier, (*files, *weight_files(folder)))
             if onnx is not None:
                 longest = int(config.get("max_position_embeddings") or TOKENS)
                 tokenizer = Tokens.read(folder, longest).tokenizer
-                return cls(folder, _OnnxClassifier(OnnxModel(onnx), tokenizer, longest), (*files, onnx))
+                onnx_classifier = _OnnxClassifier(OnnxModel(onnx), tokenizer, longest)
+                return cls(folder, onnx_classifier, (*files, onnx))
         readable_kinds = ", ".join(f"{kind}{_KIND}" for kind in _HEADS)
         raise UsageError(
             f"{name}: {architecture or 'the model'} cannot be a cross-encoder; give one of {readable_kinds}"
