@@ -228,6 +228,7 @@ def infer_option(group: str) -> Callable[[Function], Function]:
 
 then_option = option(
     "--then",
+    "cross_encoder",
     metavar="cross-encoder:FOLDER",
     group="Candidates",
     help="Model that orders the best documents again. Default: of the stack.",

@@ -282,8 +282,9 @@ def show_weights(stack: Stack) -> None:
 
 def show_second_phase(stack: Stack) -> None:
     """Print the model, the size and the weights of the second phase, if the stack has one."""
-    if stack.then is not None:
-        click.echo(f"then the best {stack.then.top}: {weights_of(stack.then.linear())}, {stack.then.model}")
+    phase = stack.second_phase
+    if phase is not None:
+        click.echo(f"then the best {phase.top}: {weights_of(phase.linear())}, {phase.model}")
 
 
 def recall_line(recall: Mapping[str, float]) -> str:

@@ -131,7 +131,7 @@ def command(
     first_stage: str | None,
     retrieve: tuple[str, ...],
     filter: tuple[str, ...],
-    then: str | None,
+    cross_encoder: str | None,
     top: int | None,
     then_ms: int | None,
     infer: bool,
@@ -147,7 +147,7 @@ def command(
     workspace = rerank.Workspace.open(folder)
     query = _make_query(" ".join(words), categories, lang, params, lexical_text)
     chosen_stack = _choose_stack(workspace, stack, first_stage, retrieve, depth)
-    chosen_stack = _with_second_phase(chosen_stack, then, top, then_ms)
+    chosen_stack = _with_second_phase(chosen_stack, cross_encoder, top, then_ms)
     if params:
         check_params(params, chosen_stack)
     filters = filters_of(filter)
@@ -209,23 +209,23 @@ def _with_first_stage(workspace: rerank.Workspace, stack: rerank.Stack, first_st
 
 
 def _with_second_phase(
-    stack: rerank.Stack, then: str | None, top: int | None, milliseconds: int | None
+    stack: rerank.Stack, cross_encoder: str | None, top: int | None, milliseconds: int | None
 ) -> rerank.Stack:
     """Return the stack with the second phase of --then, --top and --then-ms."""
-    from rerank.stack.file import second_phase
+    from rerank.stack.file import parse_second_phase
 
-    if then is not None:
-        return replace(stack, then=second_phase(then, top, milliseconds))
+    if cross_encoder is not None:
+        return replace(stack, second_phase=parse_second_phase(cross_encoder, top, milliseconds))
     if top is None and milliseconds is None:
         return stack
-    if stack.then is None:
+    if stack.second_phase is None:
         raise click.UsageError(f"the stack {stack} has no second phase; give --then cross-encoder:FOLDER")
     changes: dict[str, int] = {}
     if top is not None:
         changes["top"] = top
     if milliseconds is not None:
         changes["ms"] = milliseconds
-    return replace(stack, then=msgspec.structs.replace(stack.then, **changes))
+    return replace(stack, second_phase=msgspec.structs.replace(stack.second_phase, **changes))
 
 
 def _print_notes(

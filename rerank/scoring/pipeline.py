@@ -28,7 +28,7 @@ from rerank.stack.relevance import check_min_score
 from rerank.stack.signals import SEARCH, check_retrieves, leg_names, resolve
 from rerank.stack.stack import Stack
 
-STAGES = ("engine", "transfer", "encode", "score", "then")
+STAGES = ("engine", "transfer", "encode", "score", "second_phase")
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
@@ -39,7 +39,7 @@ class SearchResult(ScoringResult):
     ranking:            the ranked candidates.
     found:              retriever -> number of candidates that it found.
     seconds:            stage -> its time: ``engine``, ``transfer`` (only a remote engine), ``encode``,
-        ``score`` and ``then`` (the second phase).
+        ``score`` and ``second_phase``.
     unknown_categories: categories of the query that are ignored, because no signal knows them.
     without_features:   number of candidates without stored features, ``encoded`` or ``unscored``. Unscored
         candidates keep their first-stage position.

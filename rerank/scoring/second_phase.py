@@ -26,9 +26,9 @@ def rank_scored(
     """
     with timer.stage("score"):
         ranking = stack.rank(scored.ids, scored.raw, query=scored.query)
-    second_phase = stack.then
+    second_phase = stack.second_phase
     if second_phase is not None:
-        with timer.stage("then"):
+        with timer.stage("second_phase"):
             limit = min(second_phase.ms / 1000, timer.remaining_seconds())
             ranking = rescore(ranking, scored.query, second_phase, read_documents, limit)
     return ranking
@@ -69,5 +69,5 @@ def rescore(
         ranking,
         scores=np.concatenate((rescored.scores, following)),
         order=np.concatenate((ranking.order[:count][rescored.order], ranking.order[count:])),
-        then=rescored,
+        second_phase=rescored,
     )

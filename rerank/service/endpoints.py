@@ -53,7 +53,7 @@ def rerank(snapshot: Snapshot, body: RerankBody, context: RequestContext) -> dic
     query = make_query(body.query, body.categories, body.lexical_text, body.lang)
     documents = read_documents(body)
     if body.min_score is not None:
-        check_min_score(body.min_score, stack.relevance if stack.then is None else None)
+        check_min_score(body.min_score, stack.relevance if stack.second_phase is None else None)
     query, unknown_categories = scorer.with_known_categories(query)
 
     results: list[dict[str, Any]] = []
@@ -110,7 +110,9 @@ def _results(body: RerankBody, positions: Sequence[int], relevance: Sequence[flo
 
 
 def _has_probabilities(stack: Stack) -> bool:
-    return stack.then is None and stack.relevance is not None and stack.relevance.calibration is not None
+    return (
+        stack.second_phase is None and stack.relevance is not None and stack.relevance.calibration is not None
+    )
 
 
 def _relevance(stack: Stack, ranking: Ranking, calibrated: bool) -> list[float]:
@@ -118,8 +120,8 @@ def _relevance(stack: Stack, ranking: Ranking, calibrated: bool) -> list[float]:
     if ranking.relevance is not None and calibrated:
         return list(map(float, ranking.relevance[ranking.order]))
     combiner = stack.combiner
-    if stack.then is not None and not ranking.late:
-        combiner = stack.then.linear()
+    if stack.second_phase is not None and not ranking.late:
+        combiner = stack.second_phase.linear()
     return list(map(float, combiner.relevance(ranking.scores)))
 
 

@@ -69,8 +69,8 @@ class Snapshot:
         """Load the models of all stacks now, not at the first request."""
         arms = self.experiment.arms if self.experiment is not None else ()
         for stack in (*self.tuned.values(), self.default, *arms):
-            if stack.then is not None:
-                stack.then.encoder()
+            if stack.second_phase is not None:
+                stack.second_phase.encoder()
             for name, version in self.workspace.installed_versions(stack).items():
                 self.versions[name, version] = self.workspace.ranker(name, version)
 

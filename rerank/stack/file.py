@@ -98,7 +98,7 @@ class SecondPhase(Weights, frozen=True, forbid_unknown_fields=True, kw_only=True
         return _load(self.model, self.version)
 
 
-def second_phase(text: str, top: int | None = None, ms: int | None = None) -> SecondPhase:
+def parse_second_phase(text: str, top: int | None = None, ms: int | None = None) -> SecondPhase:
     """Return the untuned second phase that the text ``cross-encoder:FOLDER`` names.
 
     top: number of documents to order. Default: 20.
@@ -158,7 +158,7 @@ class StackFile(Weights, frozen=True, forbid_unknown_fields=True, kw_only=True):
     search: SearchTemplate | None = None
     retrieve: list[str]
     depth: int
-    then: SecondPhase | None = None
+    second_phase: SecondPhase | None = None
     relevance: RelevanceFile | None = None
     versions: dict[str, str]
     tuned: dict[str, Any]

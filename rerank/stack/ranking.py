@@ -94,7 +94,7 @@ class Ranking:
     retrieved_by: retriever -> (n,) whether it found a document, in first-stage order.
     query, relevance_model: give the probabilities :attr:`relevance`; None: there are none.
     removed:      number of documents below a minimum probability. ``scores`` and ``order`` do not have them.
-    then:         the ranking of the second phase, of the first documents only.
+    second_phase: the ranking of the second phase, of the first documents only.
     late:         whether the second phase took too long, so that the order is the one of the stack.
     scored:       (n,) whether a document was scored, in first-stage order; None: all. See
         :meth:`with_unscored`.
@@ -119,7 +119,7 @@ class Ranking:
     query: Query | None = None
     relevance_model: RelevanceModel | None = None
     removed: int = 0
-    then: Ranking | None = None
+    second_phase: Ranking | None = None
     late: bool = False
     scored: NDArray[np.bool_] | None = None
 
@@ -192,8 +192,8 @@ class Ranking:
         id = self.candidates[row]
         is_scored = self.scored is None or bool(self.scored[row])
         signals = self._signal_scores(row) if is_scored else {}
-        if self.then is not None and id in self._second_phase_index:
-            signals |= self.then[self._second_phase_index[id]].signals
+        if self.second_phase is not None and id in self._second_phase_index:
+            signals |= self.second_phase[self._second_phase_index[id]].signals
         relevance = None
         if self.relevance is not None and is_scored:
             relevance = float(self.relevance[row])
@@ -238,7 +238,7 @@ class Ranking:
 
     @cached_property
     def _second_phase_index(self) -> dict[str, int]:
-        ids = self.then.ids if self.then is not None else []
+        ids = self.second_phase.ids if self.second_phase is not None else []
         return {id: index for index, id in enumerate(ids)}
 
     def with_unscored(

@@ -37,7 +37,7 @@ class Stack:
     retrieve:    retrievers, such as ``s2net:200``. If empty, only the first stage retrieves.
     versions:    ranker -> its version, for the signals and the retrievers.
     search:      the user's search, if it is the first stage.
-    then:        the second phase, if there is one.
+    second_phase: orders the best documents again, if there is one.
     relevance:   scores that do not depend on other candidates; None: the stack is not tuned.
     tuned:       record of the tuning as JSON values, without dates; empty: the stack is not tuned.
 
@@ -56,7 +56,7 @@ class Stack:
     retrieve: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     search: SearchTemplate | None = None
-    then: SecondPhase | None = None
+    second_phase: SecondPhase | None = None
     relevance: RelevanceModel | None = None
     tuned: Mapping[str, Any] = field(default_factory=dict)
 
@@ -64,8 +64,8 @@ class Stack:
         check_name(self.first_stage)
         if self.depth < 1:
             raise UsageError(f"depth {self.depth} retrieves nothing; make it 1 or more")
-        if self.then is not None:
-            self.then.linear()  # raises early
+        if self.second_phase is not None:
+            self.second_phase.linear()  # raises early
         retriever_depths(self.retrieve)  # raises for a wrong name
         if self.retrieve == (self.first_stage,):
             object.__setattr__(self, "retrieve", ())
@@ -151,7 +151,7 @@ class Stack:
 
         This is the stack with the statistics of its tuning, or the same stack if it has none.
         """
-        if self.relevance is None or self.then is not None:
+        if self.relevance is None or self.second_phase is not None:
             return self
         return replace(self, combiner=self.relevance.combiner)
 
@@ -216,8 +216,8 @@ class Stack:
             "versions": self.versions,
             "tuned": self.tuned,
         }
-        if self.then is not None:
-            data["then"] = self.then
+        if self.second_phase is not None:
+            data["second_phase"] = self.second_phase
         if self.relevance is not None:
             data["relevance"] = self.relevance.summary()
         if self.search is not None:
@@ -246,7 +246,7 @@ class Stack:
                 retrieve=tuple(file.retrieve),
                 versions=file.versions,
                 search=file.search,
-                then=file.then,
+                second_phase=file.second_phase,
                 relevance=None if file.relevance is None else file.relevance.model(),
                 tuned=file.tuned,
             )

@@ -105,8 +105,9 @@ def _rank(
     hits: dict[str, list[Hit]] = {}
     for row in table.rows:
         ranking = _rank_row(table, row, stack, by_first_stage=bool(keep))
-        if stack.then is not None:
-            ranking = rescore(ranking, queries[row.query], stack.then, experiment.pipeline.engine.get)
+        if stack.second_phase is not None:
+            get_documents = experiment.pipeline.engine.get
+            ranking = rescore(ranking, queries[row.query], stack.second_phase, get_documents)
         ranked[row.query] = ranking.ids[:cut], ranking.scores[:cut]
         if keep:
             hits[row.query] = _kept_hits(ranking, keep, experiment.qrels.relevant(row.query))

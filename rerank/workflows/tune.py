@@ -24,8 +24,7 @@ from rerank.evaluation.ranks import RankMeasure
 from rerank.formats.inputs import Judgments, Queries, as_list
 from rerank.scoring.build_table import ScoringReport
 from rerank.scoring.second_phase import rescore
-from rerank.stack.file import MODEL, STACK, SecondPhase
-from rerank.stack.file import second_phase as read_second_phase
+from rerank.stack.file import MODEL, STACK, SecondPhase, parse_second_phase
 from rerank.stack.linear import CASES, Linear
 from rerank.stack.normalize import PER_QUERY, TRIED, check_normalization
 from rerank.stack.parse import parse_stack, retriever_depths
@@ -117,7 +116,7 @@ def tune(
     out: str | os.PathLike[str] | None = None,
     ignore_categories: bool = False,
     infer: bool = True,
-    then: str | None = None,
+    second_phase: str | None = None,
     top: int | None = None,
     seed: int = 0,
     progress: Progress = SILENT,
@@ -129,7 +128,7 @@ def tune(
     retrieve: retrievers, to ``depth`` or their own depth (``s2net:200``). Default: the first stage.
     protocol: candidates, as for :func:`evaluate`. Default: ``retrieved:DEPTH``.
     filter: see :meth:`Workspace.search`.
-    then: ``cross-encoder:FOLDER`` orders the best ``top`` documents again. Default: 20.
+    second_phase: ``cross-encoder:FOLDER`` orders the best ``top`` documents again. Default: 20.
     normalizations: the normalizations to try. By default these are min-max, z-score, fitted and raw scores
         (``none``). If other clients also search the index, raw scores are not comparable between queries:
         then ``rank`` replaces the last two.
@@ -146,9 +145,9 @@ def tune(
     """
     workspace = Workspace.open(workspace)
     retrieve = as_list(retrieve)
-    signals = _signals(stack, allow_single=then is not None)
+    signals = _signals(stack, allow_single=second_phase is not None)
     _check_options(measure, as_list(normalizations), out)
-    phase = None if then is None else read_second_phase(then, top)
+    phase = None if second_phase is None else parse_second_phase(second_phase, top)
     parsed_protocol = Protocol(depth) if protocol is None else parse_protocol(protocol)
     judged = JudgedQueries.of(
         queries, qrels, filter, ignore_categories=ignore_categories, infer=infer, seed=seed, progress=progress
@@ -354,7 +353,7 @@ class _StackTuner:
         rows: list[tuple[str, list[str], Any]] = []
         for row in self.progress.over(table.rows, "second phase", len(table.rows), "query"):
             ranking = stack.rank(row.ids, row.scores)
-            rescored = rescore(ranking, queries[row.query], second_phase, get_documents).then
+            rescored = rescore(ranking, queries[row.query], second_phase, get_documents).second_phase
             raw = () if rescored is None else rescored.raw
             rows.append((row.query, ranking.ids[: second_phase.top], raw))
         scores = ScoreTable.build((STACK, MODEL), rows)
@@ -365,7 +364,7 @@ class _StackTuner:
         version = second_phase.encoder().version
         second_phase = msgspec.structs.replace(second_phase, version=version, **weights)
         values = {"value": round(tuned.value, 6), "first_stage_value": round(tuned.first_stage_value, 6)}
-        return replace(stack, then=second_phase, tuned={**stack.tuned, "then": values}), tuned
+        return replace(stack, second_phase=second_phase, tuned={**stack.tuned, "second_phase": values}), tuned
 
     def _record(self) -> dict[str, Any]:
         records = {case: result.record() for case, result in self.tuned.items()}

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from rerank import __version__
-from rerank.stack.file import second_phase
+from rerank.stack.file import parse_second_phase
 from rerank.stack.stack import Stack
 from tests.support.hook import (
     hook_status,
@@ -146,8 +146,8 @@ def test_hook_test_includes_a_second_phase(cluster, plugged, run, script, small,
     pytest.importorskip("transformers")
     titles = {word for one in small.documents for word in one["title"].lower().split()}
     model = bert(tmp_path / "model", words=sorted(titles - {"a"}))
-    then = second_phase(f"cross-encoder:{model}", 5)
-    replace(Stack.parse("bm25*1.0"), then=then).save(tmp_path / "stack.json")
+    phase = parse_second_phase(f"cross-encoder:{model}", 5)
+    replace(Stack.parse("bm25*1.0"), second_phase=phase).save(tmp_path / "stack.json")
     with serving(script, cluster, tmp_path, "--stack", tmp_path / "stack.json") as server:
         run("hook", "install", "--service", server.url, "--timeout", 20, "-w", cluster)
         trial = run("hook", "test", text, "-w", cluster, "--json").json

@@ -26,7 +26,7 @@ from rerank.service.hook import hook
 from rerank.service.schemas import HookCall, IdsBody, RerankBody, SearchBody
 from rerank.service.settings import Settings
 from rerank.service.snapshot import Snapshot
-from rerank.stack.file import second_phase
+from rerank.stack.file import parse_second_phase
 from tests.support.rankers import ENCODER_SIZES, ENCODER_WORDS, bert
 from tests.support.service import call, read_answer
 
@@ -87,9 +87,9 @@ def test_unusable_models_are_refused(model, tmp_path):
     with pytest.raises(UsageError, match="classes"):
         CrossEncoder.load(str(bert(tmp_path / "three", 3)))
     with pytest.raises(UsageError, match="no model"):
-        second_phase(f"cross-encoder:{tmp_path / 'none'}")
+        parse_second_phase(f"cross-encoder:{tmp_path / 'none'}")
     with pytest.raises(UsageError, match="cross-encoder:FOLDER"):
-        second_phase("reranker:model")
+        parse_second_phase("reranker:model")
     config = json.loads((model / "config.json").read_text())
     for name, value in (("architectures", ["BertModel"]), ("hidden_act", "relu")):
         folder = tmp_path / name
@@ -131,7 +131,9 @@ def test_the_script_of_the_guide_trains_a_model(collection, tiny, tmp_path, monk
     (tmp_path / "queries.jsonl").write_text("".join(lines))
     monkeypatch.chdir(tmp_path)
     exec(script, {})
-    stack = replace(workspace.stack("bm25"), then=second_phase("cross-encoder:cross-encoder", 5))
+    stack = replace(
+        workspace.stack("bm25"), second_phase=parse_second_phase("cross-encoder:cross-encoder", 5)
+    )
     assert len(workspace.search(queries[0], stack=stack)) > 0
 
 
@@ -162,14 +164,14 @@ def collection(judged, tmp_path):
 def by_hand(workspace, query, stack, model, top):
     """Return the final ids and the scores of the model, computed with a simple loop."""
     encoder = CrossEncoder.load(str(model))
-    ids = workspace.search(query, 100, stack=replace(stack, then=None)).answer.ranking.ids
+    ids = workspace.search(query, 100, stack=replace(stack, second_phase=None)).answer.ranking.ids
     scores = {d.id: encoder.score(query.text, d.text) for d in workspace.engine.get(ids[:top])}
     return [*sorted(ids[:top], key=lambda id: (-scores[id], id)), *ids[top:]], scores
 
 
 def test_the_best_documents_are_ordered_by_the_model(collection, model):
     workspace, queries, _ = collection
-    stack = replace(workspace.stack("bm25"), then=second_phase(f"cross-encoder:{model}", 5))
+    stack = replace(workspace.stack("bm25"), second_phase=parse_second_phase(f"cross-encoder:{model}", 5))
     for query in queries:
         page = workspace.search(query, 100, stack=stack)
         ranking = page.answer.ranking
@@ -187,13 +189,13 @@ def test_the_best_documents_are_ordered_by_the_model(collection, model):
 
 def test_a_late_model_changes_no_order_and_its_scores_are_not_shown(collection, model, capsys):
     workspace, queries, _ = collection
-    stack = replace(workspace.stack("bm25"), then=second_phase(f"cross-encoder:{model}", 5))
+    stack = replace(workspace.stack("bm25"), second_phase=parse_second_phase(f"cross-encoder:{model}", 5))
     pipeline = workspace.pipeline(stack.signals)
-    before = pipeline.answer(queries[0], replace(stack, then=None))
-    late = rescore(before.ranking, queries[0], stack.then, workspace.engine.get, seconds=-1)
+    before = pipeline.answer(queries[0], replace(stack, second_phase=None))
+    late = rescore(before.ranking, queries[0], stack.second_phase, workspace.engine.get, seconds=-1)
     assert late.late
     assert (late.ids, late.scores.tolist()) == (before.ranking.ids, before.ranking.scores.tolist())
-    assert not rescore(before.ranking, queries[0], stack.then, workspace.engine.get).late
+    assert not rescore(before.ranking, queries[0], stack.second_phase, workspace.engine.get).late
     for answer in (pipeline.answer(queries[0], stack), replace(before, ranking=late)):
         show(answer, stack, pipeline.hits(answer, 3), explain=True)
     assert capsys.readouterr().out.count("then the best 5") == 1
@@ -203,21 +205,21 @@ def test_a_late_model_changes_no_order_and_its_scores_are_not_shown(collection, 
 def test_tuning_finds_the_weight_and_the_stack_file_keeps_it(collection, model, signals, capsys):
     workspace, queries, qrels = collection
     judged = {"queries": queries, "qrels": qrels, "measure": "nDCG@3"}
-    report = tune(workspace, signals, then=f"cross-encoder:{model}", top=30, **judged)
-    then = report.stack.then
-    assert then is not None
-    assert then.linear().weights_by_signal()["cross-encoder"] > 0
+    report = tune(workspace, signals, second_phase=f"cross-encoder:{model}", top=30, **judged)
+    phase = report.stack.second_phase
+    assert phase is not None
+    assert phase.linear().weights_by_signal()["cross-encoder"] > 0
     assert report.second_phase.value > report.second_phase.first_stage_value
     show_tuned(report)
     assert "second phase: " in capsys.readouterr().out
     assert Stack.load(report.path) == report.stack
-    without = replace(report.stack, then=None)
+    without = replace(report.stack, second_phase=None)
     table = evaluate(
         workspace, [report.stack], baseline=without, queries=queries, qrels=qrels, measures=["nDCG@3"]
     )
     values = [row.measures["nDCG@3"] for row in table.results]
     assert values == pytest.approx([report.second_phase.first_stage_value, report.second_phase.value])
-    changed = replace(report.stack, then=structs.replace(then, version="0"))
+    changed = replace(report.stack, second_phase=structs.replace(phase, version="0"))
     with pytest.raises(UsageError, match="tune the stack again"):
         workspace.search(queries[0], stack=changed)
 
@@ -227,15 +229,20 @@ def test_a_model_that_does_not_help_is_removed(collection, model):
     best = {q.id: workspace.search(q, 1, stack="bm25")[0]["id"] for q in queries}
     qrels = Qrels((query, document, 1) for query, document in best.items())
     report = tune(
-        workspace, "bm25,tfidf", then=f"cross-encoder:{model}", queries=queries, qrels=qrels, measure="RR"
+        workspace,
+        "bm25,tfidf",
+        second_phase=f"cross-encoder:{model}",
+        queries=queries,
+        qrels=qrels,
+        measure="RR",
     )
-    assert report.stack.then is None
+    assert report.stack.second_phase is None
     assert report.second_phase.combiner.weights_by_signal()["cross-encoder"] == 0
 
 
 def test_the_service_uses_the_second_phase(collection, model):
     workspace, queries, _ = collection
-    stack = replace(workspace.stack("bm25"), then=second_phase(f"cross-encoder:{model}", 5))
+    stack = replace(workspace.stack("bm25"), second_phase=parse_second_phase(f"cross-encoder:{model}", 5))
     workspace.use_stack(stack)
     snapshot, query = Snapshot(Settings(folder=str(workspace.folder))), queries[0]
     expected, _ = by_hand(workspace, query, stack, model, 5)
@@ -250,7 +257,7 @@ def test_the_service_uses_the_second_phase(collection, model):
     late = search(snapshot, SearchBody(query=query.text, k=100), given)
     assert late["late"]
     assert given.to_log(False)["late"]
-    plain = workspace.search(query, 100, stack=replace(stack, then=None)).answer.ranking.ids
+    plain = workspace.search(query, 100, stack=replace(stack, second_phase=None)).answer.ranking.ids
     assert [hit["id"] for hit in late["hits"]] == plain
     actual = rerank_ids(snapshot, IdsBody(query=query.text, ids=plain), context())
     assert [plain[one["index"]] for one in actual["results"]] == expected
