@@ -127,7 +127,7 @@ def command(
         depth=depth,
         protocol=protocol,
         normalizations=normalizations,
-        least=least_share,
+        least_share=least_share,
         out=out,
         ignore_categories=ignore_categories,
         infer=infer,

@@ -314,7 +314,7 @@ def run_case(experiment: Experiment, log: Log, seed: int) -> dict[str, Values]:
     experiment.train(log.queries, log.train, log.dev, seed)
     stacks = {
         **tune_by_hand("clicks"),
-        "clicks, clicks": experiment.tune(log.queries, log.dev, protocol="judged", least=0.3),
+        "clicks, clicks": experiment.tune(log.queries, log.dev, protocol="judged", least_share=0.3),
         "clicks, clicks free": experiment.tune(log.queries, log.dev, protocol="judged"),
         "clicks, unjudged as 0": experiment.tune(log.queries, log.dev),
     }

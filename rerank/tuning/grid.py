@@ -37,14 +37,14 @@ MAX_SETTINGS = 250_000
 class GridLimits:
     """Which weights may be chosen.
 
-    parts:  weights are multiples of 1 / parts.
-    column: the column of the first stage among the signals, or None if it is not a signal.
-    least:  smallest share of the weight for the first stage.
+    parts:       weights are multiples of 1 / parts.
+    column:      the column of the first stage among the signals, or None if it is not a signal.
+    least_share: smallest share of the weight for the first stage.
     """
 
     parts: int = PARTS
     column: int | None = None
-    least: float = 0.0
+    least_share: float = 0.0
 
     def allows(self, shares: Array) -> NDArray[np.bool_]:
         """Return which settings may be chosen, (G,).
@@ -53,7 +53,7 @@ class GridLimits:
         """
         if self.column is None:
             return np.ones(len(shares), np.bool_)
-        return np.asarray(shares[:, self.column] >= self.least - SHARE_TOLERANCE)
+        return np.asarray(shares[:, self.column] >= self.least_share - SHARE_TOLERANCE)
 
 
 def compositions(n_signals: int, parts: int = PARTS) -> Integers:

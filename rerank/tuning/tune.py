@@ -153,7 +153,7 @@ def tune(
     measure: str = "nDCG",
     cut: int | None = None,
     normalizations: Sequence[str] = TRIED,
-    least: float = 0.0,
+    least_share: float = 0.0,
     parts: int = PARTS,
     progress: Callable[[int], object] = ignore_count,
 ) -> TuningResult:
@@ -170,7 +170,7 @@ def tune(
     measure:        nDCG, RR or AP, optionally with a cutoff: nDCG@10.
     cut:            number of documents of each ranking that are measured. Default: all.
     normalizations: the methods to try.
-    least:          smallest share of the weight for the first stage, from 0 to below 1. For raw scores, the
+    least_share:    smallest share of the weight for the first stage, from 0 to below 1. For raw scores, the
         share is of weight times spread.
     parts:          weights are multiples of 1 / parts.
     progress:       called with 1 after each query.
@@ -187,7 +187,7 @@ def tune(
     tuned_table = table.select_signals(signals or table.signals)
     judged, none_relevant = judge(tuned_table, qrels, rank_measure)
     baseline = _values_of_signal(table.select_signals([first_stage]), qrels, rank_measure)
-    limits = grid_limits(tuned_table.signals, first_stage, least, parts)
+    limits = grid_limits(tuned_table.signals, first_stage, least_share, parts)
     tuning = _Tuning(tuned_table, judged, none_relevant, rank_measure, limits, first_stage, baseline)
     return tuning.result(normalizations, progress)
 
@@ -200,7 +200,7 @@ class Measured(NamedTuple):
 
     def within(self, limits: GridLimits) -> Measured:
         """Return the settings that may be chosen."""
-        if not limits.least:
+        if not limits.least_share:
             return self
         settings = np.flatnonzero(limits.allows(self.grid.effects()))
         return Measured(self.grid.select(settings), self.means[settings])
@@ -231,7 +231,7 @@ class _Tuning:
         fitted = [settings for settings in allowed if settings.grid.normalization == FITTED]
         first_stage_value = fmean(self.baseline.values())
         lowest = first_stage_value
-        if not self.limits.least:
+        if not self.limits.least_share:
             lowest = max(first_stage_value, *single.values())
         combiner, value = self.choose(candidates, lowest)
         per_query = values_by_query(self.judged, combiner, self.measure)
@@ -303,25 +303,27 @@ class _Tuning:
         return grid.closest(grid.effects()[winners].mean(axis=0))
 
 
-def grid_limits(signals: Sequence[str], first_stage: str, least: float, parts: int = PARTS) -> GridLimits:
+def grid_limits(
+    signals: Sequence[str], first_stage: str, least_share: float, parts: int = PARTS
+) -> GridLimits:
     """Return the limits of the weights of these signals.
 
-    least: smallest share of the weight for the first stage, from 0 to below 1.
+    least_share: smallest share of the weight for the first stage, from 0 to below 1.
     parts: weights are multiples of 1 / parts.
 
     Raises UsageError for a share that the first stage cannot get.
     """
-    if not 0 <= least < 1:
+    if not 0 <= least_share < 1:
         raise UsageError(
-            f"--least {least:g} is not a share; give a number from 0 to below 1, for example 0.3: the"
+            f"--least {least_share:g} is not a share; give a number from 0 to below 1, for example 0.3: the"
             f" smallest share of the weight for {first_stage}"
         )
     if first_stage in signals:
-        return GridLimits(parts, signals.index(first_stage), least)
-    if least:
+        return GridLimits(parts, signals.index(first_stage), least_share)
+    if least_share:
         raise UsageError(
-            f"--least {least:g} is for {first_stage}, which is not among the signals; add it, for example"
-            f" --stack {','.join((first_stage, *signals))}"
+            f"--least {least_share:g} is for {first_stage}, which is not among the signals; add it, for"
+            f" example --stack {','.join((first_stage, *signals))}"
         )
     return GridLimits(parts)
 

@@ -112,7 +112,7 @@ def tune(
     depth: int = 1000,
     protocol: str | None = None,
     normalizations: str | Sequence[str] = (),
-    least: float = 0.0,
+    least_share: float = 0.0,
     out: str | os.PathLike[str] | None = None,
     ignore_categories: bool = False,
     infer: bool = True,
@@ -132,7 +132,7 @@ def tune(
     normalizations: the normalizations to try. By default these are min-max, z-score, fitted and raw scores
         (``none``). If other clients also search the index, raw scores are not comparable between queries:
         then ``rank`` replaces the last two.
-    least: smallest share of the weight for the first stage, for example 0.3 with judgments from clicks.
+    least_share: smallest share of the weight for the first stage, for example 0.3 with judgments from clicks.
 
     Raises UsageError for a stack that cannot be tuned or an unknown measure, InputError if no judged query
     has a text and a relevant document, or if few queries give no useful weights.
@@ -153,11 +153,11 @@ def tune(
         queries, qrels, filter, ignore_categories=ignore_categories, infer=infer, seed=seed, progress=progress
     )
     first, search = _first_stage(workspace, signals, retrieve, first_stage)
-    grid_limits(signals, first, least)
+    grid_limits(signals, first, least_share)
     equal = Linear(signals, (1.0,) * len(signals))
     start = Stack(equal, first, parsed_protocol.cut or depth, tuple(retrieve), search=search)
     tuner = _StackTuner(workspace, start, judged, parsed_protocol)
-    tuner.tune(measure, tuple(as_list(normalizations)), least)
+    tuner.tune(measure, tuple(as_list(normalizations)), least_share)
     return tuner.report(phase, out)
 
 
@@ -213,7 +213,7 @@ class _StackTuner:
         self.start = replace(start, search=next(iter(self.experiment.searches), None))
         self.ids = [query.id for query in self.experiment.queries]
 
-    def tune(self, measure: str, normalizations: tuple[str, ...], least: float) -> None:
+    def tune(self, measure: str, normalizations: tuple[str, ...], least_share: float) -> None:
         """Score the candidates once, and search weights until each signal has one.
 
         Sets ``signals``, the signals with weight, and by case ``tables``, their scores, and ``tuned``, their
@@ -223,7 +223,7 @@ class _StackTuner:
         scales_vary = start.search is not None or self.workspace.engine.shared
         self.measure = measure
         self.normalizations = normalizations or (PER_QUERY if scales_vary else TRIED)
-        self.least = least
+        self.least_share = least_share
         scorer = self.experiment.pipeline.scorer(start.signals, start.first_stage)
         category_signals = {signal.name for signal in scorer.signals if signal.uses_categories}
         table, self.scoring = self.experiment.table(
@@ -245,7 +245,7 @@ class _StackTuner:
                         scored,
                         self.signals,
                         first_stage=start.first_stage,
-                        least=self.least,
+                        least_share=self.least_share,
                         progress=advance,
                     )
             weighted = _signals_with_weight(self.tuned.values())
@@ -263,7 +263,7 @@ class _StackTuner:
         signals: Sequence[str],
         *,
         first_stage: str,
-        least: float = 0.0,
+        least_share: float = 0.0,
         progress: Callable[[int], object] = ignore_count,
     ) -> TuningResult:
         table, qrels = scored
@@ -275,7 +275,7 @@ class _StackTuner:
             measure=self.measure,
             cut=self.protocol.cut,
             normalizations=self.normalizations,
-            least=least,
+            least_share=least_share,
             progress=progress,
         )
 
@@ -379,8 +379,8 @@ class _StackTuner:
         }
         if main:
             record["cases"] = {case: _main_values(case_record) for case, case_record in records.items()}
-        if self.least:
-            record["least"] = self.least
+        if self.least_share:
+            record["least_share"] = self.least_share
         if self.dropped:
             record["dropped"] = {name: round(value, 6) for name, value in self.dropped.items()}
         if self.experiment.filters:

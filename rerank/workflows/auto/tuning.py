@@ -102,7 +102,7 @@ def tune_and_activate(context: AutoContext, signals: Sequence[str]) -> TuneRepor
 
 def tune_on_clicks(context: AutoContext, signals: Sequence[str]) -> TuneReport:
     """Tune a careful stack on clicks. It is not activated, because clicks cannot test it."""
-    report = _tune_signals(context, signals, protocol="judged", least=FIRST_STAGE_SHARE)
+    report = _tune_signals(context, signals, protocol="judged", least_share=FIRST_STAGE_SHARE)
     stack = report.stack
     context.say("tune", f"{stack} ({stack.combiner.normalization}), tuned on clicks and not tested")
     return report
@@ -114,11 +114,11 @@ def _tune_signals(
     *,
     retrieve: Sequence[str] = (),
     protocol: str | None = None,
-    least: float = 0.0,
+    least_share: float = 0.0,
 ) -> TuneReport:
     """Tune the signals on the dev queries, and write the stack. The first signal is the first stage.
 
-    retrieve, protocol, least: see :func:`rerank.tune`.
+    retrieve, protocol, least_share: see :func:`rerank.tune`.
     """
     path = context.workspace.stack_path(signals)
     path.parent.mkdir(exist_ok=True)
@@ -131,7 +131,7 @@ def _tune_signals(
         first_stage=signals[0],
         retrieve=retrieve,
         protocol=protocol,
-        least=least,
+        least_share=least_share,
         out=path,
         seed=context.seed,
         progress=context.progress,

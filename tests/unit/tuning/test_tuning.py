@@ -320,7 +320,9 @@ def test_the_first_stage_keeps_a_share_of_the_weight(monkeypatch, least, weight,
     scores = {"q1": [[1, 0.9], [0, 1], [0, 0]], "q2": [[1, 0], [0, 1], [0, 0]]}
     table = ScoreTable.build(["bm25", "text"], [(query, ids, rows) for query, rows in scores.items()])
     qrels = Qrels([("q1", "b", 1), ("q2", "b", 1)])
-    tuned = tune(table, qrels, first_stage="bm25", measure="RR", normalizations=["min-max"], least=least)
+    tuned = tune(
+        table, qrels, first_stage="bm25", measure="RR", normalizations=["min-max"], least_share=least
+    )
     assert tuned.combiner.weights_by_signal()["bm25"] == weight
     assert tuned.value == value
     assert (tuned.single_signal, tuned.first_stage_value) == ({"bm25": 0.5, "text": 1.0}, 0.5)
@@ -334,7 +336,7 @@ def test_the_smallest_share_holds_for_each_normalization(seed, normalization, n_
     signals = ("bm25", "text", "meta", "more")[:n_signals]
     table, qrels, _ = random_case(seed, queries=8, signals=signals)
     options = {"first_stage": "bm25", "measure": "nDCG@10", "normalizations": [normalization]}
-    tuned = tune(table, qrels, least=0.3, **options)
+    tuned = tune(table, qrels, least_share=0.3, **options)
     spread = np.ones(n_signals)
     if normalization == "none":
         by_query = {row.query: row for row in table.rows}
@@ -350,7 +352,7 @@ def test_the_smallest_share_holds_for_each_normalization(seed, normalization, n_
 
 def test_the_search_of_a_large_grid_keeps_the_smallest_share(monkeypatch):
     table, qrels, _ = random_case(5, queries=20, signals=[f"s{n}" for n in range(5)])
-    options = {"first_stage": "s0", "measure": "nDCG@10", "normalizations": ["z-score"], "least": 0.4}
+    options = {"first_stage": "s0", "measure": "nDCG@10", "normalizations": ["z-score"], "least_share": 0.4}
     monkeypatch.setattr(tuning, "FEW_QUERIES", 0)
     full = tune(table, qrels, **options)
     monkeypatch.setattr(tuning, "MAX_WORK", 0)
@@ -397,9 +399,9 @@ def test_impossible_tunings_are_refused():
         tune(table, Qrels([("q1", "d1", 0)]), first_stage="bm25")
     for least in (-0.1, 1.0, math.nan):
         with pytest.raises(UsageError, match="from 0 to below 1"):
-            tune(table, qrels, first_stage="bm25", least=least)
+            tune(table, qrels, first_stage="bm25", least_share=least)
     with pytest.raises(UsageError, match="bm25, which is not among the signals; add it"):
-        tune(table, qrels, signals=["text", "meta"], first_stage="bm25", least=0.3)
+        tune(table, qrels, signals=["text", "meta"], first_stage="bm25", least_share=0.3)
     with pytest.raises(InputError, match="no judged query was scored"):
         tune(table, Qrels([("other", "d1", 1)]), first_stage="bm25")
 

@@ -72,7 +72,7 @@ def test_without_judged_queries_nothing_is_activated_or_claimed(run, folder, tmp
     assert opened.default_stack == "bm25"
     (stack_file,) = (workspace / "stacks").glob("*.json")
     stack = json.loads(stack_file.read_text("utf-8"))
-    assert stack["tuned"]["least"] == 0.3
+    assert stack["tuned"]["least_share"] == 0.3
     assert stack["tuned"]["protocol"] == "judged"
     assert not (workspace / "report.html").exists()
     assert not (workspace / "splits" / "test.tsv").exists()

@@ -157,8 +157,8 @@ def test_the_smallest_share_is_an_option(workspace, run, write_lines, tmp_path):
     run(*tuning, *judged, "--least", 0.35).ok()
     stack = Stack.load(tmp_path / "stack.json")
     assert stack.combiner.weights_by_signal()[stack.first_stage] >= 0.35
-    assert stack.tuned["least"] == 0.35
-    assert "least" not in run(*tuning, *judged, "--json").json["tuned"]
+    assert stack.tuned["least_share"] == 0.35
+    assert "least_share" not in run(*tuning, *judged, "--json").json["tuned"]
     run(*tuning, *judged, "--least", 1).fails(2, "from 0 to below 1")
 
 
