@@ -50,9 +50,9 @@ class TrainingRecord(dict[str, frozenset[str]]):
                 record["documents"].update(qrels.relevant(query_id))
         return cls(record)
 
-    def __or__(self, other: Mapping[str, Iterable[str]]) -> TrainingRecord:  # type: ignore[override]
-        uses = {*self, *other}
-        return TrainingRecord({use: {*self.get(use, ()), *other.get(use, ())} for use in uses})
+    def __or__(self, record: Mapping[str, Iterable[str]]) -> TrainingRecord:  # type: ignore[override]
+        uses = {*self, *record}
+        return TrainingRecord({use: {*self.get(use, ()), *record.get(use, ())} for use in uses})
 
     def among(self, use: str, ids: Iterable[str]) -> list[str]:
         """Return which of these ids are recorded for a use, in their order."""

@@ -176,11 +176,16 @@ def as_pairs(pairs: Pairs, find_ids: Callable[[Iterable[str]], Collection[str]])
 def _as_pair(pair: object) -> LabeledPair:
     if isinstance(pair, LabeledPair):
         return pair
-    values: tuple[Any, ...] = ()
-    if isinstance(pair, Iterable) and not isinstance(pair, (str, Mapping)):
-        values = tuple(pair)
+    values = _items(pair)
     label = integral_grade(values[2]) if len(values) == 3 else None
     if label not in (0, 1):
         raise UsageError(f"pairs: {shorten(pair)} is not two ids and a label (1 related, 0 not)")
     first, second = (record_id(value, "pairs: an id") for value in values[:2])
     return LabeledPair(first, second, bool(label))
+
+
+def _items(value: object) -> tuple[Any, ...]:
+    """Return the items of a list or tuple; () for a text, an object with names, or a single value."""
+    if isinstance(value, (str, Mapping)) or not isinstance(value, Iterable):
+        return ()
+    return tuple(value)

@@ -132,8 +132,7 @@ def _read(source: Source, find_ids: FindIds | None, *, labels: bool) -> list[_Li
     layout = _LABELED if labels else _UNLABELED
     lines: list[_Line] = []
     for location, cells in read_rows(source, _HEADER, layout, min_cells=3 if labels else 2):
-        has_label = len(cells) > 2
-        related = _read_label(cells[2], location, layout) if has_label else None
+        related = _read_label(cells, location, layout)
         lines.append(_Line(location, cells[0], cells[1], related))
     if not lines:
         raise InputError(f"{name_of(source)}: no pairs; {layout}")
@@ -142,8 +141,14 @@ def _read(source: Source, find_ids: FindIds | None, *, labels: bool) -> list[_Li
     return lines
 
 
-def _read_label(label: str, location: str, layout: str) -> bool:
-    """Return whether a label means that the documents are related. Raises InputError for another label."""
+def _read_label(cells: Sequence[str], location: str, layout: str) -> bool | None:
+    """Return whether the label of a line means that its documents are related; None without a label.
+
+    Raises InputError for an unknown label.
+    """
+    if len(cells) < 3:
+        return None
+    label = cells[2]
     if label not in _LABELS:
         raise InputError(f"{location}: the label {label[:40]!r} is neither 1 (related) nor 0; {layout}")
     return _LABELS[label]

@@ -94,16 +94,21 @@ def client_options(settings: Settings) -> dict[str, Any]:
     """
     password = _read_secret(_PASSWORD, settings.password_file, "password") if settings.user else ""
     token = _read_secret(_TOKEN, settings.token_file, "token")
-    credentials = {"user": settings.user, "token": token, "aws": settings.aws_region}
-    methods = [name for name, value in credentials.items() if value]
-    if len(methods) > 1:
-        raise UsageError(f"{settings.where}: {' and '.join(methods)} are set; authenticate in one way")
+    _check_one_method(settings, token)
 
     if settings.user:
         return {"headers": {"Authorization": _basic(settings, password)}}
     if token:
         return {"headers": {"Authorization": f"Bearer {token}"}}
     return {"http_auth": _aws(settings)} if settings.aws_region else {}
+
+
+def _check_one_method(settings: Settings, token: str) -> None:
+    """Raise UsageError for settings that authenticate in several ways."""
+    credentials = {"user": settings.user, "token": token, "aws": settings.aws_region}
+    methods = [name for name, value in credentials.items() if value]
+    if len(methods) > 1:
+        raise UsageError(f"{settings.where}: {' and '.join(methods)} are set; authenticate in one way")
 
 
 def _basic(settings: Settings, password: str) -> str:

@@ -85,8 +85,11 @@ class CnnTask(Task):
 
     def optimizers(self) -> Sequence[torch.optim.Optimizer]:
         """Return Adam, and a sparse Adam for the embeddings if they are trained."""
-        modules = self.model.modules()
-        embeddings = {id(module.weight) for module in modules if isinstance(module, nn.Embedding)}
+        embeddings: set[int] = set()
+        for module in self.model.modules():
+            if isinstance(module, nn.Embedding):
+                embeddings.add(id(module.weight))
+
         dense: list[nn.Parameter] = []
         trained_embeddings: list[nn.Parameter] = []
         for parameter in self.model.parameters():
