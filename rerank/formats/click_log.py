@@ -240,16 +240,19 @@ def _record(location: str, fields: _Fields) -> LogRecord:
         return _event(location, fields, fields.action_name)
     if fields.user_query is None and fields.query_response_id is None:
         return Malformed(location)
+    hits = fields.query_response_hit_ids or ()
     attributes = fields.query_attributes
+    if not isinstance(attributes, dict):
+        attributes = {}
     return Search(
-        location,
-        _text(fields.query_id),
-        fields.user_query or "",
-        fields.application or "",
-        _text(fields.client_id),
-        milliseconds(fields.timestamp),
-        [_text(hit) for hit in fields.query_response_hit_ids or ()],
-        attributes if isinstance(attributes, dict) else {},
+        location=location,
+        query_id=_text(fields.query_id),
+        text=fields.user_query or "",
+        application=fields.application or "",
+        client=_text(fields.client_id),
+        time=milliseconds(fields.timestamp),
+        hits=list(map(_text, hits)),
+        attributes=attributes,
     )
 
 

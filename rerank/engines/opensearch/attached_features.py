@@ -9,7 +9,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, compress
 from typing import Any, NamedTuple
 
@@ -238,10 +238,7 @@ class AttachedFeatures(FeatureStore):
         """Return the (n,) rows of documents that have not changed since they were encoded; -1 for others."""
         uuids = self._index.shape().uuids if ids else {}
         rows = np.full(len(ids), -1, np.int64)
-        positions_by_index: dict[str, list[int]] = {}
-        for position, version in enumerate(versions):
-            positions_by_index.setdefault(version.index_name, []).append(position)
-        for name, positions in positions_by_index.items():
+        for name, positions in _positions_by_index(versions).items():
             seq_nos, terms = _numbers([versions[position] for position in positions])
             ids_of_index = [ids[position] for position in positions]
             rows[positions], _ = text_rows.find(uuids.get(name, ""), None, seq_nos, terms, ids_of_index)
@@ -357,3 +354,11 @@ def _version(hit: Mapping[str, Any]) -> DocumentVersion:
 def _after(last: int, shard: Shard) -> dict[str, Any]:
     """The query for complete writes after a sequence number."""
     return {"range": {"_seq_no": {"gt": last, "lte": shard.last}}}
+
+
+def _positions_by_index(versions: Iterable[DocumentVersion]) -> dict[str, list[int]]:
+    """Return the name of each index -> the positions of its documents."""
+    positions: dict[str, list[int]] = {}
+    for position, version in enumerate(versions):
+        positions.setdefault(version.index_name, []).append(position)
+    return positions

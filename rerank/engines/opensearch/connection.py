@@ -69,7 +69,9 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
         Raises UsageError, which names the setting and the file.
         """
         urls = table.get("url") or ()
-        values = {**table, "url": [urls] if isinstance(urls, str) else urls}
+        if isinstance(urls, str):
+            urls = [urls]
+        values = {**table, "url": urls}
         for name in ("url", "index"):
             if not values.get(name):
                 raise UsageError(f"{settings_file}: {name} is missing; add it")
