@@ -102,7 +102,7 @@ def learn(
             continue
         config: dict[str, Any] = {}
         if ranker == "s2net":
-            config["epochs"] = given.epochs
+            config = {"epochs": given.epochs, "graded": given.graded}
         if ranker in ("dense", "adapter"):
             import torch
 
@@ -138,6 +138,7 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=300, help="Queries of dev and of test.")
     parser.add_argument("--train-queries", type=int, default=0, help="Queries of train; 0: all.")
     parser.add_argument("--epochs", type=int, default=120, help="Epochs of s2net.")
+    parser.add_argument("--graded", action="store_true", help="Train s2net also on lower grades.")
     parser.add_argument("--rankers", default="s2net", help="For example dense,s2net.")
     parser.add_argument("--model", help="Encoder of dense and adapter.")
     parser.add_argument("--threads", type=int, default=1, help="Threads of the training of an encoder.")
