@@ -335,7 +335,7 @@ class Node:
 
     def request(self, method: str, path: str, body: object = None, **headers: str) -> Any:
         """Send a JSON request, without the client under test. HTTP errors raise ValueError."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=180)
         try:
             payload = None if body is None else json.dumps(body)
             connection.request(method, path, payload, {"Content-Type": "application/json", **headers})

@@ -169,7 +169,7 @@ def test_ctrl_c_keeps_and_reports_the_best_epoch(forks, run, small, plain):
         time.sleep(0.01)
     assert process.err.startswith("text, epoch 1 "), process.err
     process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 130, process.err
+    assert process.wait(300) == 130, process.err
     err, out = process.err, process.out
     assert "Traceback" not in err
     assert re.search(r"^interrupted: kept epoch \d+ of text, the best one$", err, re.M), err

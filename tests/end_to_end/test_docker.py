@@ -219,7 +219,7 @@ def test_the_steps_build_and_serve_a_demo(opensearch, collection, small, token, 
             assert plain_search(opensearch, text) == [hit["id"] for hit in hits]
     finally:
         serving.terminate()
-        assert serving.wait(30) == 0, (tmp_path / "serve.log").read_text()[-3000:]
+        assert serving.wait(300) == 0, (tmp_path / "serve.log").read_text()[-3000:]
     stats = opensearch.request("GET", "/_plugins/_rerank_stack/stats")
     assert (stats["failed"], stats["reranked"] > 5) == ({}, True)
 

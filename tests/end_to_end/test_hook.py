@@ -233,16 +233,22 @@ def test_our_searches_do_not_use_the_default_pipeline(
 
 
 def test_answers_of_the_service_are_sent_without_delay(service):
-    """With Nagle's algorithm, an answer on an open connection would wait 40 ms for the client's ACK."""
+    """With Nagle's algorithm, each answer on an open connection would wait 40 ms for the client's ACK.
+
+    On a busy machine most answers are slow, but not all of them.
+    """
     connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=60)
-    times = []
-    for _ in range(20):
+    quick_answers = 0
+    for number in range(1000):
         begin = time.perf_counter()
         connection.request("GET", "/healthz")
         connection.getresponse().read()
-        times.append(time.perf_counter() - begin)
+        seconds = time.perf_counter() - begin
+        quick_answers += number >= 20 and seconds < 0.03  # the kernel sends the first ACKs at once
+        if quick_answers == 10:
+            break
     connection.close()
-    assert sorted(times)[5] < 0.03
+    assert quick_answers == 10
 
 
 def test_searches_through_an_existing_pipeline_rank_like_evaluate(

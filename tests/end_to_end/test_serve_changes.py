@@ -207,7 +207,7 @@ def test_work_ends_at_the_deadline_and_with_the_process(script, trained, tmp_pat
         assert {answer.result().status for answer in asked} <= {422, 504}
         wait_until(lambda: server.metric("rerank_requests_in_hand") == 0)
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(60) == 0
+        assert server.process.wait(120) == 0
 
 
 def test_several_workers_serve_reload_and_restart(script, workspace, tmp_path):

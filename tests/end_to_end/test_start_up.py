@@ -74,4 +74,4 @@ def test_a_closed_output_pipe_causes_no_error_message(script, trained):
         assert process.stderr is not None
         process.stdout.close()
         assert process.stderr.read() == ""
-        assert process.wait(60) != 0
+        assert process.wait(300) != 0

@@ -51,7 +51,7 @@ def test_a_port_that_accepts_connections_but_does_not_answer(run, folder, few, n
         for command in (["status"], ["query", "cell"], ["ingest", few], ["ingest", "--delete", "n1"]):
             begun = time.monotonic()
             run(*command, "-w", folder).fails(1, f"no answer from {url} within 0.3 s; check the")
-            assert time.monotonic() - begun < 40  # without retries for two minutes
+            assert time.monotonic() - begun < 100  # without retries for two minutes
     edit(folder, url=node.url)
     assert run("status", "-w", folder, "--json").json["documents"] == 20
 
@@ -71,7 +71,7 @@ def test_a_node_that_hangs_causes_a_timeout(run, folder, few, node, impatient):
 def test_a_node_without_an_answer_is_avoided_later(node):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         urls = f"http://127.0.0.1:{silent.getsockname()[1]}", node.url
-        client, failed = connect(Settings(urls, "x", timeout=3)), 0
+        client, failed = connect(Settings(urls, "x", timeout=6)), 0
         for _ in range(6):
             try:
                 client.info()

@@ -49,7 +49,7 @@ def test_a_read_only_index_refuses_documents_and_can_be_repaired(
     with node.changed({f"index.blocks.{block}": True}, name):
         begun = time.monotonic()
         run("ingest", tmp_path / "new.jsonl", "-w", folder).fails(1, what, "run the same command again")
-        assert time.monotonic() - begun < 60  # without retries for two minutes
+        assert time.monotonic() - begun < 100  # without retries for two minutes
         run("ingest", "--delete", "n1", "-w", folder).fails(1, what)
         assert len(run("query", "cell", "-w", folder, "-k", 50, "--json").json["hits"]) == 20
     report = run("ingest", tmp_path / "new.jsonl", "-w", folder, "--json").json
@@ -203,10 +203,10 @@ def test_a_bulk_request_that_times_out_is_reported(run, many, node, name, tmp_pa
     folder = tmp_path / "ws"
     (tmp_path / "few.jsonl").write_bytes(lines(2))
     assert run("ingest", tmp_path / "few.jsonl", "-w", folder, *at(node.url, name)).code == 0
-    with Proxy(node.port, rule=only_bulks(slow(9))) as proxy:
-        edit(folder, url=proxy.url, timeout=3)
+    with Proxy(node.port, rule=only_bulks(slow(30))) as proxy:
+        edit(folder, url=proxy.url, timeout=6)
         run("ingest", many, "-w", folder).fails(
-            1, f"writing documents: no answer from {proxy.url} within 3 s", "run the same command again"
+            1, f"writing documents: no answer from {proxy.url} within 6 s", "run the same command again"
         )
         proxy.rule = lambda request: None
         edit(folder, timeout=60)

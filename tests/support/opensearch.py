@@ -245,7 +245,7 @@ class Gate:
                 held = self._left < 0
             if held:
                 self.reached.set()
-                self._opened.wait(60)
+                self._opened.wait(300)
         return None
 
     def open(self) -> None:

@@ -217,11 +217,11 @@ def read_answer(answer: bytes, sent: list[str]) -> dict[str, Any]:
     return {"ids": [sent[i] for i in order.tolist()], "scores": scores.tolist(), **found}
 
 
-def move_to_cluster(trained: Path, tmp_path: Path, port: int) -> Path:
-    """Return a workspace whose documents are in a cluster at this port."""
+def move_to_cluster(trained: Path, tmp_path: Path, port: int, *, timeout: int = 60) -> Path:
+    """Return a workspace whose documents are in a cluster at this port. timeout: seconds of a request."""
     folder = Path(shutil.copytree(trained, tmp_path / "ws"))
     text = (folder / "rerank.toml").read_text().replace('engine = "local"', 'engine = "opensearch"')
-    table = f'[opensearch]\nurl = "http://127.0.0.1:{port}"\nindex = "none"\n'
+    table = f'[opensearch]\nurl = "http://127.0.0.1:{port}"\nindex = "none"\ntimeout = {timeout}\n'
     (folder / "rerank.toml").write_text(f"{text}\n{table}")
     return folder
 
