@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import msgspec
@@ -23,14 +24,13 @@ WORDS = [
 ]
 
 
-@pytest.fixture
-def folder(tmp_path):
+def write_collection(folder: Path) -> None:
     """Each document has two words; each word is a query, and users click the first or the second hit."""
     lines = []
     for number, word in enumerate(WORDS):
         other = WORDS[(number + 1) % len(WORDS)]
         lines.append({"_id": f"d{number}", "title": word, "text": f"{word} {other} {other} text about both"})
-    write(tmp_path / "corpus.jsonl", lines)
+    write(folder / "corpus.jsonl", lines)
     records = []
     for number, word in enumerate(WORDS):
         hits = [f"d{number}", f"d{number - 1 if number else len(WORDS) - 1}"]
@@ -40,14 +40,42 @@ def folder(tmp_path):
             other = (number + step) % len(WORDS)
             hits = [f"d{number}", f"d{other}"]
             records += page(f"{word} {step}", f"{word} {WORDS[other]}", hits, [hits[step % 2]])
-    write(tmp_path / "ubi_events.ndjson", records)
+    write(folder / "ubi_events.ndjson", records)
+
+
+def simplify(patch: pytest.MonkeyPatch) -> None:
+    """Train no ranker, so that no encoder is needed, and draw few samples for intervals and halves."""
+    patch.setattr("rerank.workflows.auto.plan.RULES", ())
+    patch.setattr("rerank.workflows.auto.training.Trainings.part_seconds", 0.01)
+    patch.setattr("rerank.workflows.auto.halves.DRAWS", 4)
+    patch.setattr("rerank.evaluation.significance.BOOTSTRAPS", 500)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write_collection(tmp_path)
     return tmp_path
 
 
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """Return a folder and its workspace after a first run, which has written a pool. Tests use a copy."""
+    folder = tmp_path_factory.mktemp("built")
+    write_collection(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        simplify(patch)
+        rerank.auto(folder, folder / "workspace")
+    return folder
+
+
+@pytest.fixture
+def pooled(built, tmp_path):
+    return shutil.copytree(built, tmp_path / "pooled")
+
+
 @pytest.fixture(autouse=True)
-def only_lexical_signals(monkeypatch):
-    """No ranker is trained, so that the tests are fast."""
-    monkeypatch.setattr("rerank.workflows.auto.plan.RULES", ())
+def simplified(monkeypatch):
+    simplify(monkeypatch)
 
 
 def test_click_logs_are_found_by_their_names(folder):
@@ -90,16 +118,15 @@ def judge_pool(workspace: Path, relevant: dict[str, str]) -> int:
     return len(pool.queries)
 
 
-def test_a_judged_pool_tunes_and_tests(run, folder, tmp_path):
-    workspace = tmp_path / "workspace"
-    run("auto", folder, "-w", workspace).ok()
+def test_a_judged_pool_tunes_and_tests(run, pooled):
+    workspace = pooled / "workspace"
     queries = {query.text: query for query in read_queries(workspace / "clicks" / "queries.jsonl")}
     assert queries[WORDS[0]].params["count"] == 4
     train = read_qrels(workspace / "splits" / "train.tsv")
     pool = Pool.load(workspace / "pool.json")
     assert not {query.id for query in pool.queries} & set(train)
     judged = judge_pool(workspace, {text: f"d{WORDS.index(text.split()[0])}" for text in queries})
-    report = run("auto", folder, "-w", workspace, "--json").json
+    report = run("auto", pooled, "-w", workspace, "--json").json
     splits = {
         name: set(read_qrels(workspace / "splits" / f"{name}.tsv")) for name in ("train", "dev", "test")
     }
@@ -108,7 +135,7 @@ def test_a_judged_pool_tunes_and_tests(run, folder, tmp_path):
     assert not splits["dev"] & splits["test"]
     assert report["evaluated"]["queries"] == len(splits["test"])
     assert rerank.Workspace.open(workspace).releases.history
-    again = run("auto", folder, "-w", workspace).ok()
+    again = run("auto", pooled, "-w", workspace).ok()
     assert "Test queries" in again.out
 
 
@@ -191,10 +218,9 @@ def test_without_judgments_and_clicks_auto_writes_a_pool_and_uses_its_grades(run
 
 
 @pytest.mark.parametrize("n_differing", [0, 4, 8, 15])
-def test_queries_on_which_the_stacks_differ_tune_first(folder, tmp_path, n_differing):
+def test_queries_on_which_the_stacks_differ_tune_first(pooled, n_differing):
     """The others test, so that the measured gain is the gain of users. The sizes stay the same."""
-    workspace = tmp_path / "workspace"
-    rerank.auto(folder, workspace)
+    workspace = pooled / "workspace"
     path = workspace / "pool.json"
     pool = Pool.load(path)
     reasons = dict.fromkeys([query.id for query in pool.queries], "traffic")
@@ -204,7 +230,7 @@ def test_queries_on_which_the_stacks_differ_tune_first(folder, tmp_path, n_diffe
     msgspec.structs.replace(pool, queries=tuple(queries)).save(path)
     texts = {query.text for query in pool.queries}
     judged = judge_pool(workspace, {text: f"d{WORDS.index(text.split()[0])}" for text in texts})
-    report = rerank.auto(folder, workspace)
+    report = rerank.auto(pooled, workspace)
     dev = set(read_qrels(report.splits["dev"]))
     assert len(dev) == round(0.6 * judged)
     assert len(dev & set(differing)) == min(n_differing, len(dev))

@@ -225,6 +225,14 @@ def folder(small, tmp_path):
     return path
 
 
+@pytest.fixture
+def quick(monkeypatch):
+    """Do not measure the speed of an encoder that no rule needs, and draw fewer samples for intervals."""
+    monkeypatch.setattr("rerank.workflows.auto.training.Trainings.part_seconds", 0.01)
+    monkeypatch.setattr("rerank.evaluation.significance.BOOTSTRAPS", 1000)
+
+
+@pytest.mark.usefixtures("quick")
 def test_auto_builds_a_stack_from_a_folder_and_resumes(run, folder, tmp_path, monkeypatch):
     rules = (LSI, CLLSI, ranker_plan.RULES[-1])
     monkeypatch.setattr(ranker_plan, "RULES", rules)
@@ -267,6 +275,7 @@ def test_auto_builds_a_stack_from_a_folder_and_resumes(run, folder, tmp_path, mo
     assert "<table>" in actual._repr_html_()
 
 
+@pytest.mark.usefixtures("quick")
 def test_equal_files_give_an_equal_stack(folder, tmp_path, monkeypatch):
     """This also holds in another folder, and without the `lang` field of documents and queries."""
     monkeypatch.setattr(ranker_plan, "RULES", (LSI,))
