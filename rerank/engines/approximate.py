@@ -41,19 +41,20 @@ _PATTERN = r"nearest\.(\d{1,12})\.faiss"
 _ALL_FILES = "*nearest.*"  # also the temporary file of an interrupted writer
 _SAMPLE_PER_CLUSTER = 40  # vectors that train the center of a cluster; FAISS warns below 39
 _BATCH = 65_536  # rows that are added together
-_MAX_SHORT_CODES = 2_000_000  # vectors: 4 bits find 0.998 of the nearest 100 in 6.8 ms. More: not measured
+_MAX_SHORT_CODES = 2_000_000  # vectors: 4 bits find 0.99 of the nearest 100 in 2 ms. More: not measured
 _BITS = 4  # of a short code. FAISS compares 32 vectors of such codes at once, in registers
 _MIN_WIDTH_OF_PAIRS = 128  # from this width, a code is of two numbers; in short vectors, of one number
-_OVERSAMPLING = 4  # candidates per requested document: 2 find 0.92 of the nearest 100, 4 find 0.98
-_MIN_CANDIDATES = ((100_000, 400), (500_000, 800), (math.inf, 1_600))
+_OVERSAMPLING = 4  # candidates per requested document: 2 find 0.96 of the nearest 100, 4 find 0.995
+_MIN_CANDIDATES = ((100_000, 400), (math.inf, 800))
 """Number of rows -> the smallest number of candidates, by size.
 
-Of 63,436 vectors, 40 candidates find 0.92 of the nearest 10, 400 find 0.998. Of 250,000, 400 find 0.980 of
-the nearest 100, 800 find 0.992. Of 2 million, 800 find 0.984, 1,600 find 0.998.
+Of 63,436 vectors, 40 candidates find 0.92 of the nearest 10, 400 find 0.998. Of 250,000, 400 find 0.991 of
+the nearest 100, 800 find 0.999. Of 2 million, 400 find 0.981, 800 find 0.996.
 """
 _TEST_QUERIES = 50  # documents that are used as queries to measure how many clusters a query has to read
 _TEST_DEPTH = 1000
-_TARGET_RECALL = 0.99  # share of the nearest documents that the test has to find
+_TEST_SAMPLE = 200_000  # documents among which the nearest ones are searched
+_TARGET_RECALL = 0.995  # share of the nearest documents whose clusters are read
 _MAX_AT_ONCE = 2_000  # rows that are compared in double precision at once, faster than in two passes
 _MAX_EXACT = 20_000  # if a filter leaves at most as many documents, all are compared, in up to 3 ms
 
@@ -98,26 +99,41 @@ class ApproximateIndex:
             for begin in range(0, len(matrix), _BATCH):
                 vectors, rows = _vectors(matrix[begin : begin + _BATCH], passages)
                 ivf.add_with_ids(vectors, rows + begin)
-        index = cls(ivf, len(matrix), passages)
-        index._choose_probes(matrix, rng)
+            index = cls(ivf, len(matrix), passages)
+            index._choose_probes(matrix, rng)
         return index
 
     def _choose_probes(self, matrix: NDArray[Any], rng: np.random.Generator) -> None:
-        """Store how many clusters a query has to read, measured with documents as queries."""
-        test_rows = rng.choice(len(matrix), min(_TEST_QUERIES, len(matrix)), replace=False)
-        vectors, _ = _vectors(matrix[np.sort(test_rows)], self.passages)
+        """Store how many clusters a query has to read, measured with documents as queries.
+
+        The clusters of their nearest documents are counted, of which codes can miss some. In a sample of a
+        tenth of the documents, the nearest 100 are as far away as the nearest 1,000 of all documents.
+        """
+        sample_size = min(len(matrix), _TEST_SAMPLE)
+        sample = matrix[np.sort(rng.choice(len(matrix), sample_size, replace=False))]
+        test_rows = rng.choice(sample_size, min(_TEST_QUERIES, sample_size), replace=False)
+        vectors, _ = _vectors(sample[np.sort(test_rows)], self.passages)
         queries = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
-        exact = list(nearest(matrix, queries, _TEST_DEPTH, self.passages, _NO_ROWS, _numbers))
-        exact_count = sum(map(len, exact))
-        self.ivf.nprobe = 1
-        while self.ivf.nprobe < self.ivf.nlist:
-            hits = 0
-            for query, exact_rows in zip(queries, exact):
-                rows = self.search(matrix, query, _TEST_DEPTH, _NO_ROWS, _numbers)
-                hits += len(np.intersect1d(rows, exact_rows))
-            if hits >= _TARGET_RECALL * exact_count:
-                break
-            self.ivf.nprobe = min(self.ivf.nprobe * 5 // 4 + 1, self.ivf.nlist)
+        depth = math.ceil(_TEST_DEPTH * sample_size / len(matrix))
+        positions: list[NDArray[np.int64]] = []
+        for query, rows in zip(queries, nearest(sample, queries, depth, self.passages, _NO_ROWS, _numbers)):
+            positions.append(self._positions_of_clusters(query, sample[rows]))
+        needed = np.quantile(np.concatenate(positions), _TARGET_RECALL, method="higher")
+        self.ivf.nprobe = int(needed) + 1
+
+    def _positions_of_clusters(self, query: Float32, features: NDArray[Any]) -> NDArray[np.int64]:
+        """Return, for each of n features, how many clusters are nearer to a query than the cluster with it.
+
+        With passages, the cluster of the nearest passage counts.
+        """
+        vectors, owners = _vectors(features, self.passages)
+        order = np.lexsort((vectors @ query, owners))
+        is_nearest = np.append(owners[order][1:] != owners[order][:-1], True)
+        _, clusters = self.ivf.quantizer.search(vectors[order[is_nearest]], 1)
+        _, (nearest_clusters,) = self.ivf.quantizer.search(query[None], self.ivf.nlist)
+        positions = np.empty(self.ivf.nlist, np.int64)
+        positions[nearest_clusters] = np.arange(self.ivf.nlist)
+        return positions[clusters[:, 0]]
 
     def _probes(self, depth: float) -> int:
         """Return how many clusters a query for ``depth`` documents reads.
@@ -159,6 +175,8 @@ class ApproximateIndex:
         is_small = allowed_count <= max(_MAX_EXACT, candidate_count)
         if not len(excluded) and not is_small:
             candidates = self._candidates(query, candidate_count, self._probes(depth), None)
+            if self.rows == row_count:
+                return candidates
             return np.concatenate([candidates, np.arange(self.rows, row_count)])
         is_allowed = np.ones(row_count, np.bool_)
         is_allowed[excluded] = False
@@ -260,7 +278,9 @@ def _new_index(width: int, clusters: int, count: int) -> Any:
         codes = faiss.ScalarQuantizer.QT_8bit
         return faiss.IndexIVFScalarQuantizer(quantizer, width, clusters, codes, metric)
     parts = width // 2 if width % 2 == 0 and width >= _MIN_WIDTH_OF_PAIRS else width
-    return faiss.IndexIVFPQFastScan(quantizer, width, clusters, parts, _BITS, metric)
+    index = faiss.IndexIVFPQFastScan(quantizer, width, clusters, parts, _BITS, metric)
+    index.by_residual = True  # the difference from the center of the cluster needs fewer bits
+    return index
 
 
 class IndexFile(NamedTuple):

@@ -54,6 +54,7 @@ class Filtered:
 class _OpenIndex(NamedTuple):
     """The index of a folder when it was listed. changed: see :func:`_time_of_change`."""
 
+    folder: Path
     file: IndexFile | None
     opened: ApproximateIndex | None
     changed: int | None
@@ -147,9 +148,9 @@ class Snapshot:
 
     def _index(self, name: str, version: str, passages: int) -> ApproximateIndex | None:
         """Return the index of this snapshot's rows, or None. An index of another process is opened."""
-        folder = self.features.folder(name, version)
-        changed = _time_of_change(folder)
         last = self._indices.get((name, version))
+        folder = self.features.folder(name, version) if last is None else last.folder
+        changed = _time_of_change(folder)
         if last is not None and changed is not None and last.changed == changed:
             return last.opened
         file = self._find_index(folder)
@@ -158,7 +159,7 @@ class Snapshot:
             index = last.opened
         elif file is not None:
             index = open_index(file, passages)
-        self._indices[name, version] = _OpenIndex(file, index, changed)
+        self._indices[name, version] = _OpenIndex(folder, file, index, changed)
         return index
 
     def _find_index(self, folder: Path) -> IndexFile | None:
@@ -207,7 +208,6 @@ class Lexical:
         self._snapshot = snapshot
         self._text = text
         self._filtered = filtered
-        self._bm25: tuple[Rows, Scores] = (np.empty(0, np.int64), np.empty(0))
         self._tfidf: Scores | None = None
 
     @cached_property
@@ -222,7 +222,7 @@ class Lexical:
         snapshot = self._snapshot
         if signal == "bm25":
             condition = None if self._filtered is None else self._filtered.query
-            rows, scores = self._bm25 = snapshot.index.top(snapshot.searcher, self._query, depth, condition)
+            rows, scores = snapshot.index.top(snapshot.searcher, self._query, depth, condition)
         else:
             all_scores = self._tfidf = snapshot.tfidf.scores(snapshot.index.analyze(self._text))
             if self._filtered is not None:
@@ -238,12 +238,4 @@ class Lexical:
             if self._tfidf is None:
                 return snapshot.tfidf.scores_of(snapshot.index.analyze(self._text), rows)
             return self._tfidf[rows]
-        order = np.argsort(self._bm25[0])
-        retrieved_rows = self._bm25[0][order]
-        scores = np.zeros(len(rows), np.float64)
-        positions = np.searchsorted(retrieved_rows, rows)
-        is_retrieved = positions < len(retrieved_rows)
-        is_retrieved[is_retrieved] = retrieved_rows[positions[is_retrieved]] == rows[is_retrieved]
-        scores[is_retrieved] = self._bm25[1][order[positions[is_retrieved]]]
-        scores[~is_retrieved] = snapshot.index.scores(snapshot.searcher, self._query, rows[~is_retrieved])
-        return scores
+        return snapshot.index.scores(snapshot.searcher, self._query, rows)

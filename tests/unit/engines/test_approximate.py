@@ -113,6 +113,33 @@ def test_large_collections_have_longer_codes(single, with_long_codes):
     assert recall(index, matrix, queries_near(matrix), 100) > 0.95
 
 
+def test_errors_of_short_codes_do_not_raise_the_number_of_clusters(monkeypatch):
+    """With codes of two numbers, no number of clusters finds 0.99 of the nearest 1,000."""
+    matrix = clustered(ROWS, 128)
+    index = approximate.ApproximateIndex.build(matrix, 0)
+    monkeypatch.setattr(approximate, "_MAX_SHORT_CODES", 1000)
+    with_long_codes = approximate.ApproximateIndex.build(matrix, 0)
+    assert index.ivf.nprobe == with_long_codes.ivf.nprobe < index.ivf.nlist
+
+
+@pytest.mark.parametrize("passages", [0, 2])
+def test_clusters_are_counted_in_a_sample(monkeypatch, passages):
+    sizes = []
+
+    def counted(matrix, *rest):
+        sizes.append(len(matrix))
+        return nearest(matrix, *rest)
+
+    monkeypatch.setattr(approximate, "nearest", counted)
+    monkeypatch.setattr(approximate, "_TEST_SAMPLE", 2000)
+    matrix = with_passages(clustered(ROWS * 2), passages) if passages else clustered(ROWS)
+    index = approximate.ApproximateIndex.build(matrix, passages)
+    assert sizes == [2000]
+    monkeypatch.setattr(approximate, "_TEST_SAMPLE", 10 * ROWS)
+    of_all_rows = approximate.ApproximateIndex.build(matrix, passages)
+    assert abs(index.ivf.nprobe - of_all_rows.ivf.nprobe) < 0.25 * index.ivf.nlist
+
+
 @pytest.mark.parametrize("share", [0.9, 0.6, 0.3, 0.01])  # up to 0.5, all remaining rows are compared
 @pytest.mark.parametrize("codes", ["single", "with_long_codes"])
 def test_filters_keep_the_number_of_documents(request, codes, share):
@@ -252,11 +279,18 @@ def test_the_folder_of_an_index_is_listed_again_only_after_a_change(workspace, m
     assert len(listings) == 4
 
 
-def test_the_union_of_retrievers_has_each_row_once():
+@pytest.mark.parametrize("first", ["a", "b", "other"])
+@pytest.mark.parametrize("sizes", [(0,), (0, 5), (5, 0, 7), (90, 90)])
+def test_the_union_of_retrievers_has_each_row_once(sizes, first):
     rng = np.random.default_rng(0)
-    for sizes in ([0], [0, 5], [5, 0, 7], [90, 90]):
-        rows = [rng.choice(100, size, replace=False).astype(np.int64) for size in sizes]
-        assert _union(rows).tolist() == np.unique(np.concatenate(rows)).tolist()
+    rows = {name: rng.choice(100, size, replace=False) for name, size in zip("abc", sizes)}
+    union, retrieved_by = _union(rows, first)
+    assert sorted(union.tolist()) == np.unique(np.concatenate(list(rows.values()))).tolist()
+    first_rows = rows.get(first, NOTHING)
+    assert union[: len(first_rows)].tolist() == first_rows.tolist()
+    assert list(retrieved_by) == list(rows)
+    for name, is_found in retrieved_by.items():
+        assert is_found.tolist() == np.isin(union, rows[name]).tolist()
 
 
 @pytest.mark.parametrize("passages", [0, 2])
