@@ -129,11 +129,12 @@ class ApproximateIndex:
         vectors, owners = _vectors(features, self.passages)
         order = np.lexsort((vectors @ query, owners))
         is_nearest = np.append(owners[order][1:] != owners[order][:-1], True)
-        _, clusters = self.ivf.quantizer.search(vectors[order[is_nearest]], 1)
+        _, cluster_of_features = self.ivf.quantizer.search(vectors[order[is_nearest]], 1)
         _, (nearest_clusters,) = self.ivf.quantizer.search(query[None], self.ivf.nlist)
         positions = np.empty(self.ivf.nlist, np.int64)
         positions[nearest_clusters] = np.arange(self.ivf.nlist)
-        return positions[clusters[:, 0]]
+        clusters: Rows = cluster_of_features[:, 0]
+        return positions[clusters]
 
     def _probes(self, depth: float) -> int:
         """Return how many clusters a query for ``depth`` documents reads.

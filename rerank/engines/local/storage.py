@@ -13,7 +13,7 @@ import shutil
 import sqlite3
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -22,13 +22,12 @@ import numpy as np
 from rerank.common.batches import batched
 from rerank.common.errors import WorkspaceError
 from rerank.common.files import as_system_error, sync_folder
-from rerank.documents.records import Document
 from rerank.engines.file_features import FeatureFiles
 from rerank.engines.local import tfidf
 from rerank.engines.local.documents import Documents, Version
 from rerank.engines.local.files import disk, unreadable
 from rerank.engines.local.snapshot import Snapshot
-from rerank.engines.local.text_index import TextIndex
+from rerank.engines.local.text_index import Batch, TextIndex
 
 _TRIES = 20  # to read the files while a writer replaces them
 _BATCH = 256  # documents indexed together
@@ -146,11 +145,12 @@ class Storage:
         counts = tfidf.TfIdfWriter(folder, vectors)
         stream = documents.documents(new, before.rows if before else 0)
 
-        def counted() -> Iterator[tuple[Sequence[int], Sequence[Document]]]:
+        def counted() -> Iterator[Batch]:
             for batch in batched(stream, _BATCH):
                 rows, texts = zip(*batch)
-                counts.add(rows, [self.index.analyze(document.content) for document in texts])
-                yield rows, texts
+                terms = [self.index.analyze(document.content) for document in texts]
+                counts.add(rows, terms)
+                yield Batch(rows, texts, terms)
             counts.write(new.number, documents.alive(new))
 
         return self.index.write(counted(), documents.died(new) if before else [])

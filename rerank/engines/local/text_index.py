@@ -11,11 +11,12 @@ from contextlib import contextmanager, suppress
 from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 import numpy as np
 import tantivy
 from numpy.typing import NDArray
-from tantivy import Occur
+from tantivy import Occur, TextAnalyzerBuilder, Tokenizer
 
 from rerank.common.errors import WorkspaceError
 from rerank.common.files import check_relative_path, parse_json
@@ -28,6 +29,14 @@ _THREADS = 1  # more threads make more, slower segments
 _MAX_ROW_CLAUSES = 1000  # a query for more rows is faster with a set of terms
 _SCORE = itemgetter(0)
 _ADDRESS = itemgetter(1)
+
+
+class Batch(NamedTuple):
+    """n documents to index. terms: of the content of each one, as :class:`TextIndex` analyzes it."""
+
+    rows: Sequence[int]
+    documents: Sequence[Document]
+    terms: Sequence[Sequence[str]]
 
 
 class TextIndex:
@@ -123,19 +132,21 @@ class TextIndex:
             if path.stat().st_mode & 0o777 != mode:
                 path.chmod(mode)
 
-    def write(self, batches: Iterable[tuple[Sequence[int], Sequence[Document]]], dead: Sequence[int]) -> int:
+    def write(self, batches: Iterable[Batch], dead: Sequence[int]) -> int:
         """Index documents in their rows, remove dead rows, and commit; return the commit's number.
 
         Requires the write lock. An error discards the changes.
         """
         index = self._open(self._folder)
+        # Tantivy splits the terms, instead of stemming all words a second time.
+        index.register_tokenizer("content", TextAnalyzerBuilder(Tokenizer.whitespace()).build())
         with _io():
             writer = index.writer(_HEAP, _THREADS)
         try:
             for batch in batches:
                 with _io():
-                    for row, document in zip(*batch):
-                        writer.add_document(self._fields(row, document))
+                    for row, document, terms in zip(*batch):
+                        writer.add_document(_fields(row, document, terms))
             with _io():
                 for i in range(0, len(dead), 1000):
                     # delete_documents_by_term reads numbers as signed and finds nothing.
@@ -155,14 +166,6 @@ class TextIndex:
         with suppress(ValueError):  # a failed merge loses nothing
             writer.wait_merging_threads()
         return stamp
-
-    def _fields(self, row: int, document: Document) -> tantivy.Document:
-        fields = tantivy.Document()
-        fields.add_unsigned("row", row)
-        fields.add_text("content", self.analyze.searchable(document.content))
-        for term in terms_of(document):
-            fields.add_text(FIELD, term)
-        return fields
 
     def filter(self, searcher: tantivy.Searcher, filters: Sequence[Filter]) -> tantivy.Query:
         """Return the query for the documents that meet all filters. It does not change scores.
@@ -251,6 +254,16 @@ class TextIndex:
             query = tantivy.Query.term_query(self._schema, "row", row, index_option="basic")
             clauses.append((Occur.Should, query))
         return tantivy.Query.boolean_query(clauses)
+
+
+def _fields(row: int, document: Document, terms: Sequence[str]) -> tantivy.Document:
+    """Return the fields of a document. terms: of its content."""
+    fields = tantivy.Document()
+    fields.add_unsigned("row", row)
+    fields.add_text("content", " ".join(terms))
+    for term in terms_of(document):
+        fields.add_text(FIELD, term)
+    return fields
 
 
 def _rows(searcher: tantivy.Searcher, hits: Sequence[tuple[float, tantivy.DocAddress]]) -> NDArray[np.int64]:

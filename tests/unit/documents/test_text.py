@@ -96,6 +96,18 @@ SAME_TERMS = [
 ]
 
 
+@pytest.mark.parametrize("kept", [0, 3, 50_000])
+@pytest.mark.parametrize("lang", ["ar", "de", "en", "ta", "tr", None])
+def test_words_are_stemmed_once_with_the_same_result(monkeypatch, lang, kept):
+    """Terms also have no spaces: the text index gets them as one text."""
+    monkeypatch.setattr("rerank.documents.text._MAX_STEMS", kept)
+    text = "Sorted houses, Häuser und evler KİTAP I\u00a0am\u2003الكتب மொழிகள் \x0b sorted HOUSES 日本語 a_b"
+    terms = Terms(lang)
+    for _ in range(2):
+        assert terms(text) == analyzer(lang).analyze(terms.searchable(text))
+        assert " ".join(terms(text)).split(" ") == " ".join(terms(text)).split() == terms(text)
+
+
 @pytest.mark.parametrize(
     ("lang", "text", "same"), [case[1:] for case in SAME_TERMS], ids=[case[0] for case in SAME_TERMS]
 )
