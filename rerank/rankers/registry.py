@@ -159,8 +159,9 @@ def load_ranker(folder: Path) -> Ranker:
         name = parse_json((folder / "ranker.json").read_text("utf-8"))["family"]
         return family(name).ranker_class().load(folder)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        problem = f"{error} is missing" if isinstance(error, KeyError) else error
         raise as_system_error(error, folder) or WorkspaceError(
-            f"{folder}: the ranker cannot be read ({error}); train it again with `rerank train`"
+            f"{folder}: the ranker cannot be read ({problem}); train it again with `rerank train`"
         ) from error
 
 

@@ -6,7 +6,7 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from rerank.common.errors import NotTrainedError, UsageError
+from rerank.common.errors import NotTrainedError, UsageError, WorkspaceError
 from rerank.documents.records import Document
 from rerank.rankers import registry
 from rerank.rankers.registry import configurations, group_by_family
@@ -116,6 +116,12 @@ def test_a_family_of_another_package_can_be_trained(workspace, tmp_path, monkeyp
 def test_invalid_settings_and_settings_without_effect_are_refused(names, config, what):
     with pytest.raises(UsageError, match=what):
         configuration(names, config)
+
+
+def test_a_record_without_family_names_the_missing_entry(tmp_path):
+    (tmp_path / "ranker.json").write_text("{}")
+    with pytest.raises(WorkspaceError, match="'family' is missing"):
+        registry.load_ranker(tmp_path)
 
 
 def test_presets_and_objects_configure_the_rankers_of_a_family():
