@@ -116,12 +116,12 @@ def command(
     as_json: bool,
 ) -> None:
     """Measure stacks on judged queries and compare them with a baseline (paired randomization test)."""
-    from rerank.common.files import check_output, write_text
+    from rerank.common.files import check_new_file, write_text
     from rerank.reports.evaluation import PAGE_MARK
 
     workspace = rerank.Workspace.open(folder)
     if page is not None:
-        check_output(page, PAGE_MARK)  # raises before the long work
+        check_new_file(page, PAGE_MARK)  # raises before the long work
     all_queries = rerank.read_queries(queries)
     report = rerank.evaluate(
         workspace,

@@ -59,14 +59,14 @@ def command(
     as_json: bool,
 ) -> None:
     """Rank documents for each query of a file, without judgments. Prints one JSON object per query."""
-    from rerank.common.files import check_output
+    from rerank.common.files import check_new_file
     from rerank.formats import check_run_ids, write_run
 
     workspace = rerank.Workspace.open(folder)
     all_queries = rerank.read_queries(queries)
     if save_run is not None:  # these raise before the long work
         check_run_ids(query.id for query in all_queries)
-        check_output(save_run, " Q0 ")
+        check_new_file(save_run, " Q0 ")
     progress = output.Bar(hidden=as_json)
     report = rerank.rank(
         workspace, all_queries, count, stack=stack, filter=filter, infer=infer, progress=progress

@@ -73,11 +73,11 @@ def command(
     Half of the queries are the most frequent ones, or a random sample if no query has a `count`. On the other
     half, the stacks differ most. `rerank serve --judge` shows the pool on a page.
     """
-    from rerank.common.files import check_output
+    from rerank.common.files import check_new_file
     from rerank.judging.pool import POOL_MARK, PoolOptions, judged_file, make_pool
 
     workspace = rerank.Workspace.open(folder)
-    check_output(out, POOL_MARK)  # raises before the long work
+    check_new_file(out, POOL_MARK)  # raises before the long work
     judged = judged_file(out)
     pool_options = PoolOptions(count=count, top=top, seed=seed)
     report = make_pool(workspace, stacks, queries, pool_options, output.Bar(hidden=as_json))

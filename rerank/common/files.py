@@ -93,17 +93,22 @@ def write_text(path: str | os.PathLike[str], text: str, *, follow: bool = False)
 
 
 def check_output(path: str | os.PathLike[str], mark: str | re.Pattern[bytes]) -> None:
-    """Raise UsageError if a nonempty file lacks ``mark`` near its start, or if its folder does not exist.
+    """Raise UsageError if a nonempty file lacks ``mark`` near its start.
 
-    mark: a text, or a pattern of the first 1,000 bytes, by which a command knows a file of its own.
+    mark: a text, or a pattern of the first 1,000 bytes, by which a command knows the files that it writes.
     """
-    folder = os.path.dirname(os.fspath(path))
-    if folder and not os.path.isdir(folder):
-        raise UsageError(f"{os.fspath(path)}: the folder {folder} does not exist; make it first")
     start = _read_start(path)
     pattern = re.compile(re.escape(mark.encode())) if isinstance(mark, str) else mark
     if start and not pattern.search(start):
         raise UsageError(f"{os.fspath(path)}: exists and has other content; choose another name")
+
+
+def check_new_file(path: str | os.PathLike[str], mark: str | re.Pattern[bytes]) -> None:
+    """Raise UsageError as :func:`check_output` does, or if the folder of the file does not exist."""
+    folder = os.path.dirname(os.fspath(path))
+    if folder and not os.path.isdir(folder):
+        raise UsageError(f"{os.fspath(path)}: the folder {folder} does not exist; make it first")
+    check_output(path, mark)
 
 
 def _read_start(path: str | os.PathLike[str]) -> bytes:

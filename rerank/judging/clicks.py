@@ -14,7 +14,7 @@ import numpy as np
 
 from rerank.common.batches import batched
 from rerank.common.errors import InputError, UsageError
-from rerank.common.files import check_output, parse_json, write_text
+from rerank.common.files import check_new_file, parse_json, write_text
 from rerank.common.progress import SILENT, Progress
 from rerank.common.results import Report, to_json_value
 from rerank.documents.records import Query
@@ -142,7 +142,7 @@ def judge_clicks(
     folder = Path(out)
     _check_folder(folder)
     if options.srw:
-        check_output(options.srw, RATINGS_MARK)
+        check_new_file(options.srw, RATINGS_MARK)
     engine = None if workspace is None else Workspace.open(workspace).engine
     drops = Drops()
     log = ClickLog(options, drops)

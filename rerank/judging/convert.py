@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Literal, get_args
 
 from rerank.common.errors import InputError, UsageError
-from rerank.common.files import check_output, write_text
+from rerank.common.files import check_new_file, write_text
 from rerank.common.results import Report
 from rerank.documents.records import Qrels, Query
 from rerank.documents.text import count_of, join_names
@@ -89,7 +89,7 @@ def convert_judgments(
     qrels = with_query_ids(qrels, known_queries)
     judged = _judged_queries(qrels, known_queries, source)
     text = _WRITERS[to](judged, qrels, index or "")
-    check_output(target_file, _MARKS[to])
+    check_new_file(target_file, _MARKS[to])
     write_text(target_file, text)
     return ConvertReport(
         file=os.fspath(target_file),

@@ -77,9 +77,18 @@ class ClickOptions:
             raise UsageError(f"--first-rank {self.first_rank}: give 0 or 1")
         if not 1 <= self.max_rank <= 1000:
             raise UsageError(f"--max-rank {self.max_rank}: give 1 to 1000")
+        self._check_period()
+        self._check_names()
+
+    def _check_period(self) -> None:
+        """Raise UsageError for a period that contains no moment."""
         if self.start is not None and self.end is not None and self.start >= self.end:
             raise UsageError("--to is not after --from, so no event is between them; give a later --to")
-        shared = {name.lower() for name in self.impressions} & {name.lower() for name in self.clicks}
+
+    def _check_names(self) -> None:
+        """Raise UsageError for events that would be both impressions and clicks."""
+        impressions = {name.lower() for name in self.impressions}
+        shared = impressions.intersection(map(str.lower, self.clicks))
         if shared:
             raise UsageError(f"--impressions and --clicks both name {min(shared)}; remove it from one")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 
 from rerank.common.batches import batched
@@ -66,11 +66,12 @@ def preview_ingest(
     preview = IngestPreview()
     existing = open_existing(workspace, lang) if Workspace.exists(workspace) else None
     counted = count_documents(documents, preview)
+    ids_to_delete = {*delete}
     ids: set[str] = set()
     sample: list[Document] = []
     for batch in batched(counted, _BATCH):
         for document in batch:
-            _check_id(document.id, preview, ids, delete)
+            _check_id(document.id, preview, ids, ids_to_delete)
         if existing is not None:
             preview.existing += len(existing.engine.contains(document.id for document in batch))
         sample += batch[: SAMPLE - len(sample)]
@@ -86,14 +87,14 @@ def preview_ingest(
     return preview
 
 
-def _check_id(id: str, preview: IngestPreview, ids: set[str], delete: Sequence[str]) -> None:
+def _check_id(id: str, preview: IngestPreview, ids: set[str], ids_to_delete: Set[str]) -> None:
     """Count a document. ids: of the documents before; the id is added.
 
     Raises RepeatedIdError, and InputError for an id that is also deleted.
     """
     if id in ids:
         raise RepeatedIdError(id, preview.documents + 1)
-    if id in delete:
+    if id in ids_to_delete:
         raise InputError(f"id {id!r} is both ingested and deleted; remove it from one of the two")
     ids.add(id)
     preview.documents += 1

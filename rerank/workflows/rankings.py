@@ -143,8 +143,6 @@ def check_run_files(
 ) -> None:
     """Raise UsageError or InputError for runs that cannot be written."""
     check_run_ids(queries)
-    if not folder.exists():
-        return
     labels = list(labels)
     for protocol in protocols:
         for file in _run_files(folder, labels, protocol).values():

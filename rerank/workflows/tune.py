@@ -129,9 +129,8 @@ def tune(
     protocol: candidates, as for :func:`evaluate`. Default: ``retrieved:DEPTH``.
     filter: see :meth:`Workspace.search`.
     second_phase: ``cross-encoder:FOLDER`` orders the best ``top`` documents again. Default: 20.
-    normalizations: the normalizations to try. By default these are min-max, z-score, fitted and raw scores
-        (``none``). If other clients also search the index, raw scores are not comparable between queries:
-        then ``rank`` replaces the last two.
+    normalizations: the ones to try. Default: min-max, z-score, fitted and ``none`` (raw scores). If other
+        clients search the index, these two are not comparable between queries, and ``rank`` replaces them.
     least_share: smallest share of the weight for the first stage, for example 0.3 with judgments from clicks.
 
     Raises UsageError for a stack that cannot be tuned or an unknown measure, InputError if no judged query
@@ -145,8 +144,9 @@ def tune(
     """
     workspace = Workspace.open(workspace)
     retrieve = as_list(retrieve)
+    normalizations = tuple(as_list(normalizations))
     signals = _signals(stack, allow_single=second_phase is not None)
-    _check_options(measure, as_list(normalizations), out)
+    _check_options(measure, normalizations, out)
     phase = None if second_phase is None else parse_second_phase(second_phase, top)
     parsed_protocol = Protocol(depth) if protocol is None else parse_protocol(protocol)
     judged = JudgedQueries.of(
@@ -157,7 +157,7 @@ def tune(
     equal = Linear(signals, (1.0,) * len(signals))
     start = Stack(equal, first, parsed_protocol.cut or depth, tuple(retrieve), search=search)
     tuner = _StackTuner(workspace, start, judged, parsed_protocol)
-    tuner.tune(measure, tuple(as_list(normalizations)), least_share)
+    tuner.tune(measure, normalizations, least_share)
     return tuner.report(phase, out)
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from collection import DEPTH, Collection, Costs, arguments, ndcg, settings_of, time_queries, write
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
+from benchmarks.common.index import force_merge
 from tools.opensearch_node import Node, running, with_ml_commons
 
 GRID = list(product(("min_max", "l2", "z_score"), (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)))
@@ -42,7 +43,7 @@ def fill(node: Node, collection: Collection, vectors: Any) -> None:
         document = {"text": text, "vector": [round(float(one), 6) for one in row]}
         node.request("PUT", f"/docs/_doc/{quote(id, safe='')}", document)
     # end
-    node.request("POST", "/docs/_forcemerge?max_num_segments=1")
+    force_merge(node, "docs")
     node.request("POST", "/docs/_refresh")
 
 

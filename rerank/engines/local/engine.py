@@ -345,22 +345,22 @@ def _union(
     first: a retriever, or another name, which has no rows.
     """
     union = rows_by_retriever.get(first, np.empty(0, np.int64))
-    found = {first: np.ones(len(union), np.bool_)}
-    for name, rows in rows_by_retriever.items():
-        if name == first or not len(rows):
+    # Retriever -> whether it found a row of the union so far. Rows that are added later are not its rows.
+    is_found_by = {first: np.ones(len(union), np.bool_)}
+    for name, unsorted_rows in rows_by_retriever.items():
+        if name == first or not len(unsorted_rows):
             continue
-        rows = np.sort(rows)
-        places = np.searchsorted(rows[:-1], union)
-        is_found = rows[places] == union
+        rows = np.sort(unsorted_rows)
+        positions = np.searchsorted(rows[:-1], union)
+        is_found = rows[positions] == union
         is_new = np.ones(len(rows), np.bool_)
-        is_new[places[is_found]] = False
+        is_new[positions[is_found]] = False
         union = np.concatenate((union, rows[is_new]))
-        found[name] = np.concatenate((is_found, np.ones(len(union) - len(is_found), np.bool_)))
+        is_found_by[name] = np.concatenate((is_found, np.ones(np.count_nonzero(is_new), np.bool_)))
     retrieved_by: dict[str, NDArray[np.bool_]] = {}
     for name in rows_by_retriever:
-        retrieved_by[name] = np.zeros(len(union), np.bool_)
-        if name in found:
-            retrieved_by[name][: len(found[name])] = found[name]
+        is_found = is_found_by.get(name, np.empty(0, np.bool_))
+        retrieved_by[name] = np.pad(is_found, (0, len(union) - len(is_found)))
     return union, retrieved_by
 
 

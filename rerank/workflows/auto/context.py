@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -46,7 +47,7 @@ class AutoContext:
     judgments: Judgments = field(init=False)
 
     @property
-    def queries(self) -> list[Query]:
+    def queries(self) -> Sequence[Query]:
         """All queries with a text: of the user, of clicks and of a pool."""
         return self.judgments.queries
 

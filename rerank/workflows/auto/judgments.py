@@ -35,7 +35,7 @@ class Judgments:
     queries, so that a stack can be tested.
     """
 
-    queries: list[Query]
+    queries: Sequence[Query]
     splits: Splits
     stopping: Qrels
     from_clicks: bool = False
@@ -73,27 +73,32 @@ class JudgedPool:
         return cls(queries, summary.qrels, differing)
 
 
-def check_readable(files: Folder) -> None:
-    """Raise InputError for queries or judgments that cannot be read, before the documents are ingested."""
-    if files.queries is not None:
-        _read_split_judgments(files, read_queries(files.queries))
+@dataclass(frozen=True)
+class HandJudgments:
+    """The queries of a folder, and the judgments that people made: split -> judgments."""
+
+    queries: Sequence[Query]
+    by_split: Mapping[str, Qrels]
+
+    @classmethod
+    def read(cls, files: Folder) -> HandJudgments:
+        """Read the files. Judgments of texts are used for the queries with these texts.
+
+        Raises InputError for a file that cannot be read.
+        """
+        queries = [] if files.queries is None else read_queries(files.queries)
+        return cls(queries, {name: as_qrels(path, queries) for name, path in files.qrels.items()})
 
 
-def _read_split_judgments(files: Folder, queries: Sequence[Query]) -> dict[str, Qrels]:
-    """Return split -> judgments. Judgments of texts are used for the queries with these texts."""
-    return {name: as_qrels(path, queries) for name, path in files.qrels.items()}
-
-
-def read_by_hand(files: Folder, pool: JudgedPool, documents: Set[str], seed: int) -> Judgments:
-    """Read the judgments of a folder without clicks, and draw missing splits.
+def without_clicks(by_hand: HandJudgments, pool: JudgedPool, documents: Set[str], seed: int) -> Judgments:
+    """Return the judgments of a folder without clicks, and draw missing splits.
 
     pool: of an earlier run, whose grades are used if the folder has no judgments.
 
     Raises InputError if too few queries are judged.
     """
-    assert files.queries is not None
-    queries = read_queries(files.queries)
-    judged = _read_split_judgments(files, queries)
+    queries = by_hand.queries
+    judged = by_hand.by_split
     if not judged and not pool.qrels:
         none = Qrels()
         return Judgments(queries, Splits(none, none, none, ("no query is judged",)), none, tested=False)
@@ -102,8 +107,8 @@ def read_by_hand(files: Folder, pool: JudgedPool, documents: Set[str], seed: int
     return Judgments(queries, splits, splits.dev)
 
 
-def read_with_clicks(
-    files: Folder, report: ClickReport, pool: JudgedPool, documents: Set[str], seed: int
+def with_clicks(
+    by_hand: HandJudgments, report: ClickReport, pool: JudgedPool, documents: Set[str], seed: int
 ) -> Judgments:
     """Join the judgments from clicks with judgments by people.
 
@@ -114,17 +119,17 @@ def read_with_clicks(
 
     Raises InputError if too few queries are judged.
     """
-    by_hand = _judged_by_hand(files, pool)
-    queries = _queries_by_id(files, report, pool)
+    judged_by_hand = _add_pool(by_hand.by_split, pool)
+    queries = _queries_by_id(by_hand, report, pool)
     all_queries = list(queries.values())
     clicked_train = _read(report.folder / TRAIN, report.train)
     stopping = _read(report.folder / DEV, report.dev)
-    if not by_hand:
+    if not judged_by_hand:
         splits = _only_clicks(clicked_train, stopping)
         return Judgments(all_queries, splits, stopping, from_clicks=True, tested=False)
-    dev, test = _divide(by_hand, pool.differing, queries, documents, seed)
+    dev, test = _divide(judged_by_hand, pool.differing, queries, documents, seed)
     held_out = {query_key(queries[query].text) for query in (*dev, *test) if query in queries}
-    hand_train = by_hand.get("train", Qrels())
+    hand_train = judged_by_hand.get("train", Qrels())
     with_text = _select(hand_train, [query for query in hand_train if query in queries])
     all_train = _merge([with_text, clicked_train])
     train = _without_texts(all_train, queries, held_out)
@@ -141,20 +146,19 @@ def read_with_clicks(
     return Judgments(all_queries, splits, stopping, from_clicks=True)
 
 
-def _judged_by_hand(files: Folder, pool: JudgedPool) -> dict[str, Qrels]:
+def _add_pool(by_split: Mapping[str, Qrels], pool: JudgedPool) -> dict[str, Qrels]:
     """Return split -> judgments by people. ``all`` also has the judgments of the pool."""
-    queries = [] if files.queries is None else read_queries(files.queries)
-    by_hand = _read_split_judgments(files, queries)
+    judged = dict(by_split)
     if pool.qrels:
-        by_hand[WHOLE] = _merge([by_hand.get(WHOLE, Qrels()), pool.qrels])
-    return by_hand
+        judged[WHOLE] = _merge([judged.get(WHOLE, Qrels()), pool.qrels])
+    return judged
 
 
-def _queries_by_id(files: Folder, report: ClickReport, pool: JudgedPool) -> dict[str, Query]:
+def _queries_by_id(by_hand: HandJudgments, report: ClickReport, pool: JudgedPool) -> dict[str, Query]:
     """Return all queries. With equal ids, the file of the user comes before the clicks and the pool."""
-    sources = [pool.queries, read_queries(report.folder / QUERIES)]
-    if files.qrels and files.queries is not None:
-        sources.append(read_queries(files.queries))
+    sources: list[Sequence[Query]] = [pool.queries, read_queries(report.folder / QUERIES)]
+    if by_hand.by_split:
+        sources.append(by_hand.queries)
     queries: dict[str, Query] = {}
     for source in sources:
         queries |= {query.id: query for query in source}

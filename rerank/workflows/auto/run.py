@@ -32,11 +32,11 @@ from rerank.workflows.auto.files import read_folder
 from rerank.workflows.auto.halves import Halves, tune_on_halves
 from rerank.workflows.auto.judgments import (
     CLICKS,
+    HandJudgments,
     JudgedPool,
     Judgments,
-    check_readable,
-    read_by_hand,
-    read_with_clicks,
+    with_clicks,
+    without_clicks,
 )
 from rerank.workflows.auto.plan import RankerChoice
 from rerank.workflows.auto.state import AutoState
@@ -177,10 +177,10 @@ def _run_steps(
 ) -> AutoReport:
     """Run the steps, one after the other. Ingesting and reading judgments complete the context."""
     context.say("files", str(context.files))
-    check_readable(context.files)
+    by_hand = HandJudgments.read(context.files)  # errors come before the documents are ingested
     state = AutoState(folder, context)
     context.workspace = ingest_files(context, folder, state, opensearch, lang)
-    context.judgments, clicks = _read_judgments(context)
+    context.judgments, clicks = _read_judgments(context, by_hand)
     splits = context.splits
     if not splits.dev:
         context.say("queries", count_of(len(context.queries), "query"), *splits.notes)
@@ -244,15 +244,15 @@ def _different_rankers(workspace: Workspace, choices: Sequence[RankerChoice]) ->
     return list(reversed(name_by_version.values()))
 
 
-def _read_judgments(context: AutoContext) -> tuple[Judgments, ClickReport | None]:
-    """Return the judgments of people and of clicks, and the report of the clicks."""
+def _read_judgments(context: AutoContext, by_hand: HandJudgments) -> tuple[Judgments, ClickReport | None]:
+    """Join the judgments of people and of clicks. Returns them, and the report of the clicks."""
     documents = {*context.workspace.engine.ids()}
     pool_path = context.workspace.folder / POOL
     if not context.files.clicks and context.ubi is None:
         pool = JudgedPool()
         if not context.files.qrels:
             pool = JudgedPool.read(pool_path, partial(context.say, "pool"))
-        return read_by_hand(context.files, pool, documents, context.seed), None
+        return without_clicks(by_hand, pool, documents, context.seed), None
     out = context.workspace.folder / CLICKS
     report = judge_clicks(
         context.files.clicks, out, ClickOptions(ubi=context.ubi), context.workspace, context.progress
@@ -261,7 +261,7 @@ def _read_judgments(context: AutoContext) -> tuple[Judgments, ClickReport | None
     views = count_of(report.page_views, "page view")
     context.say("clicks", f"{views}, {report.clicks:,} clicks, {queries}; {out / REPORT}", *report.warnings)
     pool = JudgedPool.read(pool_path, partial(context.say, "pool"))
-    return read_with_clicks(context.files, report, pool, documents, context.seed), report
+    return with_clicks(by_hand, report, pool, documents, context.seed), report
 
 
 def _write_pool(context: AutoContext, stacks: Sequence[str | Stack], queries: Sequence[Query]) -> Path:

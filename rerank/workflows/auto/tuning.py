@@ -120,8 +120,6 @@ def _tune_signals(
 
     retrieve, protocol, least_share: see :func:`rerank.tune`.
     """
-    path = context.workspace.stack_path(signals)
-    path.parent.mkdir(exist_ok=True)
     return tune(
         context.workspace,
         ",".join(signals),
@@ -132,7 +130,7 @@ def _tune_signals(
         retrieve=retrieve,
         protocol=protocol,
         least_share=least_share,
-        out=path,
+        out=context.workspace.stack_path(signals),
         seed=context.seed,
         progress=context.progress,
     )
