@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from benchmarks.common.pages import filled, update
 
 RESULTS = Path(__file__).parent / "results"
 FIGURES, COMPARISON = ROOT / "benchmarks/quality/RESULTS.md", ROOT / "docs/explanation/results.md"
+LONGEST_LINE = 150
+"""Characters of a line of prose."""
 MEASURES = ("nDCG@10", "nDCG", "RR", "R@100")
 OURS = ("rerank-hand", "rerank-auto")
 COSTS = {
@@ -159,7 +162,7 @@ def _marked(row: dict[str, Any] | None) -> str:
 
 
 def better(results: list[Result]) -> str:
-    """Return one line per peer, with its gains above rerank-auto, or above rerank-hand if that is missing."""
+    """Return an item per peer, with its gains above rerank-auto, or above rerank-hand if that is missing."""
     above: dict[str, list[str]] = {}
     for result in results:
         rows = {row["peer"]: row for row in result["rows"]}
@@ -170,8 +173,9 @@ def better(results: list[Result]) -> str:
                 if gains[0].startswith(f"{MEASURES[0]} "):
                     gains[0] += f" (p {row['p'][ours['peer']]:.4f})"
                 above.setdefault(peer, []).append(f"{result['collection']} {', '.join(gains)}")
-    lines = [f"- {title}: {'; '.join(above[peer])}" for peer, title in PEERS.items() if peer in above]
-    return "\n".join(lines) or "- No peer is above rerank in any measure."
+    items = [f"- {title}: {'; '.join(above[peer])}" for peer, title in PEERS.items() if peer in above]
+    wrapped = [textwrap.fill(item, LONGEST_LINE, subsequent_indent="  ") for item in items]
+    return "\n".join(wrapped) or "- No peer is above rerank in any measure."
 
 
 def costs(results: list[Result]) -> str:
