@@ -207,8 +207,8 @@ class _Training:
             try:
                 result = fitter.fit(variant, name)
             except KeyboardInterrupt as error:
-                order = list(self.ranker_names)
-                not_trained = ", ".join(order[order.index(variant) :])
+                names = list(self.ranker_names.values())
+                not_trained = ", ".join(names[names.index(name) :])
                 message = f"{str(error) or 'interrupted'}; not trained: {not_trained}"
                 if self.report.rankers:
                     message += "; `rerank encode` stores the features of the others"

@@ -82,16 +82,19 @@ def test_ctrl_c_reports_the_kept_and_missing_rankers(run, small, plain, monkeypa
     start = output.Bar.start
 
     def interrupted(self, title, total=None, unit=""):
-        if title.startswith("s2net"):
+        if title.startswith(("s2net", "mine")):
             raise KeyboardInterrupt
         start(self, title, total, unit)
 
     monkeypatch.setattr(output.Bar, "start", interrupted)
     assert run("ingest", small.corpus, "-w", plain).code == 0
-    done = run(
-        "train", "lsi", "s2net", "opca", "--dim", 8, "--terms", 60, "--letters", 0,
+    options = (
+        "--dim", 8, "--terms", 60, "--letters", 0,
         "--queries", small.queries, "--qrels", small.train, "--dev-qrels", small.dev, "-w", plain,
     )  # fmt: skip
+    named = run("train", "s2net", "--as", "mine", *options)
+    assert named.err.splitlines()[-1] == "rerank: interrupted; not trained: mine"
+    done = run("train", "lsi", "s2net", "opca", *options)
     assert (done.code, done.out) == (130, "")
     encode = f"`rerank encode -w {plain}` stores the features of the others"
     assert done.err.splitlines()[-1] == f"rerank: interrupted; not trained: s2net, opca; {encode}"
