@@ -160,9 +160,14 @@ def _show(report: AutoReport, evaluated: EvaluationReport) -> None:
     first_stage = report.stack.first_stage
     if _is_first_stage(report):
         click.echo(f"\nNo stack is better than {first_stage}. {first_stage} is active.")
+    elif report.better:
+        click.echo(f"\nThe stack is significantly better than {first_stage}. The stack is active.")
     else:
-        relation = "is" if report.better else "is NOT"
-        click.echo(f"\nThe stack {relation} significantly better than {first_stage}. The stack is active.")
+        command = f"rerank stack use {first_stage} -w {report.workspace.folder}"
+        click.echo(
+            f"\nThe stack is NOT significantly better than {first_stage}. The stack is active;"
+            f" `{command}` returns to {first_stage}."
+        )
     if report.without_categories is not None:
         _show_gains(evaluated, report.without_categories)
     if report.halves is not None:
