@@ -37,13 +37,16 @@ def serving(workspace: Path, log: Path, *options: object) -> Iterator[str]:
 
 @contextmanager
 def service_process(
-    workspace: Path, log: Path, *options: object
+    workspace: Path, log: Path, *options: object, python: str | Path = sys.executable, cwd: Path | None = None
 ) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """Run the service while the block runs. Yield its URL and its process."""
-    command = [sys.executable, "-m", "rerank.cli", "serve", "-w", str(workspace), "--port", "0", "--json"]
+    """Run the service while the block runs. Yield its URL and its process.
+
+    python, cwd: of another checkout.
+    """
+    command = [str(python), "-m", "rerank.cli", "serve", "-w", str(workspace), "--port", "0", "--json"]
     command += map(str, options)
     with log.open("w") as errors:
-        server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+        server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=cwd)
     try:
         assert server.stdout is not None
         yield json.loads(server.stdout.readline())["url"], server
