@@ -12,6 +12,7 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from multiprocessing import resource_tracker
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 
@@ -46,11 +47,14 @@ def serve(settings: Settings, listening: Callable[[str], object]) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
     bound = _bind(settings.host, settings.port)
     host, port = bound.getsockname()[:2]
-    listening(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    # A client may send a signal as soon as it reads the URL, so the handlers come before it.
     if settings.workers == 1:
+        server = uvicorn.Server(_config(settings, application))
         for number in (signal.SIGTERM, signal.SIGINT):  # uvicorn raises the signal again at the end
-            signal.signal(number, lambda *_: None)
-        uvicorn.Server(_config(settings, application)).run(sockets=[bound])
+            signal.signal(number, server.handle_exit)
+        listening(url)
+        server.run(sockets=[bound])
         end_soon()
         return
     del application
@@ -59,7 +63,28 @@ def serve(settings: Settings, listening: Callable[[str], object]) -> None:
     with TemporaryDirectory(prefix=_PREFIX) as folder, open(Path(folder) / _LOCK, "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         os.environ[SHARED] = folder
-        Multiprocess(_config(settings, partial(Application, settings), factory=True), [bound]).run()
+        supervisor = _Supervisor(_config(settings, partial(_load_in_worker, settings), factory=True), [bound])
+        listening(url)
+        supervisor.run()
+
+
+class _Supervisor(Multiprocess):
+    """The parent of the workers. Ctrl-C in a terminal reaches all of them, also while they start."""
+
+    def init_processes(self) -> None:
+        """Start the workers. They inherit that SIGINT waits until :func:`_load_in_worker`."""
+        resource_tracker.ensure_running()  # starting it unblocks SIGINT, so it starts first
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            super().init_processes()
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+def _load_in_worker(settings: Settings) -> Application:
+    """Return the application of a worker, whose handlers of signals are installed before."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    return Application(settings)
 
 
 def remove_abandoned_folders(parent: str) -> None:

@@ -210,6 +210,34 @@ def test_work_ends_at_the_deadline_and_with_the_process(script, trained, tmp_pat
         assert server.process.wait(120) == 0
 
 
+SIGNAL_WITH_THE_URL = """
+import os, signal, sys, threading
+from rerank.service.server import serve
+from rerank.service.settings import Settings
+
+if __name__ == "__main__":
+    folder, name, workers, delay = sys.argv[1:]
+    def send(url):
+        end = lambda: os.killpg(os.getpid(), getattr(signal, name))
+        threading.Timer(float(delay), end).start() if float(delay) else end()
+    serve(Settings(folder=folder, port=0, workers=int(workers), stack="bm25"), send)
+"""
+"""A service whose process group gets a signal when it reports its URL, or some seconds later."""
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+@pytest.mark.parametrize(("workers", "delay"), [(1, 0), (2, 0), (2, 0.4)])
+def test_a_signal_that_comes_with_the_url_ends_the_service(trained, tmp_path, name, workers, delay):
+    (tmp_path / "early.py").write_text(SIGNAL_WITH_THE_URL)
+    command = [sys.executable, str(tmp_path / "early.py"), str(trained), name, str(workers), str(delay)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, start_new_session=True)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    if workers == 1:
+        events = [json.loads(line)["event"] for line in done.stderr.splitlines()]
+        assert events == ["started", "stopped"]
+
+
 def test_several_workers_serve_reload_and_restart(script, workspace, tmp_path):
     with serving(script, workspace, tmp_path, "--workers", 2) as server:
         server.wait_for("started", 2)
