@@ -285,12 +285,15 @@ def _show_requests(report: InstallReport) -> None:
 @workspace_option
 @json_option
 def test(folder: str, query: str, count: int, route: str, name: str | None, as_json: bool) -> None:
-    """Compare a search for QUERY with `rerank query`. Exit code 1 if the order differs."""
+    """Compare a search for QUERY with `rerank query`.
+
+    Exit code 1 if the order differs or nothing was reranked.
+    """
     from rerank.hook import try_search
 
     trial = try_search(_open_hook(folder, route, name), query, count)
     output.print_report(trial, _show_trial, as_json=as_json)
-    if not trial.same:
+    if trial.problem is not None or not trial.same:
         sys.exit(1)
 
 
@@ -303,6 +306,9 @@ def _show_trial(trial: SearchTrial) -> None:
     rankings = zip_longest(trial.plain, trial.reranked, trial.expected, fillvalue="")
     rows = [[str(rank), *ids] for rank, ids in enumerate(rankings, 1)]
     click.echo(table(["", "without", "with the hook", "rerank query"], rows, left_aligned=range(4)))
+    if trial.problem is not None:
+        click.echo(output.current_session().with_workspace_option(trial.problem))
+        return
     click.echo(f"the order {'is the same' if trial.same else 'DIFFERS'}")
     if trial.difference is not None:
         click.echo(f"scores differ by {trial.difference:.1g} at most")

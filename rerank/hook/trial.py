@@ -24,6 +24,11 @@ from rerank.stack.ranking import Ranking
 from rerank.stack.signals import SEARCH, leg_names, ranker_names
 from rerank.stack.stack import Stack
 
+_NO_ANSWER = frozenset({"refused", "connection", "timeout", "breaker_open"})
+"""Reasons of the plugin for a service that is down, or too slow."""
+_WITHOUT_HITS = frozenset({"no_hits", "the search has no hits"})
+_SHADOW = "shadow"
+
 
 @dataclass
 class SearchTrial(Report):
@@ -37,6 +42,7 @@ class SearchTrial(Report):
     reranked:   ids of the hits with the pipeline, best first.
     expected:   ids of the best candidates by ``rerank query``. same: whether ``reranked`` has this order.
     difference: largest difference between the two scores of a hit; None: no common hit.
+    problem:    why nothing was reranked, and what to do; None: the search was reranked, or has no hits.
     weights:    weights and case of the query, if the hook reports them.
     """
 
@@ -51,6 +57,7 @@ class SearchTrial(Report):
     expected: tuple[str, ...]
     same: bool
     difference: float | None
+    problem: str | None = None
     weights: dict[str, str] = field(default_factory=dict)
 
 
@@ -96,8 +103,33 @@ def try_search(hook: Hook, text: str, count: int = 10) -> SearchTrial:
         expected=expected,
         same=tuple(scores)[:depth] == expected,  # the rest of the first stage follows
         difference=max(differences, default=None),
+        problem=describe_outcome(outcome, reason, str(config.get("url", ""))),
         weights=reranked.get("ext", {}).get(PROCESSOR, {}).get("weights", {}),
     )
+
+
+def describe_outcome(outcome: str, reason: str | None, url: str) -> str | None:
+    """Return in one line why nothing was reranked and what to do, or None if there is no problem.
+
+    outcome, reason: of a search, see :class:`SearchTrial`. url: the services of the pipeline.
+
+    >>> print(describe_outcome("passed", "shadow", "http://a:8765"))
+    nothing was reranked: the pipeline is in shadow mode; install it again without --shadow
+    """
+    if outcome == "reranked" or reason in _WITHOUT_HITS:
+        return None
+    if reason in _NO_ANSWER:
+        where = f"the service at {url} did not answer" if url else "the service did not answer"
+        return (
+            f"nothing was reranked: {where} ({reason}); start it with `rerank serve`, or change its URL with"
+            " `rerank hook install --service URL`"
+        )
+    if reason == _SHADOW:
+        return "nothing was reranked: the pipeline is in shadow mode; install it again without --shadow"
+    cause = reason or f"the cluster reports the outcome {outcome!r}"
+    if outcome == "failed":
+        cause = f"the call of the service failed ({cause})"
+    return f"nothing was reranked: {cause}; `rerank hook status` shows the problems of the pipeline"
 
 
 def _body(hook: Hook, stack: Stack, text: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from rerank.hook import ROUTES, HookOptions, Request, StockHook, plugin, readine
 from rerank.hook.cluster import Node
 from rerank.hook.readiness import service_problems
 from rerank.hook.retrieval import decide_retrieval
+from rerank.hook.trial import SearchTrial, describe_outcome
 from rerank.stack.linear import Linear
 from rerank.stack.stack import Stack
 
@@ -246,3 +247,54 @@ def test_the_stock_route_deletes_only_its_own_resources():
         "models/m2",
         "connectors/c1",
     ]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reason", "part"),
+    [
+        (
+            "failed",
+            "refused",
+            "the service at http://a:1 did not answer (refused); start it with `rerank serve`",
+        ),
+        ("failed", "connection", "did not answer (connection)"),
+        ("failed", "timeout", "did not answer (timeout)"),
+        ("failed", "breaker_open", "did not answer (breaker_open)"),
+        ("failed", "status_422", "the call of the service failed (status_422); `rerank hook status`"),
+        ("passed", "shadow", "in shadow mode; install it again without --shadow"),
+        ("passed", "the query has no text", "the query has no text"),
+        ("unknown", None, "the outcome 'unknown'"),
+    ],
+)
+def test_a_trial_says_why_nothing_was_reranked(outcome, reason, part):
+    problem = describe_outcome(outcome, reason, "http://a:1")
+    assert problem.startswith("nothing was reranked: ")
+    assert part in problem
+    assert "\n" not in problem
+
+
+def trial_of(outcome, reason, *, same):
+    problem = describe_outcome(outcome, reason, "http://a:1")
+    trial = SearchTrial("p", {}, "bm25", 10, outcome, reason, ("a",), ("a",), ("a",), same, 0.5, problem)
+    return trial
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_search_that_was_not_reranked_is_not_compared(monkeypatch, run, same):
+    monkeypatch.setattr("rerank.cli.hook._open_hook", lambda *_: None)
+    failed = trial_of("failed", "refused", same=same)
+    monkeypatch.setattr("rerank.hook.try_search", lambda *_: failed)
+    shown = run("hook", "test", "wolf", "-w", "my ws")
+    assert shown.code == 1
+    assert shown.out.splitlines()[-1].startswith("nothing was reranked: the service at http://a:1")
+    assert "`rerank serve -w 'my ws'`" in shown.out
+    assert "order" not in shown.out
+    assert "scores" not in shown.out
+
+
+@pytest.mark.parametrize(("outcome", "reason"), [("reranked", None), ("passed", "no_hits")])
+def test_a_trial_without_a_problem_is_compared(monkeypatch, run, outcome, reason):
+    monkeypatch.setattr("rerank.cli.hook._open_hook", lambda *_: None)
+    monkeypatch.setattr("rerank.hook.try_search", lambda *_: trial_of(outcome, reason, same=True))
+    shown = run("hook", "test", "wolf").ok()
+    assert "the order is the same" in shown.out
