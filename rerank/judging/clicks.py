@@ -139,30 +139,54 @@ def judge_clicks(
     (2, 1, [0.0, 1.0])
     """
     options = options or ClickOptions()
-    folder = Path(out)
-    _check_folder(folder)
+    _check_folder(Path(out))
     if options.srw:
         check_new_file(options.srw, RATINGS_MARK)
-    engine = None if workspace is None else Workspace.open(workspace).engine
-    drops = Drops()
-    log = ClickLog(options, drops)
+    opened = None if workspace is None else Workspace.open(workspace)
     srw = SrwCounts(options.max_rank)
+    log = read_log(logs, options, progress, srw if options.srw else None)
+    report = judge_log(log, out, opened)
+    if options.srw:
+        write_text(options.srw, json.dumps(srw.to_json(), ensure_ascii=False, indent=1) + "\n", follow=True)
+    return report
+
+
+def read_log(
+    logs: Source | Sequence[Source],
+    options: ClickOptions,
+    progress: Progress = SILENT,
+    srw: SrwCounts | None = None,
+) -> ClickLog:
+    """Read a click log, which needs no workspace. The arguments are those of :func:`judge_clicks`.
+
+    srw: also counts the events as Search Relevance Workbench does.
+
+    Raises InputError for a damaged log, or a log without clicks; EngineError for a cluster that refuses.
+    """
+    log = ClickLog(options, Drops())
     with progress.step("click log", unit="record") as advance:
         for records in batched(_records(as_list(logs), options), _STEP):
             for record in records:
                 log.add(record)
-                if options.srw and isinstance(record, Event):
+                if srw is not None and isinstance(record, Event):
                     srw.add(record)
             advance(len(records))
     _check_log(log)
-    documents = resolve_documents(log, engine)
-    views = page_views(log, documents, drops)
+    return log
+
+
+def judge_log(log: ClickLog, out: str | os.PathLike[str], workspace: Workspace | None = None) -> ClickReport:
+    """Make judgments from a log of :func:`read_log`, and write them to a folder; see :func:`judge_clicks`.
+
+    Raises InputError if no click can be used.
+    """
+    folder = Path(out)
+    _check_folder(folder)
+    documents = resolve_documents(log, None if workspace is None else workspace.engine)
+    views = page_views(log, documents, log.drops)
     if not views.shown.clicked.any():
-        raise InputError(f"no click can be used; {_most_frequent(drops)}")
-    report = _write(folder, log, documents, views)
-    if options.srw:
-        write_text(options.srw, json.dumps(srw.to_json(), ensure_ascii=False, indent=1) + "\n")
-    return report
+        raise InputError(f"no click can be used; {_most_frequent(log.drops)}")
+    return _write(folder, log, documents, views)
 
 
 def _records(logs: Sequence[Source], options: ClickOptions) -> Iterator[LogRecord]:

@@ -14,11 +14,19 @@ from rerank.documents.records import Qrels, Query
 from rerank.documents.text import count_of, query_key
 from rerank.formats import read_qrels, read_queries
 from rerank.formats.inputs import as_qrels
-from rerank.judging.clicks import DEV, QUERIES, TRAIN, ClickReport, JudgedPart
+from rerank.judging.clicks import DEV, QUERIES, TRAIN, ClickReport, JudgedPart, is_for_tuning
 from rerank.judging.judgments import read_judgments, summarize_judgments
+from rerank.judging.log import ClickLog
 from rerank.judging.pool import DIFFERENCE, Pool, judged_file
 from rerank.workflows.auto.files import WHOLE, Folder
-from rerank.workflows.auto.splits import LEAST_QUERIES, Splits, group_equal_texts, split, usable_queries
+from rerank.workflows.auto.splits import (
+    LEAST_QUERIES,
+    Splits,
+    group_equal_texts,
+    split,
+    too_few_queries,
+    usable_queries,
+)
 
 CLICKS = "clicks"
 """Folder of the judgments from clicks, in the workspace."""
@@ -88,6 +96,31 @@ class HandJudgments:
         """
         queries = [] if files.queries is None else read_queries(files.queries)
         return cls(queries, {name: as_qrels(path, queries) for name, path in files.qrels.items()})
+
+
+def check_judged_by_hand(
+    by_hand: HandJudgments, pool: JudgedPool, documents: Set[str], seed: int, *, has_clicks: bool
+) -> None:
+    """Raise InputError if people judged too few queries, before the documents are ingested.
+
+    pool: of an earlier run. documents: ids. has_clicks: whether there is a click log.
+    """
+    if not has_clicks:
+        without_clicks(by_hand, pool, documents, seed)
+        return
+    judged = _add_pool(by_hand.by_split, pool)
+    # The log can have the texts of the other queries, so they count here.
+    queries = {id: Query(id, id) for id in chain.from_iterable(judged.values())}
+    queries |= {query.id: query for query in (*pool.queries, *by_hand.queries)}
+    _divide(judged, pool.differing, queries, documents, seed)
+
+
+def check_clicked_queries(log: ClickLog) -> None:
+    """Raise InputError if a log has too few queries to tune, also if each is clicked.
+
+    log: the only judgments; no query is judged by hand.
+    """
+    _check_tuning_queries(sum(map(is_for_tuning, log.texts.values())))
 
 
 def without_clicks(by_hand: HandJudgments, pool: JudgedPool, documents: Set[str], seed: int) -> Judgments:
@@ -179,13 +212,17 @@ def _read(path: Path, counts: JudgedPart | None) -> Qrels:
 
 def _only_clicks(train: Qrels, dev: Qrels) -> Splits:
     """Return splits without test queries. Raises InputError for too few dev queries."""
-    judged = sum(1 for query in dev if dev.relevant(query))
-    if judged < LEAST_QUERIES:
+    _check_tuning_queries(sum(1 for query in dev if dev.relevant(query)))
+    return Splits(train, dev, Qrels(), ("clicks train and tune; no query tests",))
+
+
+def _check_tuning_queries(count: int) -> None:
+    """Raise InputError if clicks judge too few queries to tune."""
+    if count < LEAST_QUERIES:
         raise InputError(
-            f"the clicks judge {count_of(judged, 'query')} to tune, {LEAST_QUERIES} at least are needed; give"
+            f"the clicks judge {count_of(count, 'query')} to tune, {LEAST_QUERIES} at least are needed; give"
             " a longer log, or qrels.tsv with queries judged by hand"
         )
-    return Splits(train, dev, Qrels(), ("clicks train and tune; no query tests",))
 
 
 def _divide(
@@ -217,9 +254,8 @@ def _divide(
     dev = sorted(chain.from_iterable(drawn_groups[:dev_groups]))
     test = sorted(chain.from_iterable(drawn_groups[dev_groups:]))
     if min(len(dev), len(test)) < LEAST_QUERIES:
-        raise InputError(
-            f"people judged {count_of(len(dev) + len(test), 'query')} with a relevant document: too few"
-            f" for {LEAST_QUERIES} dev and {LEAST_QUERIES} test queries; judge more queries"
+        raise too_few_queries(
+            f"people judged {count_of(len(dev) + len(test), 'query')} with a relevant document", len(judged)
         )
     return _select(judged, dev), _select(judged, test)
 

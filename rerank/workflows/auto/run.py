@@ -19,22 +19,25 @@ from rerank.documents.records import Qrels, Query
 from rerank.documents.text import count_of
 from rerank.evaluation.measures import MEASURES
 from rerank.evaluation.ranks import RankMeasure
+from rerank.formats import read_corpus
 from rerank.formats.beir import write_queries
-from rerank.judging.clicks import REPORT, ClickReport, judge_clicks
-from rerank.judging.log import ClickOptions
+from rerank.judging.clicks import REPORT, ClickReport, judge_log, read_log
+from rerank.judging.log import ClickLog, ClickOptions
 from rerank.judging.pool import PoolOptions, equal_weights, make_pool, separate_first_stage
 from rerank.reports.evaluation import EvaluationReport
 from rerank.reports.page import evaluation_page
 from rerank.stack.stack import Stack
 from rerank.workflows.auto.collection import ingest_files
 from rerank.workflows.auto.context import AutoContext
-from rerank.workflows.auto.files import read_folder
+from rerank.workflows.auto.files import Folder, read_folder
 from rerank.workflows.auto.halves import Halves, tune_on_halves
 from rerank.workflows.auto.judgments import (
     CLICKS,
     HandJudgments,
     JudgedPool,
     Judgments,
+    check_clicked_queries,
+    check_judged_by_hand,
     with_clicks,
     without_clicks,
 )
@@ -177,10 +180,10 @@ def _run_steps(
 ) -> AutoReport:
     """Run the steps, one after the other. Ingesting and reading judgments complete the context."""
     context.say("files", str(context.files))
-    by_hand = HandJudgments.read(context.files)  # errors come before the documents are ingested
+    inputs = _read_inputs(context, folder)  # errors come before the documents are ingested
     state = AutoState(folder, context)
     context.workspace = ingest_files(context, folder, state, opensearch, lang)
-    context.judgments, clicks = _read_judgments(context, by_hand)
+    context.judgments, clicks = _read_judgments(context, inputs)
     splits = context.splits
     if not splits.dev:
         context.say("queries", count_of(len(context.queries), "query"), *splits.notes)
@@ -244,23 +247,60 @@ def _different_rankers(workspace: Workspace, choices: Sequence[RankerChoice]) ->
     return list(reversed(name_by_version.values()))
 
 
-def _read_judgments(context: AutoContext, by_hand: HandJudgments) -> tuple[Judgments, ClickReport | None]:
+@dataclass(frozen=True)
+class _Inputs:
+    """What people judged, in files and in the pool of an earlier run, and the click log, if there is one."""
+
+    by_hand: HandJudgments
+    pool: JudgedPool
+    log: ClickLog | None
+
+
+def _read_inputs(context: AutoContext, folder: Path) -> _Inputs:
+    """Read the judgments and the click log.
+
+    Raises InputError for files that cannot be read, and if too few queries are judged.
+    """
+    files = context.files
+    has_clicks = bool(files.clicks) or context.ubi is not None
+    by_hand = HandJudgments.read(files)
+    pool = JudgedPool()
+    if has_clicks or not files.qrels:
+        pool = JudgedPool.read(folder / POOL, partial(context.say, "pool"))
+    if by_hand.by_split or pool.qrels:
+        documents = _document_ids(files, folder)
+        check_judged_by_hand(by_hand, pool, documents, context.seed, has_clicks=has_clicks)
+    log = None
+    if has_clicks:
+        log = read_log(files.clicks, ClickOptions(ubi=context.ubi), context.progress)
+        if not by_hand.by_split and not pool.qrels:
+            check_clicked_queries(log)
+    return _Inputs(by_hand, pool, log)
+
+
+def _document_ids(files: Folder, folder: Path) -> set[str]:
+    """Return the ids of the documents that a workspace will have: its own, and the ones of the files."""
+    ids = {document.id for document in read_corpus(files.corpus)}
+    if Workspace.exists(folder):
+        ids.update(Workspace.open(folder).engine.ids())
+    return ids
+
+
+def _read_judgments(context: AutoContext, inputs: _Inputs) -> tuple[Judgments, ClickReport | None]:
     """Join the judgments of people and of clicks. Returns them, and the report of the clicks."""
     documents = {*context.workspace.engine.ids()}
-    pool_path = context.workspace.folder / POOL
-    if not context.files.clicks and context.ubi is None:
-        pool = JudgedPool()
-        if not context.files.qrels:
-            pool = JudgedPool.read(pool_path, partial(context.say, "pool"))
+    by_hand = inputs.by_hand
+    pool = inputs.pool
+    if inputs.log is None:
         return without_clicks(by_hand, pool, documents, context.seed), None
     out = context.workspace.folder / CLICKS
-    report = judge_clicks(
-        context.files.clicks, out, ClickOptions(ubi=context.ubi), context.workspace, context.progress
-    )
+    report = judge_log(inputs.log, out, context.workspace)
     queries = count_of(report.train.queries + (report.dev.queries if report.dev else 0), "query")
     views = count_of(report.page_views, "page view")
     context.say("clicks", f"{views}, {report.clicks:,} clicks, {queries}; {out / REPORT}", *report.warnings)
-    pool = JudgedPool.read(pool_path, partial(context.say, "pool"))
+    if report.dropped:
+        kinds = [f"{drop.reason} ({drop.count:,})" for drop in report.dropped]
+        context.say("clicks", f"not used: {'; '.join(kinds)}")
     return with_clicks(by_hand, report, pool, documents, context.seed), report
 
 

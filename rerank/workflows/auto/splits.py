@@ -63,9 +63,9 @@ def split(
     _make_disjoint(pools, texts, test_texts, notes)
     total = sum(map(len, pools.values()))
     if total < 2 * LEAST_QUERIES:
-        raise InputError(
-            f"{count_of(total, 'judged query')} with a text and a relevant document: too few for"
-            f" {LEAST_QUERIES} dev and {LEAST_QUERIES} test queries; judge more queries"
+        judged_queries = sum(map(len, judged.values()))
+        raise too_few_queries(
+            f"{count_of(total, 'judged query')} with a text and a relevant document", judged_queries
         )
     _complete(pools, texts, np.random.default_rng(seed), notes)
     if min(len(pools["dev"]), len(pools["test"])) < LEAST_QUERIES:
@@ -81,6 +81,21 @@ def split(
         pools["test"] = list(existing_test)
     splits = {name: Qrels({query: grades[query] for query in pools[name]}) for name in SPLITS}
     return Splits(**splits, notes=tuple(notes))
+
+
+def too_few_queries(usable: str, judged: int) -> InputError:
+    """Return the error for fewer queries than a dev and a test set need.
+
+    usable: describes the number of queries that can be used. judged: number of all judged queries.
+
+    >>> print(too_few_queries("5 judged queries with a text", 5))
+    5 judged queries with a text: 10 are needed, 5 for dev and 5 for test; judge more queries
+    """
+    advice = "judge more queries"
+    if judged >= 2 * LEAST_QUERIES:
+        advice += f", or correct the ids: most of {judged:,} judged queries lack a text or such a document"
+    needed = f"{2 * LEAST_QUERIES} are needed, {LEAST_QUERIES} for dev and {LEAST_QUERIES} for test"
+    return InputError(f"{usable}: {needed}; {advice}")
 
 
 Pools = dict[str, list[str]]

@@ -187,12 +187,29 @@ def test_train_queries_without_a_text_do_not_train(folder, tmp_path):
 def test_too_few_judgments_are_refused(folder, tmp_path):
     write(folder / "queries.jsonl", [{"_id": "q", "text": "one"}])
     (folder / "qrels.tsv").write_text("q\td1\t1\n")
-    with pytest.raises(InputError, match="people judged 1 query with a relevant document: too few"):
+    with pytest.raises(InputError, match="people judged 1 query with a relevant document: 10 are needed"):
         rerank.auto(folder, tmp_path / "workspace")
     (folder / "qrels.tsv").unlink()
     write(folder / "ubi_events.ndjson", page("1", WORDS[0], ["d0", "d1"], ["d1"]))
     with pytest.raises(InputError, match=r"the clicks judge . quer.* to tune"):
-        rerank.auto(folder, tmp_path / "other")
+        rerank.auto(folder, tmp_path / "workspace")
+    (folder / "ubi_events.ndjson").write_text("{]\n")
+    with pytest.raises(InputError, match=r"ubi_events\.ndjson:1: invalid JSON"):
+        rerank.auto(folder, tmp_path / "workspace")
+    assert not (tmp_path / "workspace").exists()  # all errors come before the documents are ingested
+
+
+def test_each_kind_of_unused_records_is_counted_in_one_line(folder, tmp_path):
+    events = (folder / "ubi_events.ndjson").read_text()
+    others = [{**json.loads(line), "action_name": "scroll"} for line in events.splitlines()[-3:]]
+    lines = "".join(json.dumps(event) + "\n" for event in others)
+    (folder / "ubi_events.ndjson").write_text(events + lines)
+    report = rerank.auto(folder, tmp_path / "workspace")
+    assert report.clicks.dropped
+    (counts,) = [line for line in report.messages if line.startswith("clicks: not used: ")]
+    for drop in report.clicks.dropped:
+        assert f"{drop.reason} ({drop.count:,})" in counts
+    assert "other actions (3)" in counts
 
 
 def test_without_judgments_and_clicks_auto_writes_a_pool_and_uses_its_grades(run, folder, tmp_path):

@@ -125,7 +125,7 @@ def test_equal_queries_are_in_the_same_split():
 @pytest.mark.parametrize(
     ("given", "what"),
     [
-        ({"all": judged(0, 9)}, "9 .*too few"),
+        ({"all": judged(0, 9)}, "9 .*10 are needed, 5 for dev and 5 for test"),
         ({"train": judged(0, 90), "test": judged(90, 93)}, "3 for test are too few"),
     ],
 )
@@ -357,11 +357,20 @@ def test_bad_input_of_auto_is_refused(run, write_lines, folder, tmp_path, monkey
         rerank.auto(folder, tmp_path / "ws")
     assert not (tmp_path / "ws").exists()  # the error comes before the documents are ingested
     (folder / "queries.jsonl").write_text(queries)
-    first = (folder / "qrels" / "test.tsv").read_text().splitlines()[1]
-    (folder / "qrels" / "test.tsv").write_text(first + "\n")
-    done = run("auto", folder, *there)
-    assert done.code == 1
-    assert "rerank: 1 judged query with a text and a relevant document: too few" in done.err
+    all_lines = (folder / "qrels" / "test.tsv").read_text().splitlines(keepends=True)
+    (folder / "qrels" / "test.tsv").write_text(all_lines[1])
+    needed = "10 are needed, 5 for dev and 5 for test; judge more queries"
+    few = run("auto", folder, *there)
+    assert few.code == 1
+    assert few.err.endswith(f"rerank: 1 judged query with a text and a relevant document: {needed}\n")
+    # Judgments of other documents are as few as none, and the ids are the likely cause.
+    unknown = [line.split("\t") for line in all_lines[1:]]
+    others = "".join(f"{query}\tother-{document}\t{grade}" for query, document, grade in unknown)
+    (folder / "qrels" / "test.tsv").write_text(others)
+    unknown_documents = run("auto", folder, *there)
+    assert unknown_documents.code == 1
+    assert f"0 judged queries with a text and a relevant document: {needed}" in unknown_documents.err
+    assert not (tmp_path / "ws").exists()
 
 
 def test_workspaces_that_auto_did_not_create_are_not_changed(write_lines, folder, plain):
