@@ -172,7 +172,10 @@ def test_attach_refuses_invalid_fields_and_indices(run, node, name, tmp_path):
     def index(**mappings: Any) -> None:
         node.request("PUT", f"/{name}", {"mappings": {**MAPPING, **mappings}})
 
-    attach("text=head").fails(1, f"{node.url} has no index '{name}'; check the name")
+    for fields in (("text=head",), ()):
+        missing = attach(*fields)
+        missing.fails(1, f"{node.url} has no index '{name}'; give the name of another index with --index")
+        assert "ingest" not in missing.err
     index()
     before = index_settings(node, name)
     attach("text=nothing").fails(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from rerank.common.errors import EngineError
 from rerank.engines.base import IndexSlice
 from rerank.engines.opensearch import Settings
 from rerank.engines.opensearch.index import Index
@@ -51,3 +52,21 @@ def test_documents_without_fields_are_read(node, unmapped):
     write(node, f"{unmapped}-1", ["empty"])
     assert node.request("GET", f"/{unmapped}-1/_mapping") == {f"{unmapped}-1": {"mappings": {}}}
     assert read(node, unmapped) == ["empty"]
+
+
+@pytest.mark.parametrize("index_slice", [None, IndexSlice(1, 2)])
+def test_a_filtered_alias_with_an_index_without_mapping_is_explained(node, unmapped, index_slice):
+    """Only the alias applies the filter, so the index that cannot be read in slices cannot be left out."""
+    filtered = f"{unmapped}-filtered"
+    alias = {"filter": {"match": {"title": "wolf"}}}
+    node.request("PUT", f"/{unmapped}-1/_alias/{filtered}", alias)
+    assert read(node, filtered, index_slice) == []
+    node.request("PUT", f"/{unmapped}-2", {**SHARDS, "aliases": {filtered: alias}})
+    write(node, f"{unmapped}-2", ["a", "b"])
+    with pytest.raises(
+        EngineError, match=f"{filtered}' has a filter and an index without mapping, {unmapped}-1"
+    ):
+        read(node, filtered, index_slice)
+    node.request("PUT", f"/{unmapped}-1/_mapping", {"properties": {"title": {"type": "text"}}})
+    parts = [read(node, filtered, IndexSlice(number, 2)) for number in (1, 2)]
+    assert sorted(parts[0] + parts[1]) == ["a", "b"]

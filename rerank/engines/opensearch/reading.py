@@ -6,7 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from rerank.common.errors import EngineError
 from rerank.documents.records import Document
+from rerank.documents.text import join_names
 from rerank.engines.base import IndexSlice
 from rerank.engines.opensearch.index import Index
 
@@ -139,7 +141,7 @@ def pages(
     body:        body of the search, with ``size``, the number of hits on a page.
     index_slice: yield only the hits of this part.
     """
-    names = _names_to_read(index)
+    names, empty = _names_to_read(index)
     if not names:
         return
     with index.asking("reading documents"):
@@ -151,6 +153,12 @@ def pages(
     try:
         number, total = index_slice or (1, 1)
         shards = int(pit["_shards"]["total"])
+        if empty and shards * total > 1:
+            raise EngineError(
+                f"the alias {index.settings.index!r} has a filter and an index without mapping,"
+                f" {join_names(empty)}, so OpenSearch cannot read it in slices; remove this index from the"
+                " alias, or add a field to its mapping"
+            )
         # Slice s is a part of the shard s % shards, so each search reads one shard, which is fastest.
         for shard in range(shards):
             page = {**body, "sort": ["_doc"], "pit": {"id": pit_id, "keep_alive": _KEEP}}
@@ -163,21 +171,25 @@ def pages(
             index.client.delete_pit(body={"pit_id": [pit_id]}, params=params)
 
 
-def _names_to_read(index: Index) -> str:
-    """Return the alias or the names of the indices to read; empty if no index can have documents.
+def _names_to_read(index: Index) -> tuple[str, list[str]]:
+    """Return the alias or the names of the indices to read, and the unused indices among them.
 
-    An index without any mapping has never received a document. It is left out, because OpenSearch answers
-    status 400 if such an index is read in slices.
+    The first value is empty if no index can have documents. An index without any mapping has never received a
+    document. It is left out, because OpenSearch answers status 400 if such an index is read in slices. Only
+    an alias applies its filter, so an alias with a filter is read with its unused indices.
     """
     alias = index.settings.index
     states = index.indices()
     unmapped = [name for name, state in states.items() if not state["mappings"]]
     has_filter = any("filter" in state["aliases"].get(alias, {}) for state in states.values())
-    if not unmapped or has_filter:
-        return alias
+    if not unmapped:
+        return alias, []
     # Documents without fields also leave the mapping empty.
     empty = [name for name in unmapped if not index.count(index=name)]
-    return ",".join(sorted(states.keys() - empty))
+    used = sorted(states.keys() - empty)
+    if has_filter and used:
+        return alias, empty
+    return ",".join(used), []
 
 
 def _pages_of_slice(index: Index, body: Mapping[str, Any]) -> Iterator[list[dict[str, Any]]]:
