@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
@@ -190,6 +192,43 @@ def test_other_groups_are_left_to_opensearch(hook: Hook, reason: str, body: dict
     answer, counters = hook.counted({**WORDS, **body})
     assert counters == {f"passed.{reason}": 1}
     assert without_took(answer) == without_took(hook.plain({**WORDS, **body}))
+
+
+@pytest.mark.parametrize("index", SHARDS)
+@pytest.mark.parametrize("part", [{}, {"ext": {"rerank_stack": {"off": True}}}], ids=["passed", "off"])
+def test_the_searches_for_inner_hits_are_not_reranked(
+    hook: Hook, dummy: Dummy, index: str, part: dict[str, Any]
+) -> None:
+    """OpenSearch makes a search for each group, which runs through the default pipeline of the index."""
+    dummy.reverse()
+    inner: dict[str, Any] = {"name": "more", "size": 3}
+    body = {**WORDS, "collapse": {"field": "kind", "inner_hits": inner}}
+    reason = "off" if part else "collapse_inner_hits"
+    plain = hook.plain(body, index)
+    with hook.node.changed({"index.search.default_pipeline": "hook"}, index):
+        found: list[dict[str, Any]] = []
+        assert hook.changes(lambda: found.append(hook.plain({**body, **part}, index))) == {
+            f"passed.{reason}": 1
+        }
+        assert found[0]["hits"] == plain["hits"]
+
+
+def test_a_search_after_one_with_inner_hits_is_reranked(hook: Hook, dummy: Dummy) -> None:
+    dummy.reverse()
+    grouped = {**WORDS, "collapse": {"field": "kind", "inner_hits": {"name": "more", "size": 3}}}
+    with hook.node.changed({"index.search.default_pipeline": "hook"}, "groups"):
+        hook.plain(WORDS)
+        changed = hook.changes(lambda: search_many(hook.node, "groups", [grouped, WORDS, grouped, WORDS]))
+    assert changed == {"passed.collapse_inner_hits": 2, "reranked": 2}
+
+
+def search_many(node: Node, index: str, bodies: list[dict[str, Any]]) -> None:
+    """Send searches in one request, which the node answers one after the other."""
+    lines = "".join("{}\n" + json.dumps(body) + "\n" for body in bodies)
+    url = f"{node.url}/{index}/_msearch?max_concurrent_searches=1"
+    headers = {"Content-Type": "application/x-ndjson"}
+    with urllib.request.urlopen(urllib.request.Request(url, lines.encode(), headers)) as answer:
+        assert answer.status == 200
 
 
 @pytest.mark.parametrize("field", ["day", "text", "missing"])

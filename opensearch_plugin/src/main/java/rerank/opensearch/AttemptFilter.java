@@ -42,6 +42,7 @@ final class AttemptFilter {
         private final Task task;
         private volatile SearchPlan plan; // of a search for candidates
         private volatile boolean isRepeated; // because a node has left
+        private volatile boolean isLeft; // to OpenSearch
 
         Attempt(Task task) {
             this.task = task;
@@ -54,6 +55,15 @@ final class AttemptFilter {
 
         SearchPlan plan() {
             return plan;
+        }
+
+        /** The search is left to OpenSearch, with the searches that it makes itself, for the hits of each group. */
+        void leave() {
+            isLeft = true;
+        }
+
+        boolean isLeft() {
+            return isLeft;
         }
 
         void begin(SearchPlan prepared) {

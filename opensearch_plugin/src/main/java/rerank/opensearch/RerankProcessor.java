@@ -52,6 +52,9 @@ final class RerankProcessor extends AbstractProcessor
             return request; // the pipeline contains the processor twice
         }
         AttemptFilter.Attempt attempt = AttemptFilter.Attempt.of(plugin.threadContext);
+        if (attempt != null && attempt.isLeft()) {
+            return request; // a search of OpenSearch for the hits of a group
+        }
         SearchPlan earlier = attempt == null ? null : attempt.plan(); // it has removed the options from the search
         SearchPlan plan = new SearchPlan(request, earlier == null ? RerankExt.take(request.source()) : earlier.ext, this);
         context.setAttribute(PLAN, plan);
@@ -86,6 +89,9 @@ final class RerankProcessor extends AbstractProcessor
             logger.warn("a search could not be prepared for reranking", e);
             plan.end("failed", "error");
         }
+        if (attempt != null) {
+            attempt.leave();
+        }
         plan.restore();
         plugin.stats.count(plan.outcome, plan.reason);
         if (plan.outcome.equals("failed") && config.failuresAreErrors()) {
@@ -106,7 +112,7 @@ final class RerankProcessor extends AbstractProcessor
             return;
         }
         SearchPlan plan = (SearchPlan) context.getAttribute(PLAN);
-        if (isFirst == false || plan.retrieval == null || plan.outcome != null) {
+        if (isFirst == false || plan == null || plan.retrieval == null || plan.outcome != null) {
             listener.onResponse(prepared);
             return;
         }
