@@ -14,6 +14,7 @@ from rerank.documents.text import count_of
 
 from . import output
 from .options import (
+    OUTPUT,
     Command,
     filter_option,
     first_stage_option,
@@ -90,10 +91,17 @@ def _split_measures(
     "--report",
     "page",
     metavar="FILE",
+    type=OUTPUT,
     group="Output",
     help="Write an HTML page: the last stack against the baseline.",
 )
-@option("--save-run", metavar="DIR", group="Output", help="Write each ranking as a TREC run to this folder.")
+@option(
+    "--save-run",
+    metavar="DIR",
+    type=OUTPUT,
+    group="Output",
+    help="Write each ranking as a TREC run to this folder.",
+)
 @seed_option
 @workspace_option
 @json_option

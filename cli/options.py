@@ -39,6 +39,22 @@ NATURAL = WholeNumber(0)
 """The type of options that take 0, 1, 2, ..."""
 
 
+class OutputPath(click.types.StringParamType):
+    """The name of a file or a folder that a command writes. ``-`` is refused: it is no standard output."""
+
+    name = "file"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the name. Raises click.BadParameter for ``-``, of which other tools make standard output."""
+        if value == "-":
+            self.fail("the result is not written to standard output; give the name of a file", param, ctx)
+        return value
+
+
+OUTPUT = OutputPath()
+"""The type of options and arguments that name a result."""
+
+
 class GroupedOption(click.Option):
     """An option in a section of the help. Its help ends with the default, if it has one."""
 

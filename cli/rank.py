@@ -11,6 +11,7 @@ import rerank
 from . import output
 from .options import (
     COUNT,
+    OUTPUT,
     Command,
     filter_option,
     infer_option,
@@ -43,6 +44,7 @@ from .options import (
 @option(
     "--save-run",
     metavar="FILE",
+    type=OUTPUT,
     group="Output",
     help="Write a TREC run to this file instead of JSON lines to the terminal.",
 )

@@ -14,6 +14,7 @@ from rerank.documents.text import count_of, join_names
 from . import output
 from .options import (
     COUNT,
+    OUTPUT,
     Command,
     filter_option,
     first_stage_option,
@@ -88,7 +89,7 @@ if TYPE_CHECKING:
 @then_option
 @top_option
 @infer_option("Candidates")
-@option("--out", metavar="FILE", help="File of the stack. Default: in the workspace.")
+@option("--out", metavar="FILE", type=OUTPUT, help="File of the stack. Default: in the workspace.")
 @seed_option
 @workspace_option
 @json_option

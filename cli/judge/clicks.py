@@ -13,7 +13,7 @@ from rerank.documents.text import count_of
 
 from .. import output
 from ..cluster import cluster_of, ubi_settings
-from ..options import Command, WholeNumber, json_option, option, workspace_option
+from ..options import OUTPUT, Command, WholeNumber, json_option, option, workspace_option
 
 if TYPE_CHECKING:
     from rerank.judging.clicks import ApplicationReport, ClickReport
@@ -105,10 +105,16 @@ def _parse_date(context: click.Context, parameter: click.Parameter, text: str | 
 @option(
     "--out",
     metavar="DIR",
+    type=OUTPUT,
     required=True,
     help="Folder for queries.jsonl, train.tsv, dev.tsv and report.json.",
 )
-@option("--srw", metavar="FILE", help="Also write the ratings of Search Relevance Workbench, to compare.")
+@option(
+    "--srw",
+    metavar="FILE",
+    type=OUTPUT,
+    help="Also write the ratings of Search Relevance Workbench, to compare.",
+)
 @workspace_option
 @json_option
 def command(

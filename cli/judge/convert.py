@@ -9,7 +9,7 @@ import click
 from rerank.documents.text import count_of
 
 from .. import output
-from ..options import Command, json_option, option, queries_option
+from ..options import OUTPUT, Command, json_option, option, queries_option
 
 if TYPE_CHECKING:
     from rerank.judging.convert import ConvertReport, Target
@@ -19,7 +19,7 @@ _TARGETS = ("srw", "queryset", "quepid", "rank-eval", "trec")
 
 @click.command("convert", cls=Command)
 @click.argument("source", metavar="IN")
-@click.argument("target", metavar="OUT")
+@click.argument("target", metavar="OUT", type=OUTPUT)
 @queries_option
 @option("--to", type=click.Choice(_TARGETS), required=True, group="Output", help="Form of OUT.")
 @option("--index", metavar="NAME", group="Output", help="Index of the documents, for rank-eval.")

@@ -12,7 +12,7 @@ import rerank
 from rerank.documents.text import count_of
 
 from .. import output
-from ..options import COUNT, Command, json_option, option, seed_option, workspace_option
+from ..options import COUNT, OUTPUT, Command, json_option, option, seed_option, workspace_option
 
 if TYPE_CHECKING:
     from rerank.judging.pool import PoolReport
@@ -54,7 +54,7 @@ _REASONS = {
     group="Pool",
     help="Number of hits of each stack for a query.",
 )
-@option("--out", metavar="FILE", required=True, help="File of the pool, for example pool.json.")
+@option("--out", metavar="FILE", type=OUTPUT, required=True, help="File of the pool, for example pool.json.")
 @seed_option
 @workspace_option
 @json_option

@@ -90,7 +90,7 @@ def convert_judgments(
     judged = _judged_queries(qrels, known_queries, source)
     text = _WRITERS[to](judged, qrels, index or "")
     check_new_file(target_file, _MARKS[to])
-    write_text(target_file, text)
+    write_text(target_file, text, follow=True)
     return ConvertReport(
         file=os.fspath(target_file),
         queries=len(qrels),

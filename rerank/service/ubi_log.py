@@ -71,6 +71,10 @@ class UbiLog:
     """
 
     def __init__(self, path: str) -> None:
+        if path == "-":
+            raise UsageError(
+                "--ubi-log -: the log is not written to standard output; give the name of a file"
+            )
         self._path = path
         self._records: queue.Queue[SearchRecord | None] = queue.Queue(_MOST_WAITING)
         self._has_failed = False
