@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rerank.common.errors import EngineError
 from rerank.documents.records import Qrels
 from rerank.documents.text import count_of, join_names
+from rerank.stack.parse import retriever_depths
 from rerank.workflows.auto.context import AutoContext
 from rerank.workflows.encode import encode
 from rerank.workflows.evaluate import evaluate
@@ -29,6 +31,9 @@ RETRIEVAL_FACTOR = 2.0
 """Time to tune with more retrievers and to evaluate, divided by the time of the first tuning."""
 RETRIEVAL_OVERRUN = 0.15
 """Share of the time by which a run may be late to measure retrieval, which can gain more than a ranker."""
+
+LEAST_IDLE_GAIN = 0.002
+"""Smallest gain on dev for which a ranker without a weight stays: it encodes each query, which takes time."""
 
 
 def choose_first_stage(context: AutoContext) -> tuple[str, list[str]]:
@@ -156,6 +161,40 @@ def _try_vector_retrieval(context: AutoContext, signals: Sequence[str], report: 
         f" {'retrieve' if len(rankers) > 1 else 'retrieves'}, {report.tuned.value:.4f} if not",
     )
     if result.value > report.tuned.value:
-        return with_retrieval
+        return _drop_idle_rankers(context, with_retrieval)
     report.stack.save(report.path)
     return report
+
+
+def _drop_idle_rankers(context: AutoContext, report: TuneReport) -> TuneReport:
+    """Tune without the rankers that have no weight, and keep the result if dev hardly loses.
+
+    Such a ranker only retrieves, or has a weight for the few queries without categories. A ranker of
+    categories stays: without it, queries have no cases whose values could be compared.
+
+    report: the tuning with all retrievers.
+    """
+    stack = report.stack
+    weights = stack.combiner.weights_by_signal()
+    idle: list[str] = []
+    for name in stack.rankers:
+        if not weights.get(name) and not context.workspace.ranker(name).uses_categories:
+            idle.append(name)
+    if not idle:
+        return report
+    signals = [stack.first_stage]
+    signals += [name for name in stack.signals if name not in (stack.first_stage, *idle)]
+    depths = retriever_depths(stack.retrieve)
+    retrievers = [text for name, text in zip(depths, stack.retrieve) if name not in idle]
+    without_idle = _tune_signals(context, signals, retrieve=retrievers)
+    loss = max(result.value - without_idle.cases[case].value for case, result in report.cases.items())
+    if loss > LEAST_IDLE_GAIN:
+        without_idle.path.unlink()
+        stack.save(report.path)  # it can be the same file
+        return report
+    if report.path != without_idle.path:
+        report.path.unlink()
+    context.say(
+        "retrieval", f"{join_names(idle)} left the stack: no weight, and dev loses {max(loss, 0):.4f} without"
+    )
+    return replace(without_idle, dropped={**without_idle.dropped, **report.dropped})

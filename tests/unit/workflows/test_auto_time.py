@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import pytest
 
+from rerank import Stack
 from rerank.common.progress import SILENT
 from rerank.workflows.auto import plan as ranker_plan
 from rerank.workflows.auto import tuning
@@ -16,6 +18,7 @@ from rerank.workflows.auto.context import AutoContext
 from rerank.workflows.auto.files import Folder
 from rerank.workflows.auto.plan import RULES, CollectionFacts, RankerChoice
 from rerank.workflows.auto.training import Trainings
+from rerank.workflows.tune import TuneReport
 
 DENSE = RULES[0]
 FACTS = CollectionFacts(documents=9, train_queries=60, dev_queries=100, test_queries=50, model=True)
@@ -40,6 +43,42 @@ def test_retrieval_is_measured_up_to_15_percent_late(monkeypatch, remaining_seco
     assert tuning.tune_and_activate(run, ["bm25"]) is report
     assert bool(measured) == is_measured
     assert any(line.startswith("retrieval: no time is left") for line in run.messages) == (not is_measured)
+
+
+@pytest.mark.parametrize(("dev_values", "keeps_all"), [((0.499, 0.4), False), ((0.499, 0.39), True)])
+def test_rankers_without_a_weight_stay_only_for_a_gain(monkeypatch, tmp_path, dev_values, keeps_all):
+    """A ranker that encodes each query without a use can double the time of a query."""
+    run = context(100)
+    run.workspace = MagicMock()
+    run.workspace.ranker = lambda name: SimpleNamespace(uses_categories=name == "meta")
+
+    def report(stack, retrieve, values):
+        path = tmp_path / f"{stack}.json"
+        path.touch()
+        cases = {case: SimpleNamespace(value=value) for case, value in zip(("inferred", "none"), values)}
+        return TuneReport(
+            stack=replace(Stack.parse(stack), retrieve=retrieve, first_stage="bm25"),
+            cases=cases,
+            dropped={},
+            leaks=[],
+            path=path,
+            scoring=MagicMock(),
+            protocol="",
+        )
+
+    retrievers = ("bm25", "s2net:200", "meta:200", "text:200", "dense:200")
+    with_all = report("s2net*1 + text*0 + meta*0", retrievers, (0.5, 0.4))
+    tuned = []
+
+    def tune_signals(_, signals, *, retrieve):
+        tuned.append((signals, retrieve))
+        return report("s2net*1 + meta*0", tuple(retrieve), dev_values)
+
+    monkeypatch.setattr(tuning, "_tune_signals", tune_signals)
+    kept = tuning._drop_idle_rankers(run, with_all)
+    assert tuned == [(["bm25", "s2net", "meta"], ["bm25", "s2net:200", "meta:200"])]
+    assert (kept.stack == with_all.stack) == keeps_all
+    assert list(tmp_path.iterdir()) == [kept.path]
 
 
 @pytest.mark.parametrize(
