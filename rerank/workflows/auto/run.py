@@ -300,7 +300,7 @@ def _read_judgments(context: AutoContext, inputs: _Inputs) -> tuple[Judgments, C
     context.say("clicks", f"{views}, {report.clicks:,} clicks, {queries}; {out / REPORT}", *report.warnings)
     if report.dropped:
         kinds = [f"{drop.reason} ({drop.count:,})" for drop in report.dropped]
-        context.say("clicks", f"not used: {'; '.join(kinds)}")
+        context.say("clicks", f"not used as logged: {'; '.join(kinds)}")
     return with_clicks(by_hand, report, pool, documents, context.seed), report
 
 

@@ -206,7 +206,7 @@ def test_each_kind_of_unused_records_is_counted_in_one_line(folder, tmp_path):
     (folder / "ubi_events.ndjson").write_text(events + lines)
     report = rerank.auto(folder, tmp_path / "workspace")
     assert report.clicks.dropped
-    (counts,) = [line for line in report.messages if line.startswith("clicks: not used: ")]
+    (counts,) = [line for line in report.messages if line.startswith("clicks: not used as logged: ")]
     for drop in report.clicks.dropped:
         assert f"{drop.reason} ({drop.count:,})" in counts
     assert "other actions (3)" in counts
