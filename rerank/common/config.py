@@ -22,6 +22,7 @@ from msgspec import Meta, Struct, ValidationError, convert
 from msgspec.structs import FieldInfo, asdict, fields
 
 from rerank.common.errors import UsageError, did_you_mean, option_name
+from rerank.common.values import is_collection
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -112,9 +113,14 @@ class Option(Struct, frozen=True):
     @property
     def values(self) -> str:
         """Describe the accepted values, such as ``a whole number, 1 or more``."""
-        parts = ["a list, comma between, each"] if self.is_list else []
-        parts.append(", ".join([", ".join(self.choices) or _TYPES[self.kind], *self._limits()]))
-        return " ".join(parts) + (", or none" if self.optional else "")
+        kind = ", ".join(self.choices) or _TYPES[self.kind]
+        parts = [kind, *self._limits()]
+        if self.optional:
+            parts.append("or none")
+        description = ", ".join(parts)
+        if self.is_list:
+            return f"a list, comma between, each {description}"
+        return description
 
     def _limits(self) -> list[str]:
         """Describe the limits of a number, such as ``1 or more``."""
@@ -122,9 +128,11 @@ class Option(Struct, frozen=True):
         for meta in getattr(self.item, "__metadata__", ()):
             if meta.ge is not None and meta.le is not None:
                 texts.append(f"{meta.ge:g} to {meta.le:g}")
-            else:
-                limits = {text: getattr(meta, name) for name, text in _LIMIT_TEXTS.items()}
-                texts += [text.format(limit) for text, limit in limits.items() if limit is not None]
+                continue
+            for name, text in _LIMIT_TEXTS.items():
+                limit = getattr(meta, name)
+                if limit is not None:
+                    texts.append(text.format(limit))
         return texts
 
     def read(self, value: object) -> Any:
@@ -132,14 +140,17 @@ class Option(Struct, frozen=True):
 
         A list is a text with commas, or any iterable. Raises UsageError for values that it does not accept.
         """
-        is_none = value == "none" and "none" not in self.choices
-        if value is None or is_none:
+        if self._is_none(value):
             if self.optional:
                 return None
             raise self._error(value)
         if not self.is_list:
             return self._read_item(value)
-        return tuple(self._read_item(item) for item in _split_items(value) if item != "")
+        return tuple(map(self._read_item, _split_items(value)))
+
+    def _is_none(self, value: object) -> bool:
+        """Return whether a value stands for None; ``none`` can also be a choice of the option."""
+        return value is None or (value == "none" and value not in self.choices)
 
     def _read_item(self, value: object) -> object:
         """Convert one value, or one item of a list."""
@@ -160,11 +171,13 @@ class Option(Struct, frozen=True):
 
 
 def _split_items(value: object) -> list[object]:
-    """Return the items of a list. Texts are split at commas, also inside of a list."""
-    values = value if isinstance(value, Iterable) and not isinstance(value, str) else [value]
+    """Return the items of a list, without empty texts. Texts are split at commas, also inside of a list."""
     items: list[object] = []
-    for item in values:
-        items += item.split(",") if isinstance(item, str) else [item]
+    for item in value if is_collection(value) else [value]:
+        if isinstance(item, str):
+            items += filter(None, item.split(","))
+        else:
+            items.append(item)
     return items
 
 
@@ -189,7 +202,9 @@ def option(
 
 def _without_limits(annotation: Any) -> Any:
     """Return the type inside of ``Annotated``."""
-    return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+    if get_origin(annotation) is Annotated:
+        return get_args(annotation)[0]
+    return annotation
 
 
 def options_of(config: type) -> list[Option]:
@@ -201,29 +216,27 @@ def _option_of_field(field: FieldInfo) -> Option:
     """Read the annotation of a field, such as ``Annotated[Count | None, option("Maximum number.")]``."""
     meta = next(meta for meta in field.type.__metadata__ if meta.description)
     item = field.type
-    is_list = False
-    optional = False
-    choices: tuple[str, ...] = ()
-    if get_origin(_without_limits(item)) in (Union, UnionType):
-        optional = True
-        types = [member for member in get_args(_without_limits(item)) if member is not type(None)]
-        item = types[0]
-    if get_origin(_without_limits(item)) is tuple:
-        is_list = True
+    optional = get_origin(_without_limits(item)) in (Union, UnionType)
+    if optional:
+        members = get_args(_without_limits(item))
+        item = next(member for member in members if member is not type(None))
+    is_list = get_origin(_without_limits(item)) is tuple
+    if is_list:
         item = get_args(_without_limits(item))[0]
     kind = _without_limits(item)
+    choices: tuple[str, ...] = ()
     if get_origin(kind) is Literal:
         choices = get_args(kind)
         kind = str
     return Option(
-        field.name,
-        item,
-        field.default,
-        meta.description,
-        kind,
-        choices,
-        is_list,
-        optional,
+        name=field.name,
+        item=item,
+        default=field.default,
+        help=meta.description,
+        kind=kind,
+        choices=choices,
+        is_list=is_list,
+        optional=optional,
         **meta.extra,
     )
 
@@ -240,13 +253,12 @@ def merge_options(
     {'epochs': 3}
     """
     set_names = {name for name, value in overrides.items() if value not in (None, "none")}
-    removed: set[str | None] = set()
+    remaining = dict(defaults)
     for option in options:
         if option.name in set_names:
-            removed.add(option.instead_of)
+            remaining.pop(option.instead_of or "", None)
         if option.instead_of in set_names:
-            removed.add(option.name)
-    remaining = {name: value for name, value in defaults.items() if name not in removed}
+            remaining.pop(option.name, None)
     return {**remaining, **overrides}
 
 
@@ -263,10 +275,12 @@ def build(config: type[Config], overrides: Mapping[str, Any], preset: str = "def
     derived_defaults = config.derived_defaults({**preset_values, **overrides})
     options = {option.name: option for option in options_of(config)}
     values = merge_options({**derived_defaults, **preset_values}, overrides, options.values())
-    for name in values:
+    arguments: dict[str, Any] = {}
+    for name, value in values.items():
         if name not in options:
             raise unknown_option(name, options)
-    configuration = config(**{name: options[name].read(value) for name, value in values.items()})
+        arguments[name] = options[name].read(value)
+    configuration = config(**arguments)
     configuration.validate(overrides.keys())
     return configuration
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rerank.common.errors import InputError
+from rerank.common.values import without_empty
 from rerank.documents.records import Document
 from rerank.formats.archives import file_name, read_files
 from rerank.formats.jats_body import Sentence, read_sentences
@@ -67,13 +68,15 @@ class Article:
 
         body: use the body as text; the abstract goes to ``extra``.
         """
+        text = self.abstract
         extra = self._extra()
-        if body and self.abstract:
-            extra["abstract"] = self.abstract
+        if body:
+            text = self.body
+            extra |= without_empty({"abstract": self.abstract})
         return Document(
             self.key,
             title=self.title,
-            text=self.body if body else self.abstract,
+            text=text,
             categories=_unique((*self.subjects, *self.keywords)),
             links=self._links(),
             lang=self.lang,
@@ -83,10 +86,11 @@ class Article:
     def _extra(self) -> dict[str, Any]:
         """Return the citations, and the titles of references and the PMID if there are any."""
         extra: dict[str, Any] = {"citations": self._citations()}
-        titles = {key: title for key, title in self.references.items() if title}
+        titles = without_empty(self.references)
         if titles:
             extra["references"] = titles
-        if self.pmid and self.key != f"pmid:{self.pmid}":
+        is_key = self.key == f"pmid:{self.pmid}"
+        if self.pmid and not is_key:
             extra["pmid"] = self.pmid
         return extra
 
@@ -108,8 +112,9 @@ class Article:
 
     def _links(self) -> tuple[str, ...]:
         """Return the keys of references and related articles. Titles are not ids of documents."""
-        references = [key for key in self.references if not key.startswith("title:")]
-        return tuple(key for key in _unique((*references, *self.related)) if key != self.key)
+        links = dict.fromkeys((*self.references, *self.related))
+        links.pop(self.key, None)
+        return tuple(key for key in links if not key.startswith("title:"))
 
 
 def _unique(values: Sequence[str]) -> tuple[str, ...]:
@@ -205,8 +210,13 @@ def _subjects(meta: _Element) -> tuple[str, ...]:
 
 def _related_articles(meta: _Element, article_key: str) -> tuple[str, ...]:
     """Return the DOIs of related articles."""
-    dois = _unique([find_doi(element.get(HREF, "")) for element in meta.findall("related-article")])
-    return tuple(doi for doi in dois if doi not in ("", article_key))
+    dois: dict[str, None] = {}
+    for element in meta.findall("related-article"):
+        address = element.get(HREF, "")
+        dois[find_doi(address)] = None
+    for not_related in ("", article_key):
+        dois.pop(not_related, None)
+    return tuple(dois)
 
 
 def _title(meta: _Element) -> str:
@@ -216,52 +226,70 @@ def _title(meta: _Element) -> str:
         return ""
     title = plain(group.find("article-title"), _NOT_TEXT_IN_TITLES)
     subtitle = plain(group.find("subtitle"), _NOT_TEXT_IN_TITLES)
-    return ": ".join(text for text in (title, subtitle) if text)
+    return ": ".join(filter(None, (title, subtitle)))
 
 
 def _abstract(meta: _Element) -> str:
     """Return the first abstract with a text: without a type, else of any type, else one for readers."""
-    for abstract in sorted(meta.findall("abstract"), key=_abstract_order):
-        has_paragraphs = next(abstract.iter(*PARAGRAPHS), None) is not None
-        text = " ".join(paragraphs_of(abstract)) if has_paragraphs else plain(abstract)
-        if text:
-            return text
-    return ""
+    abstracts = sorted(meta.findall("abstract"), key=_abstract_order)
+    texts = filter(None, map(_abstract_text, abstracts))
+    return next(texts, "")
+
+
+def _abstract_text(abstract: _Element) -> str:
+    has_paragraphs = next(abstract.iter(*PARAGRAPHS), None) is not None
+    if has_paragraphs:
+        return " ".join(paragraphs_of(abstract))
+    return plain(abstract)
 
 
 def _abstract_order(abstract: _Element) -> int:
     abstract_type = abstract.get("abstract-type")
     if abstract_type is None:
         return 0
-    return 2 if abstract_type in _LAST_ABSTRACTS else 1
+    if abstract_type in _LAST_ABSTRACTS:
+        return 2
+    return 1
 
 
 def _keywords(meta: _Element) -> tuple[str, ...]:
     """Return the keywords. A compound keyword is one, without its codes; others can be a list in one text."""
     keywords: list[str] = []
     for group in meta.findall("kwd-group"):
-        for keyword in group.iter("kwd", "compound-kwd"):
-            keywords.append(plain(keyword) if keyword.tag == "kwd" else _compound_keyword(keyword))
+        keywords += map(_keyword, group.iter("kwd", "compound-kwd"))
         for unstructured in group.findall("unstructured-kwd-group"):
-            text = plain(unstructured).rstrip(".")
-            separator = ";" if ";" in text else ","
-            keywords += re.split(rf"\s*{separator}\s*", text)
+            keywords += _split_keywords(plain(unstructured))
     return _unique(list(filter(None, keywords)))
 
 
-def _compound_keyword(keyword: _Element) -> str:
-    elements = keyword.findall("compound-kwd-part")
-    return ", ".join(plain(element) for element in elements if element.get("content-type") != "code")
+def _keyword(keyword: _Element) -> str:
+    """Return the text of a keyword; of a compound one, its parts with commas, without codes."""
+    if keyword.tag == "kwd":
+        return plain(keyword)
+    texts: list[str] = []
+    for element in keyword.findall("compound-kwd-part"):
+        if element.get("content-type") != "code":
+            texts.append(plain(element))
+    return ", ".join(texts)
+
+
+def _split_keywords(text: str) -> list[str]:
+    """Return the keywords of a text that lists them, with semicolons or else with commas."""
+    separator = ";" if ";" in text else ","
+    return re.split(rf"\s*{separator}\s*", text.rstrip("."))
 
 
 def paragraphs_of(abstract: _Element) -> tuple[str, ...]:
     """Return the paragraphs of an abstract, without its DOI."""
     texts: list[str] = []
     for paragraph in abstract.iter(*PARAGRAPHS):
-        ancestor_tags = {element.tag for element in paragraph.iterancestors()}
-        if ancestor_tags.isdisjoint({*PARAGRAPHS, *NOT_TEXT}):  # neither a part of a paragraph nor a note
-            texts.append(plain(paragraph))
-    return tuple(text for text in filter(None, texts) if not text.startswith("DOI:"))
+        outer = next(paragraph.iterancestors(*PARAGRAPHS, *NOT_TEXT), None)
+        if outer is not None:  # a part of a paragraph, or in a note
+            continue
+        text = plain(paragraph)
+        if text and not text.startswith("DOI:"):
+            texts.append(text)
+    return tuple(texts)
 
 
 def _references(root: _Element) -> tuple[dict[str, str], dict[str, str]]:
@@ -287,13 +315,19 @@ def _reference(entry: _Element) -> tuple[str, str]:
     title = plain(title_element)
     year = plain(entry.find(".//year"))[:4]
     key = _key(entry.findall(".//pub-id"), title, year)
-    if key.startswith("10."):
-        return key, title
+    has_doi = key.startswith("10.")
+    if not has_doi:
+        key = _linked_doi(entry) or key
+    return key, title
+
+
+def _linked_doi(entry: _Element) -> str:
+    """Return the DOI of the first link with ``doi`` in its address; empty if it has none."""
     for link in entry.iter("ext-link"):
         address = link.get(HREF) or ""
         if "doi" in address:
-            return find_doi(address) or key, title
-    return key, title
+            return find_doi(address)
+    return ""
 
 
 def _key(ids: Sequence[_Element], title: str = "", year: str = "") -> str:

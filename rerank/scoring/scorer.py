@@ -150,11 +150,18 @@ class Scorer:
         """
         if not self._category_names or not query.categories:
             return query, ()
-        matches = {category: self._find_category(category) for category in query.categories}
-        categories = tuple(dict.fromkeys(filter(None, matches.values())))
+        known: dict[str, None] = {}
+        unknown: list[str] = []
+        for category in query.categories:
+            name = self._find_category(category)
+            if name is None:
+                unknown.append(category)
+            else:
+                known[name] = None
+        categories = tuple(known)
         if categories != query.categories:
             query = replace(query, categories=categories)
-        return query, tuple(category for category, match in matches.items() if match is None)
+        return query, tuple(unknown)
 
     def _find_category(self, category: str) -> str | None:
         for names in self._category_names:
@@ -190,6 +197,20 @@ class Scorer:
     def features(self) -> dict[str, str]:
         """Ranker -> feature version."""
         return {ranker.name: ranker.version for ranker in self.rankers}
+
+    @cached_property
+    def _search_signals(self) -> tuple[str, ...]:
+        """The names of the first stage and of the lexical signals, which a search scores."""
+        names = {self.first_stage: None}
+        for signal in self.signals:
+            if isinstance(signal, LexicalSignal):
+                names[signal.name] = None
+        return tuple(names)
+
+    @cached_property
+    def _field_signals(self) -> tuple[FieldSignal, ...]:
+        """The signals that are values of fields."""
+        return tuple(signal for signal in self.signals if isinstance(signal, FieldSignal))
 
     @cached_property
     def _existing_fields(self) -> set[str]:
@@ -250,8 +271,11 @@ class Scorer:
         self, vectors: Mapping[str, NDArray[np.float32]]
     ) -> dict[str, NDArray[np.float32]]:
         """Return the vectors that do not change with the categories of the query."""
-        rankers = {signal.name for signal in self.signals if not signal.uses_categories}
-        return {name: vector for name, vector in vectors.items() if name in rankers}
+        unchanged = dict(vectors)
+        for signal in self.signals:
+            if signal.uses_categories:
+                unchanged.pop(signal.name, None)
+        return unchanged
 
     def load_missing_scores_and_features(self, query: Query, inputs: ScoringInput) -> ScoringInput:
         """Return the input with all scores and features that the engine has.
@@ -269,11 +293,9 @@ class Scorer:
 
     def _missing_scores(self, inputs: ScoringInput) -> list[str]:
         """Return the first stage and the lexical signals for which the input has no scores."""
-        lexical_signals = [signal.name for signal in self.signals if isinstance(signal, LexicalSignal)]
-        names = dict.fromkeys((self.first_stage, *lexical_signals))
-        if SEARCH in names:
+        if SEARCH in self._search_signals:
             _search_scores(SEARCH, inputs)  # raises UsageError without a search
-        return [name for name in names if name not in inputs.scores]
+        return [name for name in self._search_signals if name not in inputs.scores]
 
     def _validated(self, inputs: ScoringInput) -> ScoringInput:
         """Mark the features as missing that their ranker cannot use."""
@@ -314,17 +336,14 @@ class Scorer:
             missing={**inputs.missing, **missing},
         )
 
-    def _fields_without_scores(self, inputs: ScoringInput) -> list[FieldSignal]:
-        fields = [signal for signal in self.signals if isinstance(signal, FieldSignal)]
-        return [signal for signal in fields if signal.name not in inputs.scores]
-
     def _with_fields(self, inputs: ScoringInput) -> ScoringInput:
         """Add the scores of fields. Raises UsageError for a field without numbers and dates."""
-        unscored = self._fields_without_scores(inputs)
+        unscored = [signal for signal in self._field_signals if signal.name not in inputs.scores]
         if not unscored:
             return inputs
         # The engine is read first: it knows better what is wrong with a field.
-        values = self.engine.field_values(inputs.ids, [signal.field for signal in unscored])
+        fields = [signal.field for signal in unscored]
+        values = self.engine.field_values(inputs.ids, fields)
         scores = dict(inputs.scores)
         for signal, numbers in zip(unscored, values):
             self._check_field(signal)
@@ -344,7 +363,8 @@ class Scorer:
             return {}
         positions = np.flatnonzero(np.logical_or.reduce(missing)).tolist()
         read_documents = inputs.reader(self.engine)
-        return dict(zip(positions, read_documents([inputs.ids[i] for i in positions])))
+        ids = [inputs.ids[position] for position in positions]
+        return dict(zip(positions, read_documents(ids)))
 
     def _infer_categories(
         self, inputs: ScoringInput, feedback_candidates: Candidates | None
@@ -364,7 +384,10 @@ def _read_categories(
     """Return the categories of documents. They are read only if ``categories`` does not have all of them."""
     if categories.keys() >= {*ids}:
         return [categories[id] for id in ids]
-    return [document.categories if document is not None else () for document in read_documents(ids)]
+    documents_categories: list[Sequence[str]] = []
+    for document in read_documents(ids):
+        documents_categories.append(() if document is None else document.categories)
+    return documents_categories
 
 
 def _search_scores(name: str, inputs: ScoringInput) -> Array:
@@ -397,4 +420,5 @@ def feedback_categories(
     positive = np.flatnonzero(scores > 0)
     order = rank([ids[i] for i in positive.tolist()], scores[positive])
     best = positive[order[:FEEDBACK_DEPTH]].tolist()
-    return infer_categories(zip(scores[best].tolist(), categories([ids[i] for i in best])))
+    best_ids = [ids[i] for i in best]
+    return infer_categories(zip(scores[best].tolist(), categories(best_ids)))

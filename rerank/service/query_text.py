@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 from base64 import b64decode
 from binascii import Error as Base64Error
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from fnmatch import translate
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, TypeVar
 
 import msgspec
 
+from rerank.common.values import listed
 from rerank.documents.text import words
 from rerank.service.query_syntax import parse_query_string, parse_simple_query_string
 
@@ -69,6 +70,8 @@ _LONGEST_NAME = 256
 """Characters of a name of a field; longer names are ignored."""
 
 _NOT_FLAG = 2  # of simple_query_string, as a node writes flags
+_NAMES_WITH_NOT = frozenset(("ALL", "NOT"))
+"""Flags of ``simple_query_string`` by their names that make ``-`` an operator."""
 
 Query = Mapping[str, Any]
 Text = tuple[Sequence[str], str]
@@ -127,10 +130,11 @@ def _read_clause(clause: Query) -> tuple[list[Text], list[Any]]:
     texts: list[Text] = []
     inner: list[Any] = []
     for kind, body in clause.items():
-        if isinstance(body, Mapping):
-            inner += _inner_clauses(kind, body)
-            if kind in _TEXT_READERS:
-                texts += _TEXT_READERS[kind](kind, body)
+        if not isinstance(body, Mapping):
+            continue
+        inner += _inner_clauses(kind, body)
+        read_texts = _TEXT_READERS.get(kind, _no_texts)
+        texts += read_texts(kind, body)
     return texts, inner
 
 
@@ -140,7 +144,12 @@ def _inner_clauses(kind: str, body: Query) -> list[Any]:
         return [body]
     if kind == "wrapper":
         return _decode_wrapper(body)
-    return [body[name] for name in _AROUND.get(kind, ()) if name in body]
+    return _values_of(body, _AROUND.get(kind, ()))
+
+
+def _values_of(body: Query, names: Sequence[str]) -> list[Any]:
+    """Return the values of these names, without names that the object does not have."""
+    return [body[name] for name in names if name in body]
 
 
 def _as_text(value: object) -> str | None:
@@ -153,9 +162,12 @@ def _as_text(value: object) -> str | None:
         return str(value).lower()
     if isinstance(value, (int, float)):
         return str(value)
+    if isinstance(value, str):
+        return value
     if isinstance(value, list):
-        return " ".join(_texts([item for item in value if not isinstance(item, list)]))
-    return value if isinstance(value, str) else None
+        single_values = [item for item in value if not isinstance(item, list)]
+        return " ".join(_texts(single_values))
+    return None
 
 
 def _texts(values: Iterable[object]) -> list[str]:
@@ -177,6 +189,11 @@ def _texts_by_field(kind: str, body: Query) -> list[Text]:
     return texts
 
 
+def _no_texts(kind: str, body: Query) -> list[Text]:
+    """Return nothing: queries of other kinds have no texts of their own."""
+    return []
+
+
 def _texts_of_fields(kind: str, body: Query) -> list[Text]:
     """Return the texts of a query of the shape {"query": text, "fields": [field]}."""
     fields = _fields(body)
@@ -196,8 +213,9 @@ def _texts_of_query_string(text: str, fields: tuple[str, ...], *, is_escaped: bo
         text = escape_query_string(text)
     texts: list[Text] = []
     for field, run in groupby(parse_query_string(text), attrgetter("field")):
-        words_of_run = " ".join(field_text.text for field_text in run)
-        texts.append((fields if field is None else (field,), words_of_run))
+        words_of_run = " ".join(map(attrgetter("text"), run))
+        fields_of_run = fields if field is None else (field,)
+        texts.append((fields_of_run, words_of_run))
     return texts
 
 
@@ -214,15 +232,17 @@ def _has_not(flags: object) -> bool:
     """Whether the flags of a ``simple_query_string`` make ``-`` an operator: a number or names."""
     if isinstance(flags, int):
         return bool(flags & _NOT_FLAG)
-    return not isinstance(flags, str) or bool({"ALL", "NOT"} & set(flags.upper().split("|")))
+    if isinstance(flags, str):
+        names = flags.upper().split("|")
+        return not _NAMES_WITH_NOT.isdisjoint(names)
+    return True  # by default, all operators
 
 
 def _interval_texts(kind: str, body: Query) -> list[Text]:
     """Return the texts of ``intervals``: {field: rule}, where rules can be inside rules."""
     texts: list[Text] = []
     for field, rule in body.items():
-        for text in _visit(rule, _read_interval_rule):
-            texts.append(((field,), text))
+        texts += [((field,), text) for text in _visit(rule, _read_interval_rule)]
     return texts
 
 
@@ -239,31 +259,40 @@ def _read_interval_rule(rule: Query) -> tuple[list[str], list[Any]]:
         inner.append(options.get("intervals"))
         filters = options.get("filter")
         if isinstance(filters, Mapping):
-            inner += [filters[name] for name in _INTERVAL_FILTERS if name in filters]
+            inner += _values_of(filters, _INTERVAL_FILTERS)
     return texts, inner
 
 
 def _like_texts(kind: str, body: Query) -> list[Text]:
     """Return the texts of ``like`` in a ``more_like_this``, without the words of ``unlike``."""
+    fields = _fields(body)
     excluded: set[str] = set()
     for text in _example_texts(body.get("unlike")):
         excluded.update(words(text))
     texts: list[Text] = []
     for text in _example_texts(body.get("like")):
-        if excluded:
-            text = " ".join(word for word in words(text) if word not in excluded)
-        texts.append((_fields(body), text))
+        texts.append((fields, _without_words(text, excluded)))
     return texts
+
+
+def _without_words(text: str, excluded: Set[str]) -> str:
+    """Return a text without some words. Without words to exclude, it stays as it is."""
+    if not excluded:
+        return text
+    remaining_words = [word for word in words(text) if word not in excluded]
+    return " ".join(remaining_words)
 
 
 def _example_texts(examples: object) -> list[str]:
     """Return the texts of examples: texts, or documents that are not in the index. An id has no text."""
     values: list[object] = []
-    for example in examples if isinstance(examples, list) else [examples]:
+    for example in listed(examples):
         if not isinstance(example, Mapping):
             values.append(example)
-        elif isinstance(example.get("doc"), Mapping):
-            values += example["doc"].values()
+            continue
+        document = example.get("doc")
+        if isinstance(document, Mapping):
+            values += document.values()
     return _texts(values)
 
 
@@ -289,7 +318,9 @@ def _fields(body: Query) -> tuple[str, ...]:
     names = body.get("fields") or body.get("default_field")
     if isinstance(names, str):
         return (names,)
-    return tuple(map(str, names)) if isinstance(names, (list, Mapping)) else ()
+    if isinstance(names, (list, Mapping)):
+        return tuple(map(str, names))
+    return ()
 
 
 @lru_cache(maxsize=16)
@@ -299,16 +330,24 @@ def _field_test(fields: tuple[str, ...]) -> Callable[[str], bool]:
     The patterns of ``fields`` come from the settings. A pattern in a query is not matched, as that could be
     slow: it counts if its part before the first ``*`` fits the beginning of a field.
     """
-    pattern = re.compile("|".join(f"{translate(field)}|{translate(field + '.*')}" for field in fields))
+    fields_and_sub_fields = [*fields, *(f"{field}.*" for field in fields)]
+    pattern = re.compile("|".join(map(translate, fields_and_sub_fields)))
     beginnings = [field.partition("*")[0] for field in fields]
+    return partial(_is_one_of_fields, pattern=pattern, beginnings=beginnings)
 
-    def test(name: str) -> bool:
-        name = name.partition("^")[0]
-        if len(name) > _LONGEST_NAME:
-            return False
-        begin, wildcard, _ = name.partition("*")
-        if wildcard:
-            return any(begin.startswith(field) or field.startswith(begin) for field in beginnings)
+
+def _is_one_of_fields(name: str, pattern: re.Pattern[str], beginnings: Sequence[str]) -> bool:
+    """Return whether a name in a query, with a boost or wildcards, is one of the fields of a pattern.
+
+    beginnings: the parts of the fields before their first ``*``.
+    """
+    name = name.partition("^")[0]
+    if len(name) > _LONGEST_NAME:
+        return False
+    name_beginning, wildcard, _ = name.partition("*")
+    if not wildcard:
         return pattern.match(name) is not None
-
-    return test
+    for field_beginning in beginnings:
+        if name_beginning.startswith(field_beginning) or field_beginning.startswith(name_beginning):
+            return True
+    return False

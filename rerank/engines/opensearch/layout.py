@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from itertools import chain
+from itertools import accumulate, chain, product
 from typing import Any
 
 from rerank.common.errors import EngineError, UsageError
+from rerank.common.values import is_list, listed, without_empty
 from rerank.documents.filters import FIELD, terms_of
 from rerank.documents.records import Document
 from rerank.documents.text import STEMMERS, language, searchable
@@ -42,19 +43,17 @@ def fields_of(table: Mapping[str, Any], settings_file: str) -> dict[str, tuple[s
             raise UsageError(
                 f"{settings_file}: {name!r} is not a part of a document; use {', '.join(FIELDS)}"
             )
-        listed = (paths,) if isinstance(paths, str) else paths
-        if not _are_paths(listed):
+        fields[name] = tuple(listed(paths))
+        if not fields[name] or not all(map(_is_path, fields[name])):
             raise UsageError(f"{settings_file}: field {name!r} needs the name of a field of the index")
-        fields[name] = tuple(listed)
-    if fields and not {"title", "text"} & fields.keys():
+    has_words = "title" in fields or "text" in fields
+    if fields and not has_words:
         raise UsageError(f"{settings_file}: neither title nor text is given; name the field with the words")
     return fields
 
 
-def _are_paths(values: object) -> bool:
-    if not isinstance(values, (list, tuple)) or not values:
-        return False
-    return all(isinstance(value, str) and value.strip() for value in values)
+def _is_path(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip())
 
 
 class Layout:
@@ -90,7 +89,9 @@ class Layout:
         """
         if len(self._words) > 1:
             return {"multi_match": {"query": text, "fields": self._words, "type": "most_fields"}}
-        (field,) = self._words or ["content" if signal == "bm25" else "content.tfidf"]
+        field = "content" if signal == "bm25" else "content.tfidf"
+        if self._words:
+            (field,) = self._words
         return {"match": {field: {"query": text}}}
 
     def document(self, id: str, source: Mapping[str, Any]) -> Document:
@@ -101,14 +102,15 @@ class Layout:
         texts: dict[str, list[str]] = {name: [] for name in FIELDS}
         for name, path in self._paths:
             texts[name] += _strings(_value_at(source, path))
+        extra = None if self.attached else source.get("extra")
         return Document(
             id,
-            "\n".join(texts["title"]),
-            "\n".join(texts["text"]),
-            tuple(texts["categories"]),
-            tuple(texts["links"]),
-            next(iter(texts["lang"]), None),
-            {} if self.attached else source.get("extra") or {},
+            title="\n".join(texts["title"]),
+            text="\n".join(texts["text"]),
+            categories=tuple(texts["categories"]),
+            links=tuple(texts["links"]),
+            lang=next(iter(texts["lang"]), None),
+            extra=extra or {},
         )
 
     def has_value(self, path: str, source: Mapping[str, Any]) -> bool:
@@ -120,7 +122,9 @@ class Layout:
 
         An attached index gets none.
         """
-        return {} if self.attached else {DOCUMENT: document_row(document.id, document.categories)}
+        if self.attached:
+            return {}
+        return {DOCUMENT: document_row(document.id, document.categories)}
 
     def to_source(self, document: Document) -> dict[str, Any]:
         """Return the ``_source`` of a document in an index that rerank made.
@@ -138,7 +142,7 @@ class Layout:
             "extra": document.extra,
             FIELD: terms_of(document),
         }
-        return {name: value for name, value in fields.items() if value}
+        return without_empty(fields)
 
     def _normalized(self, document: Document) -> list[str]:
         """Return the words that normalization changes, which are searched in addition to the original ones.
@@ -163,13 +167,14 @@ def check_fields(index: str, mappings: Mapping[str, Any], fields: Mapping[str, S
     Raises UsageError for a field that is missing or of an unsuitable type, EngineError for one that is not in
     ``_source``.
     """
-    _check_source(index, mappings.get("_source", {}), [*chain.from_iterable(fields.values())])
+    all_paths = list(chain.from_iterable(fields.values()))
+    _check_source(index, mappings.get("_source", {}), all_paths)
     types = dict(field_types(mappings.get("properties", {})))
+    existing_fields = ", ".join(types) or "none"
     for name, paths in fields.items():
         for path in paths:
             if path not in types:
-                names = ", ".join(types) or "none"
-                raise UsageError(f"index {index!r} has no field {path!r} ({name}); it has {names}")
+                raise UsageError(f"index {index!r} has no field {path!r} ({name}); it has {existing_fields}")
             _check_field(name, path, mappings, f"field {path!r} of index {index!r}")
 
 
@@ -222,19 +227,27 @@ def _definition(mappings: Mapping[str, Any], path: str) -> tuple[Mapping[str, An
         name = _first_name(remaining, definition["properties"])
         definition = definition["properties"][name]
         remaining = remaining[len(name) + 1 :]
-        if definition.get("type") == "nested" and not definition.get("include_in_root"):
+        is_separate = definition.get("type") == "nested" and not definition.get("include_in_root")
+        if is_separate:
             nested = path.removesuffix(f".{remaining}")
     return definition, nested
 
 
 def _first_name(path: str, properties: Mapping[str, Any]) -> str:
     """Return the property at the start of a path. A name can have dots with ``subobjects: false``."""
-    parts = path.split(".")
-    for end in range(1, len(parts)):
-        name = ".".join(parts[:end])
+    for name in _beginnings(path):
         if name in properties:
             return name
     return path
+
+
+def _beginnings(path: str) -> list[str]:
+    """Return the paths of the objects around a field, the outermost first, and the path itself.
+
+    >>> _beginnings("author.name.last")
+    ['author', 'author.name', 'author.name.last']
+    """
+    return list(accumulate(path.split("."), "{}.{}".format))
 
 
 def _check_source(index: str, source: Mapping[str, Any], paths: Sequence[str]) -> None:
@@ -251,15 +264,15 @@ def _check_source(index: str, source: Mapping[str, Any], paths: Sequence[str]) -
 
 def _in_source(path: str, source: Mapping[str, Any]) -> bool:
     """Return whether the ``_source`` of documents contains a field. source: ``_source`` of the mapping."""
-    parts = path.split(".")
-    path_and_parents = [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
-
-    def covers(patterns: Sequence[str]) -> bool:
-        return any(fnmatchcase(name, pattern) for name in path_and_parents for pattern in patterns)
-
     includes = source.get("includes") or ["*"]
     excludes = source.get("excludes") or []
-    return covers(includes) and not covers(excludes)
+    return _fits_any(path, includes) and not _fits_any(path, excludes)
+
+
+def _fits_any(path: str, patterns: Sequence[str]) -> bool:
+    """Return whether a pattern fits a field or an object around it."""
+    names_and_patterns = product(_beginnings(path), patterns)
+    return any(fnmatchcase(name, pattern) for name, pattern in names_and_patterns)
 
 
 def _value_at(source: object, path: Sequence[str]) -> object:
@@ -279,11 +292,13 @@ def _value_at(source: object, path: Sequence[str]) -> object:
 
 def _strings(value: object) -> list[str]:
     """Return the texts inside a JSON value; a number or truth value is a text."""
+    if value is None:
+        return []
     if isinstance(value, Mapping):
         value = list(value.values())
-    if isinstance(value, (list, tuple)):
-        strings: list[str] = []
-        for item in value:
-            strings += _strings(item)
-        return strings
-    return [] if value is None else [str(value)]
+    if not is_list(value):
+        return [str(value)]
+    strings: list[str] = []
+    for item in value:
+        strings += _strings(item)
+    return strings

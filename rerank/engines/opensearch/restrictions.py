@@ -10,9 +10,11 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any, NamedTuple
 
 from rerank.common.errors import InputError
+from rerank.common.values import is_list, listed
 
 Query = Mapping[str, Any]
 Clause = dict[str, Any]
@@ -121,7 +123,7 @@ class _Reader:
     def _read_queries(self, inner: Query, *, required: bool) -> list[Clause]:
         """Return the conditions of a query such as ``dis_max``, of whose queries one must match."""
         conditions = [inner["filter"]] if "filter" in inner else []
-        queries = _listed(inner.get("queries", []))
+        queries = listed(inner.get("queries", []))
         return conditions + self._read_alternatives(queries, None, required=required)
 
     def _is_search(self, kind: str, inner: Query, *, required: bool) -> bool:
@@ -143,9 +145,9 @@ class _Reader:
             if key not in _BOOL:
                 raise _unknown(key, "bool", "correct it")
             parts[_BOOL[key]] = value
-        must = _listed(parts.get("must", []))
-        filters = _listed(parts.get("filter", []))
-        excluded = _listed(parts.get("must_not", []))
+        must = listed(parts.get("must", []))
+        filters = listed(parts.get("filter", []))
+        excluded = listed(parts.get("must_not", []))
 
         conditions: list[Clause] = []
         for clause in must:
@@ -155,10 +157,10 @@ class _Reader:
             conditions.append({"bool": {"must_not": excluded}})
 
         minimum = parts.get("minimum_should_match")
-        has_required_clauses = bool(must or filters)
-        if minimum is not None or not has_required_clauses:  # otherwise "should" is optional
+        is_optional = minimum is None and bool(must or filters)
+        if not is_optional:
             is_required = required and minimum not in (0, "0")
-            should = _listed(parts.get("should", []))
+            should = listed(parts.get("should", []))
             conditions += self._read_alternatives(should, minimum, required=is_required)
         return conditions
 
@@ -172,18 +174,18 @@ class _Reader:
         """
         readers: list[_Reader] = []
         should: list[Clause] = []
-        without_conditions = 0
         for query in queries:
             reader = _Reader(self._word_fields)
             conditions = reader.read(query, required=required)
             should.append({"bool": {"filter": conditions}} if conditions else _ALL)
-            without_conditions += not conditions
             readers.append(reader)
         self._add_texts(readers, minimum)
 
+        without_conditions = should.count(_ALL)
         if not should or _is_always_met(minimum, len(should), without_conditions):
             return []
-        return [{"bool": {"should": should, "minimum_should_match": 1 if minimum is None else minimum}}]
+        minimum = 1 if minimum is None else minimum
+        return [{"bool": {"should": should, "minimum_should_match": minimum}}]
 
     def _add_texts(self, alternatives: Sequence[_Reader], minimum: Minimum) -> None:
         """Add the texts of alternatives. Every hit matches at least ``minimum`` of them."""
@@ -269,11 +271,13 @@ def _word_search(kind: str, inner: Query) -> _WordSearch | None:
     """Return the search of a query for a text, or None if it is of another kind."""
     if kind in _WORDS_OF_FIELD and len(inner) == 1:
         ((field, value),) = inner.items()
-        text = value.get("query") if isinstance(value, Mapping) else value
-        return _WordSearch([field], str(text))
+        if isinstance(value, Mapping):
+            value = value.get("query")
+        return _WordSearch([field], str(value))
     if kind in _WORDS_OF_FIELDS:
         fields = inner.get("fields") or inner.get("default_field") or []
-        return _WordSearch([fields] if isinstance(fields, str) else list(fields), str(inner.get("query")))
+        text = str(inner.get("query"))
+        return _WordSearch([fields] if isinstance(fields, str) else list(fields), text)
     return None
 
 
@@ -291,7 +295,7 @@ def is_word_field(field: str, word_fields: Collection[str]) -> bool:
     for pattern in word_fields:
         if _fits(pattern, name) or _fits(f"{pattern}.*", name):
             return True
-        if "*" in name and "*" not in pattern and _fits(name, pattern):
+        if "*" not in pattern and _fits(name, pattern):
             return True
     return False
 
@@ -305,12 +309,13 @@ def _fits(pattern: str, name: str) -> bool:
     if not literals:
         return name == pattern
     *middle, end = literals
-    has_ends = name.startswith(begin) and name.endswith(end)
-    if not has_ends or len(name) < len(begin) + len(end):
-        return False
+    middle_end = len(name) - len(end)
     position = len(begin)
+    has_ends = name.startswith(begin) and name.endswith(end)
+    if not has_ends or position > middle_end:
+        return False
     for literal in middle:
-        position = name.find(literal, position, len(name) - len(end))
+        position = name.find(literal, position, middle_end)
         if position < 0:
             return False
         position += len(literal)
@@ -321,17 +326,15 @@ def _is_plain(text: str) -> bool:
     """Whether a query language reads only words in a text: letters, digits, spaces and a few signs."""
     if not _OPERATORS.isdisjoint(text.split()):
         return False
-    return all(
-        character in _SIGNS or unicodedata.category(character).startswith(("L", "Nd")) for character in text
-    )
+    categories = map(unicodedata.category, set(text) - _SIGNS)
+    return all(category.startswith(("L", "Nd")) for category in categories)
 
 
 def _refuse_conditions(inner: object, kind: str) -> None:
     """Raise InputError for conditions inside a query that other retrievers cannot obey."""
-    for json_object in _objects_inside(inner):
-        for name in _CONDITIONS:
-            if name in json_object:
-                raise _unknown(name, kind, 'for --retrieve, write it into a "bool" around it')
+    for json_object, name in product(_objects_inside(inner), _CONDITIONS):
+        if name in json_object:
+            raise _unknown(name, kind, 'for --retrieve, write it into a "bool" around it')
 
 
 def _objects_inside(json_value: object) -> Iterator[Mapping[Any, Any]]:
@@ -342,13 +345,9 @@ def _objects_inside(json_value: object) -> Iterator[Mapping[Any, Any]]:
         if isinstance(value, Mapping):
             yield value
             values += value.values()
-        elif isinstance(value, (list, tuple)):
+        elif is_list(value):
             values += value
 
 
 def _unknown(name: str, kind: str, remedy: str) -> InputError:
     return InputError(f'the query has "{name}" inside "{kind}"; {remedy}')
-
-
-def _listed(value: object) -> list[Any]:
-    return list(value) if isinstance(value, (list, tuple)) else [value]
