@@ -79,8 +79,9 @@ def readability(package: Path) -> dict[str, tuple[float, list[str]]]:
     for path in sorted(package.rglob("*.py")):
         text = path.read_text("utf-8")
         lines += len(text.splitlines())
+        module = path.relative_to(package.parent)
         for node in nodes(path):
-            place = f"{path.relative_to(package.parent)}:{getattr(node, 'lineno', 0)}"
+            place = f"{module}:{getattr(node, 'lineno', 0)}"
             name = variable_name(node)
             if name is not None:
                 variables += 1

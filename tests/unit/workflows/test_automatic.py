@@ -225,10 +225,15 @@ def folder(small, tmp_path):
     return path
 
 
+def without_encoder_measurement(patch):
+    """Do not measure the speed of an encoder that no rule needs, which loads its weights."""
+    patch.setattr("rerank.workflows.auto.training.Trainings.part_seconds", 0.01)
+
+
 @pytest.fixture
 def quick(monkeypatch):
-    """Do not measure the speed of an encoder that no rule needs, and draw fewer samples for intervals."""
-    monkeypatch.setattr("rerank.workflows.auto.training.Trainings.part_seconds", 0.01)
+    """Do not measure the speed of an encoder, and draw fewer samples for intervals."""
+    without_encoder_measurement(monkeypatch)
     monkeypatch.setattr("rerank.evaluation.significance.BOOTSTRAPS", 1000)
 
 
@@ -312,6 +317,7 @@ def test_without_time_the_first_stages_are_tuned(folder, tmp_path):
     rules = (LSI,)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ranker_plan, "RULES", rules)
+        without_encoder_measurement(patch)
         assert [one.trained for one in rerank.auto(folder, tmp_path / "ws").choices] == [True]
 
 
