@@ -166,8 +166,8 @@ def _adjacency(names: Sequence[str], edges: Iterable[tuple[str, str]]) -> csr_ma
     pairs = [(position_of[a], position_of[b]) for a, b in edges if a != b]
     ends = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     both_ways = np.concatenate([ends, ends[:, ::-1]])
-    ones = np.ones(len(both_ways), dtype=np.float32)
-    adjacency = csr_matrix((ones, (both_ways[:, 0], both_ways[:, 1])), shape=(len(names), len(names)))
+    edge_weights = np.ones(len(both_ways), dtype=np.float32)
+    adjacency = csr_matrix((edge_weights, (both_ways[:, 0], both_ways[:, 1])), shape=(len(names), len(names)))
     adjacency.data[:] = 1.0  # repeated edges are added up
     return adjacency
 

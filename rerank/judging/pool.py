@@ -222,8 +222,8 @@ def make_pool(
         loaded.insert(0, workspace.stack(loaded[0].first_stage, latest=True))
     if not loaded:
         raise UsageError("no stack is named; name the stacks whose hits are judged")
-    given = as_queries(queries)
-    shuffled = sorted(_distinct(given), key=lambda query: _hash(options.seed, query.id))
+    all_queries = as_queries(queries)
+    shuffled = sorted(_distinct(all_queries), key=lambda query: _hash(options.seed, query.id))
     chooser = _Chooser(_ranker(workspace, loaded, options.top), options.count, progress)
     choices = chooser.choose(shuffled)
     if not choices:
@@ -244,7 +244,7 @@ def make_pool(
         ranked=len(chooser.rankings),
         without_hits=chooser.without_hits,
         difference=fmean(difference(rankings) for rankings in chooser.rankings.values()),
-        repeated=len(given) - len(shuffled),
+        repeated=len(all_queries) - len(shuffled),
     )
 
 
@@ -253,13 +253,13 @@ def _distinct(queries: Sequence[Query]) -> list[Query]:
 
     A log of searches repeats queries under other ids. Nobody should judge the same hits twice.
     """
-    kept: dict[tuple[object, ...], Query] = {}
+    most_frequent: dict[tuple[object, ...], Query] = {}
     for query in sorted(queries, key=lambda query: (-_count_of(query), query.id)):
         params = {name: value for name, value in query.params.items() if name != COUNT_FIELD}
         words = (query_key(query.text), query_key(query.lexical))
         key = (*words, query.categories, query.lang, repr(sorted(params.items())))
-        kept.setdefault(key, query)
-    return list(kept.values())
+        most_frequent.setdefault(key, query)
+    return list(most_frequent.values())
 
 
 def _load_stacks(workspace: Workspace, text: str | Stack) -> list[Stack]:

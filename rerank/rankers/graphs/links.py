@@ -68,9 +68,9 @@ class LinkGraph:
             for name in dict.fromkeys(document.categories):
                 columns.append(number.setdefault(name, len(number)))
             ends.append(len(columns))
-        ones = np.ones(len(columns), dtype=np.float32)
+        memberships = np.ones(len(columns), dtype=np.float32)
         shape = (len(ids), len(number))
-        members = csr_matrix((ones, np.array(columns), np.array(ends)), shape)
+        members = csr_matrix((memberships, np.array(columns), np.array(ends)), shape)
         members = members[:, np.asarray(members.sum(axis=0)).ravel() <= MAX_SHARED]
         shared = members @ members.T
         matrix = (shared - diags(shared.diagonal(), dtype=np.float32)).tocsr()

@@ -138,8 +138,8 @@ def _counts(corpus: Corpus, index: Mapping[str, int], letters: int) -> Iterator[
     from scipy.sparse import csr_matrix
 
     def matrix(rows: Ragged, columns: int) -> Any:
-        ones = np.ones(len(rows.flat), np.float32)
-        return csr_matrix((ones, rows.flat, rows.offsets), shape=(len(rows), columns))
+        counts = np.ones(len(rows.flat), np.float32)
+        return csr_matrix((counts, rows.flat, rows.offsets), shape=(len(rows), columns))
 
     columns = []
     for word in corpus.words:
