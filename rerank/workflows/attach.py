@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rerank.common.errors import EngineError, UsageError, WorkspaceError
+from rerank.common.errors import UsageError, WorkspaceError
 from rerank.common.results import Report
 from rerank.documents.text import language
 from rerank.engines.opensearch import OpenSearchEngine
@@ -66,14 +66,9 @@ def attach(
         )
     index_fields = fields_of(fields, "the command")
     engine = OpenSearchEngine.open(opensearch, Path(), None, index_fields)
-    descriptions = engine.index.indices()
-    if not descriptions:
-        raise EngineError(
-            f"{opensearch.where} has no index {opensearch.index!r}; give the name of another index with"
-            " --index, or create this index first"
-        )
-    engine.index.check()
+    engine.index.check(if_missing="give the name of another index with --index, or create this index first")
     engine.index.check_values()
+    descriptions = engine.index.indices()
     indices = sorted(descriptions)
     documents = len(engine)
     engine.close()

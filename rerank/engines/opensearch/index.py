@@ -66,15 +66,17 @@ class Index:
         # The client is in a reference cycle, so its connections would stay open for long.
         weakref.finalize(self, self.client.close)
 
-    def check(self) -> None:
+    def check(self, if_missing: str = CREATE_AGAIN) -> None:
         """Check that the cluster has an index that rerank made, or the fields of an attached one.
+
+        if_missing: what to do if there is no index.
 
         Raises EngineError if there is none or it has an old format, and UsageError if rerank did not make it.
         """
         check(self.client, self.settings)
         indices = self.indices()
         if not indices:
-            raise EngineError(f"{self.settings.where} has no index {self.settings.index!r}; {CREATE_AGAIN}")
+            raise EngineError(f"{self.settings.where} has no index {self.settings.index!r}; {if_missing}")
         for name, description in indices.items():
             if self.layout.attached:
                 check_fields(name, description["mappings"], self.layout.fields)

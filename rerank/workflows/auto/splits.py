@@ -93,7 +93,7 @@ def too_few_queries(usable: str, judged: int) -> InputError:
     """
     advice = "judge more queries"
     if judged >= 2 * LEAST_QUERIES:
-        advice += f", or correct the ids: most of {judged:,} judged queries lack a text or such a document"
+        advice += f", or correct the ids: most of {count_of(judged, 'query')} lack a text or such a document"
     needed = f"{2 * LEAST_QUERIES} are needed, {LEAST_QUERIES} for dev and {LEAST_QUERIES} for test"
     return InputError(f"{usable}: {needed}; {advice}")
 
