@@ -148,8 +148,8 @@ class Group:
     def seeds(self, system: str, *measures: str) -> int:
         """Return the number of seeds of these measures."""
         rows = [step for step in self.steps if {*measures} & {*step["values"].get(system, {})}]
-        counts = [step.get("seeds", 1) for step in rows]
-        return max(sum(counts[:1]) if "seed" not in rows[0] else len(rows), self._listed(system, measures))
+        seeds = {step["seed"] for step in rows if "seed" in step}  # several steps can have the same seed
+        return max(len(seeds) or rows[0].get("seeds", 1), self._listed(system, measures))
 
     def _listed(self, system: str, measures: Sequence[str]) -> int:
         return max((len(self.values(system, measure)) for measure in measures), default=0)
