@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from statistics import fmean
 
 from rerank.common.errors import EngineError
 from rerank.documents.records import Qrels
 from rerank.documents.text import count_of, join_names
 from rerank.stack.parse import retriever_depths
+from rerank.tuning.tune import TuningResult
 from rerank.workflows.auto.context import AutoContext
 from rerank.workflows.encode import encode
 from rerank.workflows.evaluate import evaluate
@@ -170,7 +173,7 @@ def _drop_idle_rankers(context: AutoContext, report: TuneReport) -> TuneReport:
     """Tune without the rankers that have no weight, and keep the result if dev hardly loses.
 
     Such a ranker only retrieves, or has a weight for the few queries without categories. A ranker of
-    categories stays: without it, queries have no cases whose values could be compared.
+    categories stays: it costs little, and queries with other cases need it.
 
     report: the tuning with all retrievers.
     """
@@ -187,7 +190,11 @@ def _drop_idle_rankers(context: AutoContext, report: TuneReport) -> TuneReport:
     depths = retriever_depths(stack.retrieve)
     retrievers = [text for name, text in zip(depths, stack.retrieve) if name not in idle]
     without_idle = _tune_signals(context, signals, retrieve=retrievers)
-    loss = max(result.value - without_idle.cases[case].value for case, result in report.cases.items())
+    losses: list[float] = []
+    for case, result in report.cases.items():
+        # If no signal uses categories any more, all queries have the same weights.
+        losses.append(_loss(result, without_idle.cases.get(case, without_idle.tuned)))
+    loss = max(losses)
     if loss > LEAST_IDLE_GAIN:
         without_idle.path.unlink()
         stack.save(report.path)  # it can be the same file
@@ -198,3 +205,12 @@ def _drop_idle_rankers(context: AutoContext, report: TuneReport) -> TuneReport:
         "retrieval", f"{join_names(idle)} left the stack: no weight, and dev loses {max(loss, 0):.4f} without"
     )
     return replace(without_idle, dropped={**without_idle.dropped, **report.dropped})
+
+
+def _loss(result: TuningResult, other: TuningResult) -> float:
+    """Return by how much the mean of a result is above another one, over the queries of both."""
+    differences: list[float] = []
+    for query, value in result.per_query.items():
+        if query in other.per_query:
+            differences.append(value - other.per_query[query])
+    return fmean(differences) if differences else math.inf

@@ -45,7 +45,15 @@ def test_retrieval_is_measured_up_to_15_percent_late(monkeypatch, remaining_seco
     assert any(line.startswith("retrieval: no time is left") for line in run.messages) == (not is_measured)
 
 
-@pytest.mark.parametrize(("dev_values", "keeps_all"), [((0.499, 0.4), False), ((0.499, 0.39), True)])
+@pytest.mark.parametrize(
+    ("dev_values", "keeps_all"),
+    [
+        ({"inferred": 0.499, "none": 0.4}, False),
+        ({"inferred": 0.499, "none": 0.39}, True),
+        ({"": 0.5}, False),  # no signal of categories has a weight any more
+        ({"": 0.49}, True),
+    ],
+)
 def test_rankers_without_a_weight_stay_only_for_a_gain(monkeypatch, tmp_path, dev_values, keeps_all):
     """A ranker that encodes each query without a use can double the time of a query."""
     run = context(100)
@@ -55,7 +63,7 @@ def test_rankers_without_a_weight_stay_only_for_a_gain(monkeypatch, tmp_path, de
     def report(stack, retrieve, values):
         path = tmp_path / f"{stack}.json"
         path.touch()
-        cases = {case: SimpleNamespace(value=value) for case, value in zip(("inferred", "none"), values)}
+        cases = {case: SimpleNamespace(per_query={"q1": value}) for case, value in values.items()}
         return TuneReport(
             stack=replace(Stack.parse(stack), retrieve=retrieve, first_stage="bm25"),
             cases=cases,
@@ -67,7 +75,7 @@ def test_rankers_without_a_weight_stay_only_for_a_gain(monkeypatch, tmp_path, de
         )
 
     retrievers = ("bm25", "s2net:200", "meta:200", "text:200", "dense:200")
-    with_all = report("s2net*1 + text*0 + meta*0", retrievers, (0.5, 0.4))
+    with_all = report("s2net*1 + text*0 + meta*0", retrievers, {"inferred": 0.5, "none": 0.4})
     tuned = []
 
     def tune_signals(_, signals, *, retrieve):
