@@ -190,14 +190,18 @@ def word2vec(
     for lowest_count in dict.fromkeys((min_count, 1)):
         model = Word2Vec(**_SKIP_GRAM, vector_size=size, min_count=lowest_count, seed=seed)
         with progress.step(f"{title}: count", total, "text") as advance:
-            model.build_vocab(_Counted(texts, advance))
+            read_texts = _ReadInThread(_Counted(texts, advance))
+            model.build_vocab(read_texts)
+            read_texts.check()
         if len(model.wv):
             break
 
     if len(model.wv):
         epochs = epochs or min(30, max(3, round(WORDS_READ / model.corpus_total_words)))
         with progress.step(title, epochs * total, "text") as advance:
-            model.train(_Counted(texts, advance), total_examples=model.corpus_count, epochs=epochs)
+            read_texts = _ReadInThread(_Counted(texts, advance))
+            model.train(read_texts, total_examples=model.corpus_count, epochs=epochs)
+            read_texts.check()
     names = list(model.wv.index_to_key)
     counts = np.array([model.wv.get_vecattr(name, "count") for name in names], dtype=np.int64)
     vocabulary = Vocabulary("text", names, LONGEST["text"])
@@ -295,6 +299,32 @@ class _Counted:
         for text in self.texts():
             yield text
             self.advance(1)
+
+
+@dataclass
+class _ReadInThread:
+    """Texts that end at an error, which is raised later by :meth:`check`.
+
+    gensim reads texts in a thread. If an error ended this thread, its other threads would wait forever.
+    """
+
+    texts: Iterable[Sequence[str]]
+    error: BaseException | None = None
+
+    def __iter__(self) -> Iterator[Sequence[str]]:
+        if self.error is not None:
+            return
+        try:
+            yield from self.texts
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            self.error = error
+
+    def check(self) -> None:
+        """Raise the error of reading, if there was one."""
+        if self.error is not None:
+            raise self.error
 
 
 def _unit_mean(vectors: NDArray[Any]) -> NDArray[np.float32]:

@@ -217,6 +217,25 @@ def test_progress_counts_the_texts_of_gensim():
     ]
 
 
+class Interrupting(Progress):
+    """Raises an error after some texts, as the end of the time of a training does."""
+
+    def __init__(self, texts: int) -> None:
+        self.remaining = texts
+
+    def advance(self, count: int = 1) -> None:
+        self.remaining -= count
+        if self.remaining < 0:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("texts", [5, 20, 40])  # of the first pass, which counts words, and of later ones
+def test_an_error_while_texts_are_read_ends_word2vec(texts):
+    """gensim reads texts in a thread, and its other threads waited forever if this thread ended."""
+    with pytest.raises(KeyboardInterrupt):
+        word2vec(lambda: SENTENCES, 15, size=6, seed=1, epochs=4, progress=Interrupting(texts))
+
+
 def test_if_no_word_occurs_twice_all_words_are_kept():
     actual = word2vec(lambda: [["once", "upon"], ["a", "time"]], 2, size=4, seed=1)
     assert set(actual.vocabulary.names) == {"once", "upon", "a", "time"}
