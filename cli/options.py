@@ -40,12 +40,12 @@ NATURAL = WholeNumber(0)
 
 
 class OutputPath(click.types.StringParamType):
-    """The name of a file or a folder that a command writes. ``-`` is refused: it is no standard output."""
+    """The name of a file or a folder that a command writes. ``-`` does not stand for standard output."""
 
     name = "file"
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the name. Raises click.BadParameter for ``-``, of which other tools make standard output."""
+        """Return the name. Raises click.BadParameter for ``-``, which is standard output in other tools."""
         if value == "-":
             self.fail("the result is not written to standard output; give the name of a file", param, ctx)
         return value

@@ -119,10 +119,10 @@ def describe_outcome(outcome: str, reason: str | None, url: str) -> str | None:
     if outcome == "reranked" or reason in _WITHOUT_HITS:
         return None
     if reason in _NO_ANSWER:
-        where = f"the service at {url} did not answer" if url else "the service did not answer"
+        service = f"the service at {url}" if url else "the service"
         return (
-            f"nothing was reranked: {where} ({reason}); start it with `rerank serve`, or change its URL with"
-            " `rerank hook install --service URL`"
+            f"nothing was reranked: {service} did not answer ({reason}); start it with `rerank serve`, or"
+            " change its URL with `rerank hook install --service URL`"
         )
     if reason == _SHADOW:
         return "nothing was reranked: the pipeline is in shadow mode; install it again without --shadow"

@@ -150,18 +150,18 @@ class Scorer:
         """
         if not self._category_names or not query.categories:
             return query, ()
-        known: dict[str, None] = {}
-        unknown: list[str] = []
+        known_categories: dict[str, None] = {}
+        unknown_categories: list[str] = []
         for category in query.categories:
             name = self._find_category(category)
             if name is None:
-                unknown.append(category)
+                unknown_categories.append(category)
             else:
-                known[name] = None
-        categories = tuple(known)
+                known_categories[name] = None
+        categories = tuple(known_categories)
         if categories != query.categories:
             query = replace(query, categories=categories)
-        return query, tuple(unknown)
+        return query, tuple(unknown_categories)
 
     def _find_category(self, category: str) -> str | None:
         for names in self._category_names:

@@ -160,14 +160,17 @@ def _as_text(value: object) -> str | None:
     """
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, (int, float)):
+    if isinstance(value, (int, float, str)):
         return str(value)
-    if isinstance(value, str):
-        return value
     if isinstance(value, list):
-        single_values = [item for item in value if not isinstance(item, list)]
-        return " ".join(_texts(single_values))
+        return _text_of_list(value)
     return None
+
+
+def _text_of_list(values: Sequence[object]) -> str:
+    """Return the text of the values of a list, without lists in it."""
+    single_values = [value for value in values if not isinstance(value, list)]
+    return " ".join(_texts(single_values))
 
 
 def _texts(values: Iterable[object]) -> list[str]:

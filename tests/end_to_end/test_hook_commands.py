@@ -163,6 +163,9 @@ def test_a_service_that_is_down_is_reported(cluster, service, run, text):
     done = run("hook", "test", text, "-w", cluster, "--json")
     assert done.code == 1
     assert json.loads(done.out)["reason"] == "refused"
+    shown = run("hook", "test", text, "-w", cluster)
+    assert shown.code == 1
+    assert f"nothing was reranked: the service at {url} did not answer (refused)" in shown.out
     status = hook_status(run, cluster)
     assert status["service"] is None
     assert "no service answers" in status["problems"][0]

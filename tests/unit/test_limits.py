@@ -53,14 +53,28 @@ some taken that then there thing things this told tried used wanted way what whe
 VAGUE_NAMES = frozenset(_VAGUE.split())
 """Names of variables and parameters that do not say what the value is."""
 LIMITS = {
-    "rerank": {"vague names": 0.1, "double assignments": 0.0, "comprehensions": 22.8, "decisions": 32.4},
-    "cli": {"vague names": 0.0, "double assignments": 0.0, "comprehensions": 9.4, "decisions": 29.7},
+    "rerank": {
+        "vague names": 0.1,
+        "double assignments": 0.0,
+        "comprehensions": 22.8,
+        "decisions": 32.4,
+        "dense functions": 0,
+    },
+    "cli": {
+        "vague names": 0.0,
+        "double assignments": 0.0,
+        "comprehensions": 9.4,
+        "decisions": 29.7,
+        "dense functions": 0,
+    },
 }
-"""Vague names per 100 variables and parameters; decisions per 100 lines in the bodies of functions; the
-others per 1,000 lines."""
+"""Vague names per 100 variables and parameters; decisions per 100 lines in the bodies of functions; number of
+dense functions; the others per 1,000 lines."""
+MOST_DENSE = 0.6
+"""Most decisions per line in the body of a function of ten lines or more."""
 
 
-@pytest.mark.parametrize("kind", ["vague names", "double assignments", "comprehensions", "decisions"])
+@pytest.mark.parametrize("kind", [*LIMITS["rerank"]])
 @pytest.mark.parametrize("package", LIMITS)
 def test_code_does_not_become_harder_to_read(package, kind):
     measured, examples = readability(ROOT / package)[kind]
@@ -76,6 +90,7 @@ def readability(package: Path) -> dict[str, tuple[float, list[str]]]:
     comprehensions: list[str] = []
     body_lines = choices = 0
     dense: list[tuple[float, str]] = []
+    too_dense: list[str] = []
     for path in sorted(package.rglob("*.py")):
         text = path.read_text("utf-8")
         lines += len(text.splitlines())
@@ -95,12 +110,16 @@ def readability(package: Path) -> dict[str, tuple[float, list[str]]]:
                 length, count = body_of(node)
                 body_lines += length
                 choices += count
-                dense.append((-count / max(length, 10), f"{place} {node.name}: {count} in {length} lines"))
+                function = f"{place} {node.name}: {count} in {length} lines"
+                dense.append((-count / max(length, 10), function))
+                if length >= 10 and count / length > MOST_DENSE:
+                    too_dense.append(function)
     return {
         "vague names": (100 * len(vague) / variables, vague),
         "double assignments": (1000 * len(double) / lines, double),
         "comprehensions": (1000 * len(comprehensions) / lines, comprehensions),
         "decisions": (100 * choices / body_lines, [text for _, text in sorted(dense)[:30]]),
+        "dense functions": (len(too_dense), too_dense),
     }
 
 
@@ -161,3 +180,12 @@ def test_the_gauge_counts_by_hand(tmp_path):
     assert figures["double assignments"][0] == pytest.approx(1000 / 4)
     assert figures["comprehensions"][0] == pytest.approx(1000 / 4)
     assert figures["decisions"][0] == pytest.approx(100 / 3)
+
+
+@pytest.mark.parametrize(("branches", "count"), [(3, 0), (4, 1)])
+def test_dense_functions_are_counted(tmp_path, branches, count):
+    """Ten lines with six decisions are allowed, and with eight they are not."""
+    branch = "    if a and b:\n        a += 1\n"
+    rest = "    a += 1\n" * (10 - 2 * branches)
+    (tmp_path / "module.py").write_text(f"def total(a, b):\n{branch * branches}{rest}", "utf-8")
+    assert readability(tmp_path)["dense functions"][0] == count

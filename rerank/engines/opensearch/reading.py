@@ -180,16 +180,24 @@ def _names_to_read(index: Index) -> tuple[str, list[str]]:
     """
     alias = index.settings.index
     states = index.indices()
-    unmapped = [name for name, state in states.items() if not state["mappings"]]
-    has_filter = any("filter" in state["aliases"].get(alias, {}) for state in states.values())
-    if not unmapped:
+    unused = _unused_indices(index, states)
+    if not unused:
         return alias, []
-    # Documents without fields also leave the mapping empty.
-    empty = [name for name in unmapped if not index.count(index=name)]
-    used = sorted(states.keys() - empty)
-    if has_filter and used:
-        return alias, empty
-    return ",".join(used), []
+    names_in_use = sorted(states.keys() - unused)
+    if names_in_use and _has_filter(states, alias):
+        return alias, unused
+    return ",".join(names_in_use), []
+
+
+def _unused_indices(index: Index, states: Mapping[str, Any]) -> list[str]:
+    """Return the indices without mapping and documents. Documents without fields leave the mapping empty."""
+    unmapped = [name for name, state in states.items() if not state["mappings"]]
+    return [name for name in unmapped if not index.count(index=name)]
+
+
+def _has_filter(states: Mapping[str, Any], alias: str) -> bool:
+    """Return whether an alias filters the documents of an index. states: name -> state of the index."""
+    return any("filter" in state["aliases"].get(alias, {}) for state in states.values())
 
 
 def _pages_of_slice(index: Index, body: Mapping[str, Any]) -> Iterator[list[dict[str, Any]]]:

@@ -270,15 +270,23 @@ class _WordSearch(NamedTuple):
 def _word_search(kind: str, inner: Query) -> _WordSearch | None:
     """Return the search of a query for a text, or None if it is of another kind."""
     if kind in _WORDS_OF_FIELD and len(inner) == 1:
-        ((field, value),) = inner.items()
-        if isinstance(value, Mapping):
-            value = value.get("query")
-        return _WordSearch([field], str(value))
+        ((field, options),) = inner.items()
+        return _search_of_field(field, options)
     if kind in _WORDS_OF_FIELDS:
-        fields = inner.get("fields") or inner.get("default_field") or []
-        text = str(inner.get("query"))
-        return _WordSearch([fields] if isinstance(fields, str) else list(fields), text)
+        return _search_of_fields(inner)
     return None
+
+
+def _search_of_field(field: str, options: object) -> _WordSearch:
+    """Return the search of a query such as ``match``. options: the text, or an object with the text."""
+    text = options.get("query") if isinstance(options, Mapping) else options
+    return _WordSearch([field], str(text))
+
+
+def _search_of_fields(inner: Query) -> _WordSearch:
+    """Return the search of a query such as ``multi_match``, with a text and a name or a list of names."""
+    fields = inner.get("fields") or inner.get("default_field") or []
+    return _WordSearch(listed(fields), str(inner.get("query")))
 
 
 def is_word_field(field: str, word_fields: Collection[str]) -> bool:
