@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta, MsgspecError, Struct, json
 
@@ -25,6 +25,8 @@ VERSION = r"\w[\w.-]{0,99}"
 """Pattern of versions, which are also names of folders."""
 LOCK_SECONDS = 60.0
 """Time to wait for another installation. It takes a moment, and a training would be lost."""
+
+Value = TypeVar("Value")
 
 _NEW = ".new"
 """Folder of the version that is being written."""
@@ -95,9 +97,8 @@ class RankerStore:
         file:    name of the file in the folder of the version.
         """
         stored = version if version is not None and self.has(name, version) else None
-        path = self.folder / f"{name}-{self.record(name, stored).version}" / file
         try:
-            return parse_json(path.read_bytes())
+            return self._read_version(name, stored, lambda folder: parse_json((folder / file).read_bytes()))
         except (OSError, ValueError):
             return None
 
@@ -138,13 +139,30 @@ class RankerStore:
 
         Raises WorkspaceError if it is damaged, and the errors of :meth:`record`.
         """
+        return self._read_version(name, version, load_ranker)
+
+    def _read_version(self, name: str, version: str | None, read: Callable[[Path], Value]) -> Value:
+        """Return what ``read`` returns for the folder of a version.
+
+        An installation can remove the folder while it is read, but it first replaces the list of versions.
+        Then the new list is used.
+        """
         while True:
+            identity = self._identity_of_list(name)
             record = self.record(name, version)
             try:
-                return load_ranker(self.folder / f"{name}-{record.version}")
-            except WorkspaceError:
-                if self.record(name, version).version == record.version:
-                    raise  # else a newer version has just replaced it
+                return read(self.folder / f"{name}-{record.version}")
+            except (WorkspaceError, OSError, ValueError):
+                if self._identity_of_list(name) == identity:
+                    raise
+
+    def _identity_of_list(self, name: str) -> tuple[int, int] | None:
+        """Return values that change if the list of versions is replaced; None: there is no list."""
+        try:
+            status = (self.folder / f"{name}.json").stat()
+        except FileNotFoundError:
+            return None
+        return status.st_ino, status.st_mtime_ns
 
     @contextmanager
     def exclusive_lock(self) -> Iterator[None]:

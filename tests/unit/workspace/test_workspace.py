@@ -286,6 +286,33 @@ def install_repeatedly(folder, rankers):
             workspace.install(ranker)
 
 
+def test_a_version_that_is_replaced_while_it_is_read_is_read_again(workspace, monkeypatch):
+    """Another process installs v2, which removes v1, and then v1 again."""
+    first, second = (cnn(version=f"v{seed}", seed=seed) for seed in (1, 2))
+    workspace.install(first)
+    reads = []
+
+    def read(folder):
+        reads.append(folder.name)
+        if len(reads) == 1:
+            for ranker in (second, first):
+                Workspace.open(workspace.folder).install(ranker)
+            raise WorkspaceError("a file of the removed folder is missing")
+        return first
+
+    monkeypatch.setattr("rerank.rankers.store.load_ranker", read)
+    reader = Workspace.open(workspace.folder)
+    assert reader.ranker("text") is first
+    assert reads == ["text-v1", "text-v1"]
+
+
+def test_a_damaged_version_is_reported_at_once(workspace):
+    workspace.install(cnn(version="v1"))
+    (workspace.folder / "rankers" / "text-v1" / "ranker.json").unlink()
+    with pytest.raises(WorkspaceError, match="cannot be read"):
+        Workspace.open(workspace.folder).ranker("text")
+
+
 def test_killed_installations_do_not_break_loading(workspace):
     """After each of eight kills a ranker can be loaded. Two concurrent installations take turns."""
     rankers = [cnn(version=f"v{seed}", seed=seed) for seed in (1, 2, 3)]
