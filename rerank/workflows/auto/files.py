@@ -48,6 +48,19 @@ class Folder:
         optional = filter(None, (self.queries, self.categories))
         return [self.corpus, *optional, *self.qrels.values(), *self.clicks]
 
+    def unread_judgments(self) -> list[str]:
+        """Return the tables that could be judgments but belong to no split, such as ``qrels/eval.tsv``.
+
+        Other copies of a file that is read, for example compressed ones, are left out.
+        """
+        read_stems = {_stem(file) for file in self.files()}
+        unread: list[str] = []
+        for table in _find_tables(self.path):
+            name = str(table.relative_to(self.path))
+            if "qrels" in name and _stem(table) not in read_stems:
+                unread.append(name)
+        return sorted(unread)
+
     def __str__(self) -> str:
         return ", ".join(str(path.relative_to(self.path)) for path in self.files())
 
@@ -133,6 +146,11 @@ def _find_tables(folder: Path) -> set[Path]:
     for subfolder, ending, compression in product(("", "qrels/"), _TABLE_ENDINGS, _COMPRESSIONS):
         tables.update(folder.glob(f"{subfolder}*{ending}{compression}"))
     return tables
+
+
+def _stem(file: Path) -> Path:
+    """Return the path without endings: ``qrels/dev.tsv.gz`` is ``qrels/dev``."""
+    return file.with_name(file.name.partition(".")[0])
 
 
 def _click_logs(folder: Path) -> tuple[Path, ...]:

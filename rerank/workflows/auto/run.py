@@ -16,7 +16,7 @@ from rerank.common.files import write_text
 from rerank.common.progress import SILENT, Progress
 from rerank.common.results import Report
 from rerank.documents.records import Qrels, Query
-from rerank.documents.text import count_of
+from rerank.documents.text import count_of, join_names
 from rerank.evaluation.measures import MEASURES
 from rerank.evaluation.ranks import RankMeasure
 from rerank.formats import read_corpus
@@ -179,7 +179,7 @@ def _run_steps(
     context: AutoContext, folder: Path, opensearch: Settings | None, lang: str | None
 ) -> AutoReport:
     """Run the steps, one after the other. Ingesting and reading judgments complete the context."""
-    context.say("files", str(context.files))
+    context.say("files", str(context.files), *_unread_judgments(context.files))
     inputs = _read_inputs(context, folder)  # errors come before the documents are ingested
     state = AutoState(folder, context)
     context.workspace = ingest_files(context, folder, state, opensearch, lang)
@@ -245,6 +245,16 @@ def _different_rankers(workspace: Workspace, choices: Sequence[RankerChoice]) ->
         if choice.trained:
             name_by_version[workspace.ranker(choice.ranker).version] = choice.ranker
     return list(reversed(name_by_version.values()))
+
+
+def _unread_judgments(files: Folder) -> list[str]:
+    """Return a line about tables that look like judgments and are not read."""
+    unread = files.unread_judgments()
+    if not unread:
+        return []
+    return [
+        f"not read: {join_names(unread)}; the splits are qrels/train.tsv, qrels/dev.tsv and qrels/test.tsv"
+    ]
 
 
 @dataclass(frozen=True)

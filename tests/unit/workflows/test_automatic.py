@@ -71,6 +71,14 @@ def test_other_names_of_the_dev_split_are_read(tmp_path, name):
         read_folder(tmp_path)
 
 
+def test_judgments_of_no_split_are_named(tmp_path):
+    (tmp_path / "qrels").mkdir()
+    names = ("corpus.csv", "queries.tsv", "qrels.tsv", "qrels/dev.tsv", "qrels/dev.tsv.gz", "qrels/eval.tsv")
+    for name in (*names, "categories.tsv", "notes.txt"):
+        (tmp_path / name).write_bytes(b"")
+    assert read_folder(tmp_path).unread_judgments() == ["qrels.tsv", "qrels/eval.tsv"]
+
+
 def test_given_splits_are_used_unchanged():
     given = {"train": judged(0, 200), "dev": judged(200, 250), "test": judged(250, 300)}
     actual, *_ = parts(given)
