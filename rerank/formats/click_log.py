@@ -362,7 +362,7 @@ def _read_table(name: str, lines: Iterator[Line], first: bytes) -> Iterator[LogR
             query_id=row.get("session", "" if "session" in table.columns else location),
             user_query=row.get("query", ""),
             object={"object_id": document} if document else {},
-            ordinal=_ordinal(row.get("rank")),
+            ordinal=_rank(row.get("rank", ""), location),
         )
         is_clicked = _is_yes(row.get("clicked", ""), location)
         yield event
@@ -380,6 +380,14 @@ def _read_header_of_clicks(location: str, first: bytes) -> Table:
     if missing:
         raise InputError(f"{location}: no column {', '.join(missing)}; {_ADVICE}")
     return table
+
+
+def _rank(text: str, location: str) -> int | None:
+    """Return the rank in a cell, or None for an empty one. Raises InputError for anything but an integer."""
+    rank = _ordinal(text)
+    if text and rank is None:
+        raise InputError(f"{location}: rank is {text[:40]!r}, not an integer; correct it, or leave it empty")
+    return rank
 
 
 def _is_yes(text: str, location: str) -> bool:

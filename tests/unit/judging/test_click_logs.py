@@ -88,6 +88,7 @@ BAD_LOGS = {
     ),
     "other columns": ("query,document,clicked\nx,d1,1\n", "no column session, rank"),
     "not a yes or no": ("session,query,document,rank,clicked\ns,x,d,1,maybe\n", "log:2: clicked is 'maybe'"),
+    "not a rank": ("session,query,document,rank,clicked\ns,x,d,first,1\n", "log:2: rank is 'first'"),
     "the future": (
         json.dumps(event("click", "1", "d", 1, user_query="x", timestamp=10**14)),
         "in the future",
