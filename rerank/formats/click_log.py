@@ -12,8 +12,15 @@ import msgspec
 from msgspec import Struct
 
 from rerank.common.errors import InputError
-from rerank.formats.contents import describe_line
-from rerank.formats.lines import LONGEST, Line, array_items, decode, first_line, read_numbered_lines
+from rerank.formats.lines import (
+    LONGEST,
+    Line,
+    array_items,
+    decode,
+    describe_invalid_json,
+    first_line,
+    read_numbered_lines,
+)
 from rerank.formats.opening import Source, name_of
 from rerank.formats.tables import Table, read_header, skip_separator_hint, split_rows
 
@@ -220,8 +227,7 @@ def records_of_line(location: str, text: bytes) -> Iterator[LogRecord]:
     except msgspec.ValidationError:
         yield Malformed(location)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        shown = describe_line(decode(location, text))
-        problem = f"not JSON, it looks like {shown}" if shown else f"invalid JSON ({error})"
+        problem = describe_invalid_json(decode(location, text), error)
         raise InputError(f"{location}: {problem}; keep UBI records and tables in separate files") from error
 
 

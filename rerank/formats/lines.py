@@ -191,14 +191,16 @@ def _parse_object(location: str, text: str) -> dict[str, Any]:
     except (msgspec.DecodeError, RecursionError) as error:
         if text == "{":
             remedy += ", for example with `jq -c .`"
-        kind = describe_line(text)
-        shown = (
-            f"not JSON, it looks like {kind}" if kind else f"invalid JSON ({_describe_error(error, text)})"
-        )
-        raise InputError(f"{location}: {shown}; {remedy}") from error
+        raise InputError(f"{location}: {describe_invalid_json(text, error)}; {remedy}") from error
     if not isinstance(fields, dict):
         raise InputError(f"{location}: not a JSON object; {remedy}")
     return fields
+
+
+def describe_invalid_json(text: str, error: Exception) -> str:
+    """Return what is wrong with a text that is not JSON: it looks like something else, or has an error."""
+    kind = describe_line(text)
+    return f"not JSON, it looks like {kind}" if kind else f"invalid JSON ({_describe_error(error, text)})"
 
 
 def _describe_error(error: Exception, text: str) -> str:

@@ -89,6 +89,10 @@ BAD_LOGS = {
     "other columns": ("query,document,clicked\nx,d1,1\n", "no column session, rank"),
     "not a yes or no": ("session,query,document,rank,clicked\ns,x,d,1,maybe\n", "log:2: clicked is 'maybe'"),
     "not a rank": ("session,query,document,rank,clicked\ns,x,d,first,1\n", "log:2: rank is 'first'"),
+    "no number of JSON": (
+        '{"action_name": "click", "timestamp": NaN}',
+        r"log:1: .*NaN is not a number of JSON",
+    ),
     "the future": (
         json.dumps(event("click", "1", "d", 1, user_query="x", timestamp=10**14)),
         "in the future",
@@ -167,7 +171,7 @@ values = st.recursive(
     st.none()
     | st.booleans()
     | st.integers()
-    | st.floats()
+    | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(max_size=3)
     | st.sampled_from(["click", "x"]),
     lambda inner: (
