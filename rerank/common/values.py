@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard, TypeVar
 
 Key = TypeVar("Key")
@@ -32,6 +32,58 @@ def listed(value: object) -> list[Any]:
     if is_list(value):
         return list(value)
     return [value]
+
+
+def as_mapping(value: object) -> Mapping[str, Any]:
+    """Return a mapping itself, and an empty mapping for any other value.
+
+    >>> as_mapping({"title": "wolf"}), as_mapping("wolf"), as_mapping(None)
+    ({'title': 'wolf'}, {}, {})
+    """
+    return value if isinstance(value, Mapping) else {}
+
+
+def objects_inside(json_value: object) -> Iterator[Mapping[Any, Any]]:
+    """Yield the objects of a JSON value, at any depth and without recursion, in no order.
+
+    >>> list(objects_inside([{"bool": {"must": []}}]))
+    [{'bool': {'must': []}}, {'must': []}]
+    """
+    values = [json_value]
+    while values:
+        value = values.pop()
+        if isinstance(value, Mapping):
+            yield value
+            values += value.values()
+        elif is_list(value):
+            values += value
+
+
+def items_at(items: Sequence[Value], positions: Iterable[int]) -> list[Value]:
+    """Return the items at these positions, in the order of the positions.
+
+    >>> items_at(["wolf", "fox", "bear"], [2, 0])
+    ['bear', 'wolf']
+    """
+    return list(map(items.__getitem__, positions))
+
+
+def only(values: Mapping[Key, Value], keys: Container[Key]) -> dict[Key, Value]:
+    """Return a mapping with these keys only. Keys that it does not have are ignored.
+
+    >>> only({"title": "Wolves", "text": "A wolf"}, ["title", "lang"])
+    {'title': 'Wolves'}
+    """
+    return {key: value for key, value in values.items() if key in keys}
+
+
+def without(values: Mapping[Key, Value], keys: Container[Key]) -> dict[Key, Value]:
+    """Return a mapping without these keys.
+
+    >>> without({"title": "Wolves", "text": "A wolf"}, ["title"])
+    {'text': 'A wolf'}
+    """
+    return {key: value for key, value in values.items() if key not in keys}
 
 
 def without_empty(values: Mapping[Key, Value]) -> dict[Key, Value]:

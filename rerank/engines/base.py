@@ -161,11 +161,20 @@ class FeatureStore(ABC):
 def field_number(value: object) -> float:
     """Return the finite number in a field, of a date its first second; NaN for other values."""
     if isinstance(value, str):
-        seconds = period(value) if "-" in value else None
-        return seconds[0] if seconds else math.nan
+        return _first_second(value)
     if not isinstance(value, (int, float)) or abs(value) > sys.float_info.max:
         return math.nan
     return float(value)
+
+
+def _first_second(text: str) -> float:
+    """Return the first second of a date, since 1970; NaN for a text that is not a date."""
+    if "-" not in text:
+        return math.nan
+    seconds = period(text)
+    if seconds is None:
+        return math.nan
+    return seconds[0]
 
 
 @dataclass(frozen=True)
@@ -331,8 +340,14 @@ class Engine(ABC):
 
         NaN stands for no value, and for a value that is not a number, such as a text.
         """
-        extras = [document.extra if document is not None else {} for document in self.get(ids)]
-        return [np.array([field_number(extra.get(name)) for extra in extras], np.float64) for name in fields]
+        extras: list[Mapping[str, Any]] = []
+        for document in self.get(ids):
+            extras.append({} if document is None else document.extra)
+        columns = []
+        for name in fields:
+            numbers = [field_number(extra.get(name)) for extra in extras]
+            columns.append(np.array(numbers, np.float64))
+        return columns
 
     @property
     def features(self) -> FeatureStore | None:
@@ -346,7 +361,7 @@ class Engine(ABC):
         of this ranker, so it cannot retrieve at all; :meth:`write_features` stores them for an encoder that
         ``retrieves``.
         """
-        return self.features.count_missing_vectors(name, version) if self.features is not None else None
+        return self._feature_store.count_missing_vectors(name, version)
 
     def hook_source(self) -> HookSource | None:
         """Return what reads the hits that a cluster sends to the hook; None for an engine without cluster."""
@@ -368,13 +383,32 @@ class Engine(ABC):
 
         Raises UsageError for a slice of an engine whose features cannot be written from several machines.
         """
-        has_slices = self.features is not None and self.features.has_slices
-        if index_slice is not None and not has_slices:
+        store = self._feature_store
+        if index_slice is not None and not store.has_slices:
             raise UsageError("a slice is encoded only if the features are in an OpenSearch index of rerank")
-        if self.features is None:
-            return {encoder.name: 0 for encoder in encoders}
-        return self.features.write(Encoding(encoders, force, keep or {}, progress, index_slice))
+        encoding = Encoding(encoders, force, keep or {}, progress, index_slice)
+        return store.write(encoding)
 
     def missing_features(self, name: str, version: str) -> int:
         """Count the documents that have no stored feature of a ranker in this version."""
-        return self.features.missing(name, version) if self.features is not None else len(self)
+        return self._feature_store.missing(name, version)
+
+    @property
+    def _feature_store(self) -> FeatureStore:
+        features = self.features
+        if features is None:
+            return _NoFeatures(self)
+        return features
+
+
+class _NoFeatures(FeatureStore):
+    """The features of an engine that stores none, so all are missing."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def write(self, encoding: Encoding) -> dict[str, int]:
+        return {encoder.name: 0 for encoder in encoding.encoders}
+
+    def missing(self, name: str, version: str) -> int:
+        return len(self._engine)

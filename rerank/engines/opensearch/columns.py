@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from rerank.common.arrays import passage_counts, split_passages
 from rerank.common.errors import EngineError
+from rerank.common.values import items_at
 from rerank.documents.records import Document
 from rerank.engines.base import Encoder
 from rerank.engines.file_features import check_features, other_kind
@@ -81,7 +82,10 @@ def vector_field(key: str, passages: int) -> tuple[str, str]:
     (('rerank_features.s2net@v1:knn', ''), ('rerank_features.dense:knn.v1', 'rerank_features.dense:knn'))
     """
     path = f"{FEATURES}.{vector_key(key, passages)}"
-    return (f"{path}.{key.rpartition('@')[2]}", path) if passages else (path, "")
+    if not passages:
+        return path, ""
+    version = key.rpartition("@")[2]
+    return f"{path}.{version}", path
 
 
 def without_vectors(key: str, passages: int) -> dict[str, Any]:
@@ -173,7 +177,8 @@ class Column:
         Raises EngineError for a text that is not a row of this column.
         """
         missing = np.array([text is None for text in texts], np.bool_)
-        raw = self._bytes_of([text for text in texts if text is not None])
+        stored_texts = [text for text in texts if text is not None]
+        raw = self._bytes_of(stored_texts)
         return self.fill(raw, missing), missing
 
     def _bytes_of(self, texts: Sequence[str]) -> NDArray[np.uint8]:
@@ -239,7 +244,7 @@ def encode(
     key = feature_key(encoder.name, encoder.version)
     missing = [position for position, stored_features in enumerate(features) if key not in stored_features]
     if missing:
-        values = encoder.encode([documents[position] for position in missing])
+        values = encoder.encode(items_at(documents, missing))
         new_column = column(encoder.name, values, len(missing), stored.get(key))
         if retrieves:
             new_column = replace(new_column, vectors="hnsw", passages=encoder.passages)
@@ -259,8 +264,9 @@ def columns(mappings: Mapping[str, Any]) -> dict[str, Column]:
     columns_by_key = {}
     for key, field in fields.items():
         meta = field.get("meta", {})
-        is_of_rerank = "@" in key and {"dtype", "width"} <= meta.keys()
-        if is_of_rerank and field.get("type") == "binary":
+        is_feature = "@" in key and field.get("type") == "binary"
+        is_described = {"dtype", "width"} <= meta.keys()
+        if is_feature and is_described:
             columns_by_key[key] = _column_of_field(key, meta, fields)
     return columns_by_key
 
@@ -302,6 +308,8 @@ def _excluded_from_source(settings: Mapping[str, Any]) -> list[str]:
     """Describe the parts of documents, other than features, that the settings of ``_source`` leave out."""
     if settings.get("enabled") is False:
         return ["everything"]
-    excluded = [path for path in settings.get("excludes", ()) if path not in (FEATURES, f"{FEATURES}.*")]
-    excluded += [f"all but {path}" for path in settings.get("includes", ())]
+    own_paths = (FEATURES, f"{FEATURES}.*")
+    excluded = [path for path in settings.get("excludes", ()) if path not in own_paths]
+    for path in settings.get("includes", ()):
+        excluded.append(f"all but {path}")
     return excluded

@@ -22,6 +22,7 @@ from urllib3.util import parse_url
 
 from rerank.common.errors import EngineError, InputError, UsageError
 from rerank.common.files import parse_json
+from rerank.common.values import as_mapping, without_empty
 from rerank.engines.opensearch.auth import client_options
 from rerank.engines.opensearch.errors import translate_client_errors
 
@@ -128,7 +129,9 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
 def _is_index_name(name: str) -> bool:
     """Return whether OpenSearch accepts the name for an index, also with a number at its end."""
     has_sign = re.search(r'^[-_+.]|[\s\\/*?"<>|,#:]', name) is not None
-    return name == name.lower() and not has_sign and len(name.encode()) <= 240
+    is_lower_case = name == name.lower()
+    is_short = len(name.encode()) <= 240
+    return is_lower_case and is_short and not has_sign
 
 
 def is_url(url: str) -> bool:
@@ -139,7 +142,9 @@ def is_url(url: str) -> bool:
         HTTPConnectionPool(parse_url(url).host or "")  # as the client does; does not connect yet
     except (ValueError, LocationParseError):
         return False
-    return parts.scheme in ("http", "https") and port != 0 and not re.search(r"[\s\\]", url)
+    is_http = parts.scheme in ("http", "https")
+    has_spaces = re.search(r"[\s\\]", url) is not None
+    return is_http and port != 0 and not has_spaces
 
 
 class _Json(JSONSerializer):
@@ -185,10 +190,13 @@ class _Transport(Transport):
 
 def _has_part(answer: Mapping[str, Any], url: str) -> bool:
     """Return whether an answer has the part that OpenSearch always sends for this kind of request."""
-    key = _ANSWERS.get(url.rpartition("/")[2], "")
+    kind = url.rpartition("/")[2]
+    if kind not in _ANSWERS:
+        return True
+    key = _ANSWERS[kind]
     if key == "hits":
         answer = answer.get("hits") or {}
-    return not key or key in answer
+    return key in answer
 
 
 def _certificates(settings: Settings) -> dict[str, str]:
@@ -198,15 +206,15 @@ def _certificates(settings: Settings) -> dict[str, str]:
         "client_cert": settings.client_cert,
         "client_key": settings.client_key,
     }
-    for name, file in files.items():
-        if file and not Path(file).is_file():
+    for name, file in without_empty(files).items():
+        if not Path(file).is_file():
             raise InputError(f"{file}: no such file; it is set as {name}")
     options = {
         "ca_certs": settings.ca_file or ssl.get_default_verify_paths().cafile,
         "client_cert": settings.client_cert,
         "client_key": settings.client_key,
     }
-    return {name: file for name, file in options.items() if file}
+    return without_empty(options)
 
 
 def connect(settings: Settings) -> OpenSearch:
@@ -215,16 +223,18 @@ def connect(settings: Settings) -> OpenSearch:
     Raises UsageError or InputError for certificates or secrets that cannot be used.
     """
     options: dict[str, Any] = {}
-    if any(urlsplit(url).scheme == "https" for url in settings.url):
+    schemes = {urlsplit(url).scheme for url in settings.url}
+    if "https" in schemes:
         options = _certificates(settings)
     elif settings.client_cert or settings.ca_file:
         raise UsageError(f"{settings.where}: certificates are set, but the URL is not https; correct the URL")
+    has_several_nodes = len(settings.url) > 1
     return OpenSearch(
         hosts=[url.rstrip("/") for url in settings.url],
         transport_class=_Transport,
         timeout=settings.timeout,
         max_retries=max(3, len(settings.url)),
-        retry_on_status=(502, 503, 504) if len(settings.url) > 1 else (),
+        retry_on_status=(502, 503, 504) if has_several_nodes else (),
         pool_maxsize=10,
         serializer=_Json(),
         serializers={"text/plain": _Json()},
@@ -244,8 +254,8 @@ def check(client: OpenSearch, settings: Settings) -> None:
             client_errors.RequestError,
         ):
             info = None
-    version = info.get("version") if isinstance(info, dict) else None
-    if not isinstance(version, dict) or "number" not in version:
+    version = as_mapping(as_mapping(info).get("version"))
+    if "number" not in version:
         raise EngineError(f"{settings.where} answers, but not as OpenSearch does; check host, port and path")
 
     is_opensearch = version.get("distribution") == "opensearch"

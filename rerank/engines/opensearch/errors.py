@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import ssl
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from opensearchpy import exceptions as client_errors
 
 from rerank.common.errors import EngineError
+from rerank.common.values import as_mapping, is_list
 
 if TYPE_CHECKING:
     from rerank.engines.opensearch.connection import Settings
@@ -20,6 +21,21 @@ CREATE_AGAIN = (
     " its documents come from"
 )
 """The hint for a missing index."""
+
+_PROBLEMS: Mapping[object, str] = {
+    413: "{urls}: the request is too large (413)",
+    429: "{urls} is too busy (429); run again later",
+    **dict.fromkeys(
+        range(300, 400), "{urls} redirects to another address ({status}); check scheme, host and path"
+    ),
+}
+"""Status of an answer -> the problem that it reports."""
+
+_REFUSED = "{urls} refuses ({status}): {reason}"
+"""The problem that any other status reports."""
+
+_PROXY_STATUS = (502, 503, 504)
+"""Status of a proxy that gets no answer. OpenSearch also sends 503, with the type of its error."""
 
 
 @contextmanager
@@ -72,15 +88,10 @@ def _refusal(error: Exception, settings: Settings) -> str:
         return problem
     if kind == "index_not_found_exception":
         return f"{urls} has no index {settings.index!r}; {CREATE_AGAIN}"
-    if isinstance(status, int) and 300 <= status < 400:
-        return f"{urls} redirects to another address ({status}); check scheme, host and path"
-    if status in (502, 503, 504) and not kind:
+    if status in _PROXY_STATUS and not kind:
         return f"a proxy at {urls} gets no answer from the cluster ({status}); check the nodes"
-    if status == 413:
-        return f"{urls}: the request is too large (413)"
-    if status == 429:
-        return f"{urls} is too busy (429); run again later"
-    return f"{urls} refuses ({status}): {reason}"
+    problem = _PROBLEMS.get(status, _REFUSED)
+    return problem.format(urls=urls, status=status, reason=reason)
 
 
 def _problem_of_search(error: Exception, kind: str, reason: str, index: str) -> str:
@@ -114,11 +125,12 @@ def root_cause(info: object, otherwise: str = "") -> tuple[str, str]:
     info:      the answer of the cluster.
     otherwise: the reason if the answer has none, such as the page of a proxy.
     """
-    error = info.get("error") if isinstance(info, Mapping) else None
+    error = as_mapping(info).get("error")
     if isinstance(error, str):
         return "", one_line(error)
     if not isinstance(error, Mapping):
-        return "", one_line(_without_tags(otherwise)) or "no reason given"
+        text = one_line(_without_tags(otherwise))
+        return "", text or "no reason given"
     kind = str(error.get("type", ""))
     reasons = ": ".join(_reasons(_first_cause(error)))
     return kind, one_line(reasons or otherwise or kind)
@@ -142,18 +154,25 @@ def _reasons(cause: object) -> list[str]:
 
 def _first_cause(error: Mapping[str, Any]) -> object:
     """Return the reason of the first failed shard, else the first root cause, else the error itself."""
-    failed_shards = error.get("failed_shards")
-    if isinstance(failed_shards, Sequence) and failed_shards:
-        first_shard = failed_shards[0]
-        if isinstance(first_shard, Mapping) and "reason" in first_shard:
-            return first_shard["reason"]
-    return error["root_cause"][0] if error.get("root_cause") else error
+    first_shard = _first_object(error.get("failed_shards"))
+    if "reason" in first_shard:
+        return first_shard["reason"]
+    return _first_object(error.get("root_cause")) or error
+
+
+def _first_object(items: object) -> Mapping[str, Any]:
+    """Return the first item of a list; without an item, or for an item that is not an object, {}."""
+    objects = items if is_list(items) else []
+    first = next(iter(objects), None)
+    return as_mapping(first)
 
 
 def one_line(text: str, max_length: int = 300) -> str:
     """Return a text as one line, without line breaks, of at most ``max_length`` characters and ``…``."""
     line = " ".join(text.split())
-    return line if len(line) <= max_length else f"{line[:max_length]}…"
+    if len(line) <= max_length:
+        return line
+    return f"{line[:max_length]}…"
 
 
 def _innermost(error: BaseException) -> str:
@@ -161,5 +180,12 @@ def _innermost(error: BaseException) -> str:
     inner: BaseException | None = error
     while inner is not None:
         error = inner
-        inner = next((arg for arg in error.args if isinstance(arg, BaseException)), error.__cause__)
-    return one_line(getattr(error, "strerror", None) or str(error), 150)
+        inner = _inner_exception(error)
+    reason = getattr(error, "strerror", None) or str(error)
+    return one_line(reason, 150)
+
+
+def _inner_exception(error: BaseException) -> BaseException | None:
+    """Return the first exception among the arguments of an exception, or else its cause."""
+    exceptions = (argument for argument in error.args if isinstance(argument, BaseException))
+    return next(exceptions, error.__cause__)

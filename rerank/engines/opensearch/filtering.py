@@ -6,12 +6,14 @@ import math
 import unicodedata
 from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rerank.common.errors import UsageError
+from rerank.common.values import without_empty
 from rerank.documents.filters import FIELD, KINDS, Filter, Span, every, exact, period
 from rerank.documents.text import compose, normalize
 from rerank.engines.opensearch.reading import Reader
@@ -50,13 +52,20 @@ class Fields:
         """Return the clause of a filter. uuids: of the indices, because another index has other fields."""
         if self._index.layout.attached:
             return self._clause_of_field(condition)
-        counts = {kind: {"filter": _span(every(condition.field, kind))} for kind in KINDS}
+        condition.check(self._kinds(condition.field))
+        clauses = list(map(_clause_of_term, condition.terms()))
+        if len(clauses) == 1:
+            return clauses[0]
+        return {"bool": {"should": clauses}}
+
+    def _kinds(self, field: str) -> str:
+        """Return the kinds of values that documents have in a field, in an index that rerank made."""
+        counts: dict[str, Any] = {}
+        for kind in KINDS:
+            counts[kind] = {"filter": _clause_of_term(every(field, kind))}
         answer = self._index.search("looking for fields", {"size": 0, "aggs": counts})["aggregations"]
-        condition.check("".join(kind for kind in KINDS if answer[kind]["doc_count"]))
-        clauses: list[dict[str, Any]] = []
-        for term in condition.terms():
-            clauses.append(_span(term) if isinstance(term, Span) else {"term": {FIELD: term}})
-        return {"bool": {"should": clauses}} if len(clauses) > 1 else clauses[0]
+        existing = [kind for kind in KINDS if answer[kind]["doc_count"]]
+        return "".join(existing)
 
     def _clause_of_field(self, condition: Filter) -> dict[str, Any]:
         """Return the clause for a field of an attached index."""
@@ -64,7 +73,7 @@ class Fields:
         index = self._index.settings.index
         fields = self._caps(",".join([field, *_parents(field), "*.keyword"]))
         types = fields.get(field, {})
-        if not all(capabilities.get("searchable", True) for capabilities in types.values()):
+        if not _all_are("searchable", types):
             raise UsageError(
                 f"filter {condition}: field {field!r} of index {index!r} has `index: false`, so no search can"
                 " use it; name another field"
@@ -86,12 +95,10 @@ class Fields:
 
         names: names or patterns of fields. Fields without doc values are left out.
         """
-        parents: set[str] = set()
-        for name in names:
-            parents.update(_parents(name))
+        parents = set(chain.from_iterable(map(_parents, names)))
         fields = self._caps(",".join([*names, *sorted(parents)]))
         kinds = {name: _number_kind(name, fields) for name in fields}
-        return {name: kind for name, kind in kinds.items() if kind}
+        return without_empty(kinds)
 
     def field_values(self, ids: Sequence[str], fields: Sequence[str]) -> list[NDArray[np.float64]]:
         """Return (n,) numbers for each field; see :meth:`Engine.field_values`.
@@ -125,22 +132,31 @@ class Fields:
         description = f"of type {', '.join(sorted(types))}" if types else "missing"
         if types and types.keys() <= NUMERIC | TIMES:
             description += " in a nested field or without doc values"
+        number_fields = ", ".join(sorted(self.number_fields()))
         return UsageError(
             f"field {field!r} of index {self._index.settings.index!r} is not a number: it is {description};"
-            f" fields of numbers: {', '.join(sorted(self.number_fields())) or 'none'}"
+            f" fields of numbers: {number_fields or 'none'}"
         )
 
 
 def _number_kind(field: str, fields: Mapping[str, Mapping[str, Any]]) -> str:
     """Return ``number`` or ``date`` for a field whose numbers can be read, else an empty text."""
     types = fields[field]
-    has_doc_values = all(capabilities.get("aggregatable", True) for capabilities in types.values())
-    is_readable = has_doc_values and not field.startswith("_") and not _nested(field, fields)
-    if not is_readable:
+    has_doc_values = _all_are("aggregatable", types)
+    is_internal = field.startswith("_")
+    is_separate = _nested(field, fields) is not None
+    if is_internal or is_separate or not has_doc_values:
         return ""
     if types.keys() <= TIMES:
         return "date"
-    return "number" if types.keys() <= NUMERIC | TIMES else ""
+    if types.keys() <= NUMERIC | TIMES:
+        return "number"
+    return ""
+
+
+def _all_are(capability: str, types: Mapping[str, Any]) -> bool:
+    """Return whether a field has a capability in all its types. types: type -> capabilities."""
+    return all(capabilities.get(capability, True) for capabilities in types.values())
 
 
 def _parents(field: str) -> list[str]:
@@ -219,8 +235,11 @@ def _clause_of_date(condition: Filter, described: str) -> dict[str, Any]:
     return {"range": {condition.field: {**bounds[condition.op], "format": "epoch_millis"}}}
 
 
-def _span(span: Span) -> dict[str, Any]:
-    return {"range": {FIELD: {"gte": span.low, "lt": span.high}}}
+def _clause_of_term(term: Span | str) -> dict[str, Any]:
+    """Return the clause for one term of a filter, or for a range of terms."""
+    if isinstance(term, Span):
+        return {"range": {FIELD: {"gte": term.low, "lt": term.high}}}
+    return {"term": {FIELD: term}}
 
 
 def _clause_of_boolean(condition: Filter, described: str) -> dict[str, Any]:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import accumulate, chain, product
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
 
 from rerank.common.errors import EngineError, UsageError
 from rerank.common.values import is_list, listed, without_empty
@@ -16,6 +19,10 @@ from rerank.engines.base import FIRST_STAGES
 from rerank.engines.opensearch.columns import DOCUMENT, FEATURES, document_row
 
 _SEARCHED = ("text", "match_only_text")
+_WITH_WORDS = ("title", "text")
+"""The parts of a document that BM25 searches."""
+_Paths = Annotated[tuple[Annotated[str, Meta(pattern=r"\S")], ...], Meta(min_length=1)]
+"""Names of fields in the settings."""
 
 FIELDS = ("title", "text", "categories", "links", "lang")
 """Parts of a document. In an index that rerank made, these are the names of its fields."""
@@ -43,17 +50,15 @@ def fields_of(table: Mapping[str, Any], settings_file: str) -> dict[str, tuple[s
             raise UsageError(
                 f"{settings_file}: {name!r} is not a part of a document; use {', '.join(FIELDS)}"
             )
-        fields[name] = tuple(listed(paths))
-        if not fields[name] or not all(map(_is_path, fields[name])):
-            raise UsageError(f"{settings_file}: field {name!r} needs the name of a field of the index")
-    has_words = "title" in fields or "text" in fields
-    if fields and not has_words:
+        try:
+            fields[name] = msgspec.convert(listed(paths), _Paths)
+        except msgspec.ValidationError:
+            raise UsageError(
+                f"{settings_file}: field {name!r} needs the name of a field of the index"
+            ) from None
+    if fields and fields.keys().isdisjoint(_WITH_WORDS):
         raise UsageError(f"{settings_file}: neither title nor text is given; name the field with the words")
     return fields
-
-
-def _is_path(value: object) -> bool:
-    return isinstance(value, str) and bool(value.strip())
 
 
 class Layout:
@@ -73,9 +78,11 @@ class Layout:
         self.first_stages = ("bm25",) if fields else FIRST_STAGES
         self.source: bool | list[str] = sorted({*chain.from_iterable(fields.values())}) or True
         self._words = [*fields.get("title", ()), *fields.get("text", ())]
+        paths_by_part = fields or _OWN_FIELDS
         self._paths: list[tuple[str, list[str]]] = []
-        for name, paths in (fields or _OWN_FIELDS).items():
-            self._paths += [(name, path.split(".")) for path in paths]
+        for name, paths in paths_by_part.items():
+            for path in paths:
+                self._paths.append((name, path.split(".")))
 
     @property
     def word_fields(self) -> list[str]:
@@ -149,7 +156,8 @@ class Layout:
 
         The cluster would need 60 % more time for the same work on all texts. It normalizes queries.
         """
-        if document.content.isascii() and "&" not in document.content:
+        has_entities = "&" in document.content
+        if document.content.isascii() and not has_entities:
             return []
         normalized: list[str] = []
         for word in document.content.split():
@@ -187,7 +195,7 @@ def _check_field(name: str, path: str, mappings: Mapping[str, Any], described: s
     kind = definition.get("type")
     if kind == "alias":
         raise UsageError(f"{described} is an alias; name the field {definition.get('path')!r} itself")
-    if name not in ("title", "text"):
+    if name not in _WITH_WORDS:
         return
     if kind not in _SEARCHED:
         raise UsageError(f"{described} is of type {kind}; {name} needs text")
@@ -254,7 +262,10 @@ def _check_source(index: str, source: Mapping[str, Any], paths: Sequence[str]) -
     """Raise EngineError for a field that is not in ``_source``. source: ``_source`` of the mapping."""
     if source.get("enabled") is False:
         raise EngineError(f"index {index!r} has no _source, so it cannot be read; reindex it with _source")
-    missing = [path for path in paths if not _in_source(path, source)]
+    missing: list[str] = []
+    for path in paths:
+        if not _in_source(path, source):
+            missing.append(path)
     if missing:
         raise EngineError(
             f"index {index!r} excludes {', '.join(missing)} from _source; name others, or reindex it with"
@@ -265,8 +276,10 @@ def _check_source(index: str, source: Mapping[str, Any], paths: Sequence[str]) -
 def _in_source(path: str, source: Mapping[str, Any]) -> bool:
     """Return whether the ``_source`` of documents contains a field. source: ``_source`` of the mapping."""
     includes = source.get("includes") or ["*"]
-    excludes = source.get("excludes") or []
-    return _fits_any(path, includes) and not _fits_any(path, excludes)
+    excludes = source.get("excludes", [])
+    is_included = _fits_any(path, includes)
+    is_excluded = _fits_any(path, excludes)
+    return is_included and not is_excluded
 
 
 def _fits_any(path: str, patterns: Sequence[str]) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rerank.common.errors import InputError
+from rerank.common.values import as_mapping, objects_inside
 
 HYBRID = "hybrid"
 """The query of neural-search with legs whose scores a search pipeline normalizes and combines."""
@@ -30,14 +31,13 @@ def with_names(body: Mapping[str, Any], legs: Sequence[str]) -> dict[str, Any]:
     """
     if not legs:
         return dict(body)
-    requested = [leg.partition(":")[2] for leg in legs]
+    requested = list(map(_name_of, legs))
     query = dict(body["query"])
     absent = set(requested).difference(_names(query))
     if absent and HYBRID in query:
-        queries = [
-            _with_position_as_name(clause, str(position), absent)
-            for position, clause in enumerate(query[HYBRID]["queries"])
-        ]
+        queries = []
+        for position, clause in enumerate(query[HYBRID]["queries"]):
+            queries.append(_with_position_as_name(clause, str(position), absent))
         query[HYBRID] = {**query[HYBRID], "queries": queries}
         absent.difference_update(_names(query))
     for name in requested:
@@ -48,7 +48,8 @@ def with_names(body: Mapping[str, Any], legs: Sequence[str]) -> dict[str, Any]:
 
 def _with_position_as_name(clause: Mapping[str, Any], name: str, absent: set[str]) -> Mapping[str, Any]:
     """Return a leg with its position as its name, if this name is needed and the leg has no other one."""
-    if name not in absent or _own_name(clause) is not None:
+    has_other_name = _own_name(clause) is not None
+    if has_other_name or name not in absent:
         return clause
     return {"bool": {"must": [clause], "_name": name}}
 
@@ -58,7 +59,7 @@ def leg_scores(hits: Sequence[Mapping[str, Any]], legs: Sequence[str]) -> dict[s
     scores_of_hits = [hit.get("matched_queries", {}) for hit in hits]
     scores: dict[str, NDArray[np.float64]] = {}
     for leg in legs:
-        name = leg.partition(":")[2]
+        name = _name_of(leg)
         scores[leg] = np.array([by_name.get(name, 0.0) for by_name in scores_of_hits], np.float64)
     return scores
 
@@ -68,23 +69,29 @@ def is_hybrid(body: Mapping[str, Any]) -> bool:
     return HYBRID in (body.get("query") or {})
 
 
+def _name_of(leg: str) -> str:
+    """Return the name of the clause of a leg.
+
+    >>> _name_of("leg:title")
+    'title'
+    """
+    return leg.partition(":")[2]
+
+
 def _own_name(clause: Mapping[str, Any]) -> str | None:
     """Return the name of a clause, which some queries have in the value of a field."""
     for value in clause.values():
-        if not isinstance(value, Mapping):
-            continue
-        for inner in (value, *value.values()):
-            if isinstance(inner, Mapping) and "_name" in inner:
+        options = as_mapping(value)
+        for inner in (options, *options.values()):
+            if "_name" in as_mapping(inner):
                 return str(inner["_name"])
     return None
 
 
-def _names(value: object) -> Iterator[str]:
-    """Yield the names of all clauses."""
-    if isinstance(value, Mapping):
-        if isinstance(value.get("_name"), str):
-            yield value["_name"]
-        value = list(value.values())
-    if isinstance(value, list):
-        for inner in value:
-            yield from _names(inner)
+def _names(query: Mapping[str, Any]) -> set[object]:
+    """Return the names of all clauses."""
+    names: set[object] = set()
+    for clause in objects_inside(query):
+        if isinstance(clause.get("_name"), str):
+            names.add(clause["_name"])
+    return names

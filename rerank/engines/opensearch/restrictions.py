@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
 from rerank.common.errors import InputError
-from rerank.common.values import is_list, listed
+from rerank.common.values import as_mapping, listed, objects_inside
 
 Query = Mapping[str, Any]
 Clause = dict[str, Any]
@@ -105,7 +105,7 @@ class _Reader:
         Raises InputError for a query whose conditions cannot be separated from its words.
         """
         kind, value = _kind_and_value(query)
-        inner = value if isinstance(value, Mapping) else {}
+        inner = as_mapping(value)
         if kind == "match_all":
             return []
         if kind == "bool":
@@ -122,9 +122,11 @@ class _Reader:
 
     def _read_queries(self, inner: Query, *, required: bool) -> list[Clause]:
         """Return the conditions of a query such as ``dis_max``, of whose queries one must match."""
-        conditions = [inner["filter"]] if "filter" in inner else []
         queries = listed(inner.get("queries", []))
-        return conditions + self._read_alternatives(queries, None, required=required)
+        conditions = self._read_alternatives(queries, None, required=required)
+        if "filter" in inner:
+            conditions.insert(0, inner["filter"])
+        return conditions
 
     def _is_search(self, kind: str, inner: Query, *, required: bool) -> bool:
         """Return whether a query only searches for words or vectors, and note its texts.
@@ -195,7 +197,8 @@ class _Reader:
             texts |= reader.texts
             self.has_search |= reader.has_search
             each_needs_several &= len(reader.texts) > 1
-        if minimum not in (None, 1, "1") or each_needs_several:
+        one_is_enough = minimum in (None, 1, "1")
+        if each_needs_several or not one_is_enough:
             self.texts |= texts
         elif texts:
             self.texts.add(frozenset[str]().union(*texts))
@@ -285,8 +288,10 @@ def _search_of_field(field: str, options: object) -> _WordSearch:
 
 def _search_of_fields(inner: Query) -> _WordSearch:
     """Return the search of a query such as ``multi_match``, with a text and a name or a list of names."""
-    fields = inner.get("fields") or inner.get("default_field") or []
-    return _WordSearch(listed(fields), str(inner.get("query")))
+    default_field = inner.get("default_field") or []
+    fields = inner.get("fields") or default_field
+    text = inner.get("query")
+    return _WordSearch(listed(fields), str(text))
 
 
 def is_word_field(field: str, word_fields: Collection[str]) -> bool:
@@ -300,12 +305,18 @@ def is_word_field(field: str, word_fields: Collection[str]) -> bool:
     [True, True, True, True, False]
     """
     name = field.partition("^")[0]
-    for pattern in word_fields:
-        if _fits(pattern, name) or _fits(f"{pattern}.*", name):
-            return True
-        if "*" not in pattern and _fits(name, pattern):
-            return True
-    return False
+    return any(_is_of_word_field(name, pattern) for pattern in word_fields)
+
+
+def _is_of_word_field(name: str, pattern: str) -> bool:
+    """Return whether a name in a query is for a field of documents, or for one of its sub-fields.
+
+    name, pattern: ``*`` is a wildcard.
+    """
+    is_field = _fits(pattern, name)
+    is_sub_field = _fits(f"{pattern}.*", name)
+    includes_field = "*" not in pattern and _fits(name, pattern)
+    return is_field or is_sub_field or includes_field
 
 
 def _fits(pattern: str, name: str) -> bool:
@@ -334,27 +345,16 @@ def _is_plain(text: str) -> bool:
     """Whether a query language reads only words in a text: letters, digits, spaces and a few signs."""
     if not _OPERATORS.isdisjoint(text.split()):
         return False
-    categories = map(unicodedata.category, set(text) - _SIGNS)
+    characters = set(text) - _SIGNS
+    categories = map(unicodedata.category, characters)
     return all(category.startswith(("L", "Nd")) for category in categories)
 
 
 def _refuse_conditions(inner: object, kind: str) -> None:
     """Raise InputError for conditions inside a query that other retrievers cannot obey."""
-    for json_object, name in product(_objects_inside(inner), _CONDITIONS):
+    for json_object, name in product(objects_inside(inner), _CONDITIONS):
         if name in json_object:
             raise _unknown(name, kind, 'for --retrieve, write it into a "bool" around it')
-
-
-def _objects_inside(json_value: object) -> Iterator[Mapping[Any, Any]]:
-    """Yield the objects of a JSON value, at any depth and without recursion."""
-    values = [json_value]
-    while values:
-        value = values.pop()
-        if isinstance(value, Mapping):
-            yield value
-            values += value.values()
-        elif is_list(value):
-            values += value
 
 
 def _unknown(name: str, kind: str, remedy: str) -> InputError:

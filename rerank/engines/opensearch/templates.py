@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from opensearchpy import exceptions as client_errors
 
 from rerank.common.errors import EngineError, InputError, UsageError
 from rerank.common.order import rank
+from rerank.common.values import is_list, items_at, listed, without, without_empty
 from rerank.documents.records import Candidates, Query, SearchTemplate
 from rerank.engines.opensearch.attached_features import AttachedFeatures
 from rerank.engines.opensearch.errors import explain, root_cause
@@ -92,10 +94,8 @@ class Templates:
             assert request.template is not None
             search, query = request.template
             body = self.body(search, query)
-            try:
+            with _located(f"{search}: query {query.id!r}"):
                 body = with_names(body, request.legs)
-            except InputError as error:
-                raise InputError(f"{search}: query {query.id!r}: {error}") from None
             yield self._hits(body, request.template, request.depth, request.legs)
 
     def _hits(
@@ -109,21 +109,29 @@ class Templates:
         if legs:
             params |= WITH_SCORES
         doing = f"{search}: query {query.id!r}"
-        if self._attached is not None and self._attached.locates and not body["_source"]:
-            answer_and_ids = self._search_without_ids(doing, body, params, self._attached)
-            if answer_and_ids is not None:
-                return _candidates(*answer_and_ids, template, legs)
-        answer = self._index.search(doing, body, **params)
-        ids = [hit["_id"] for hit in answer["hits"]["hits"]]
+        answer_and_ids = self._search_without_ids(doing, body, params)
+        answer, ids = answer_and_ids or self._search_with_ids(doing, body, params)
         return _candidates(answer, ids, template, legs)
 
+    def _search_with_ids(
+        self, doing: str, body: Mapping[str, Any], params: Mapping[str, str]
+    ) -> tuple[dict[str, Any], Sequence[str]]:
+        """Return the answer to a search, and the ids of its hits, which the cluster reads."""
+        answer = self._index.search(doing, body, **params)
+        ids = [hit["_id"] for hit in answer["hits"]["hits"]]
+        return answer, ids
+
     def _search_without_ids(
-        self, doing: str, body: Mapping[str, Any], params: Mapping[str, str], attached: AttachedFeatures
+        self, doing: str, body: Mapping[str, Any], params: Mapping[str, str]
     ) -> tuple[dict[str, Any], Sequence[str]] | None:
         """Return the answer to a search, and the ids of its hits from the files of an attached index.
 
-        None: the files do not know a hit, or the search needs stored fields.
+        Returns None without such files, if they lack a hit, or if the search needs stored fields.
         """
+        attached = self._attached
+        reads_source = body["_source"]
+        if attached is None or not attached.locates or reads_source:
+            return None
         located = {**body, "stored_fields": "_none_", "seq_no_primary_term": True}
         try:
             answer = self._index.search(doing, located, **params)
@@ -160,10 +168,8 @@ class Templates:
                 conditions.append(processor["filter_query"]["query"])
         if "post_filter" in body:
             conditions.append(body["post_filter"])
-        try:
+        with _located(str(search)):
             conditions += restrictions(body["query"], word_fields)
-        except InputError as error:
-            raise InputError(f"{search}: {error}") from None
         return conditions
 
     def score(self, request: SearchRequest, ids: Sequence[str]) -> Candidates:
@@ -209,9 +215,7 @@ class Templates:
         values: dict[str, Any] = {**query.params, "categories": list(query.categories)}
         if query.lang:
             values["lang"] = query.lang
-        params: dict[str, Any] = {}
-        for name, value in values.items():
-            params[name] = _replace_unusual_texts(value, texts)
+        params: dict[str, Any] = _with_texts(values, partial(_word_for, texts))
         slot = slots(search.source)[0]
         if slot != SLOT and query.lexical:
             texts[_WORDS] = query.lexical
@@ -226,7 +230,7 @@ class Templates:
 
         size: number of hits.
         """
-        short_body = {name: value for name, value in body.items() if name not in _SHOWN}
+        short_body = without(body, _SHOWN)
         if time.monotonic() > self._read + FRESH:
             self._forget()
         pipeline = body.get("search_pipeline")
@@ -290,11 +294,7 @@ class Templates:
         has_rerank = {**pipeline, **remaining} != pipeline
         if not has_rerank:
             return name
-        non_empty_phases: dict[str, Any] = {}
-        for phase, processors in remaining.items():
-            if processors:
-                non_empty_phases[phase] = processors
-        return non_empty_phases or NO_PIPELINE
+        return without_empty(remaining) or NO_PIPELINE
 
     def _default_pipeline(self) -> str:
         names: set[str] = set()
@@ -325,7 +325,17 @@ def other_processors(pipeline: Mapping[str, Any]) -> dict[str, list[Any]]:
     return remaining
 
 
+@contextmanager
+def _located(location: str) -> Iterator[None]:
+    """Begin the message of an InputError with a location."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{location}: {error}") from None
+
+
 def _check(body: Mapping[str, Any], location: str) -> None:
+    """Raise InputError for a body that cannot give candidates."""
     for name, reason in _REFUSED.items():
         if name in body:
             raise InputError(f'{location}: the template has "{name}", but {reason}; remove it')
@@ -337,42 +347,45 @@ def _check(body: Mapping[str, Any], location: str) -> None:
 
 def _sorts_by_score(sort: object) -> bool:
     """Return whether the first key of a ``sort`` is the score: ``"_score"`` or ``{"_score": ...}``."""
-    first = sort[0] if isinstance(sort, list) else sort
-    return list(first) == ["_score"] if isinstance(first, Mapping) else first == "_score"
+    first = listed(sort)[0]
+    fields = list(first) if isinstance(first, Mapping) else [first]
+    return fields == ["_score"]
 
 
-def _replace_unusual_texts(value: object, texts: dict[str, str]) -> object:
-    """Return a JSON value with words for its texts with special characters.
+def _same(name: str) -> str:
+    return name
 
-    texts: receives word -> text. Names in objects stay.
+
+def _with_texts(value: object, text_of: Callable[[str], str], name_of: Callable[[str], str] = _same) -> Any:
+    """Return a JSON value with other texts.
+
+    text_of: text -> its replacement. name_of: name in an object -> its replacement; by default, names stay.
     """
+    if isinstance(value, str):
+        return text_of(value)
     if isinstance(value, Mapping):
-        return {name: _replace_unusual_texts(inner, texts) for name, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_replace_unusual_texts(item, texts) for item in value]
-    if not isinstance(value, str) or not value or _PLAIN.fullmatch(value):
-        return value
+        return {name_of(name): _with_texts(inner, text_of, name_of) for name, inner in value.items()}
+    if is_list(value):
+        return [_with_texts(item, text_of, name_of) for item in value]
+    return value
+
+
+def _word_for(texts: dict[str, str], text: str) -> str:
+    """Return a word for a text with special characters, or the text itself. texts: receives word -> text."""
+    if not text or _PLAIN.fullmatch(text):
+        return text
     word = f"zq{len(texts)}word"
-    texts[word] = value
+    texts[word] = text
     return word
 
 
 def _put_back(body: Mapping[str, Any], texts: Mapping[str, str]) -> dict[str, Any]:
-    """Replace words by texts in names and values; the inverse of :func:`_replace_unusual_texts`."""
+    """Replace words by texts in names and values. texts: word -> text, see :func:`_word_for`."""
     longest_first = sorted(texts, key=len, reverse=True)
     words = re.compile("|".join(map(re.escape, longest_first)))
-
-    def text_of(text: str) -> str:
-        return words.sub(lambda match: texts[match[0]], text)
-
-    def replaced(value: object) -> object:
-        if isinstance(value, dict):
-            return {text_of(name): replaced(inner) for name, inner in value.items()}
-        if isinstance(value, list):
-            return [replaced(item) for item in value]
-        return text_of(value) if isinstance(value, str) else value
-
-    return {text_of(name): replaced(value) for name, value in body.items()}
+    text_of = partial(words.sub, lambda match: texts[match[0]])
+    body_with_texts: dict[str, Any] = _with_texts(body, text_of, text_of)
+    return body_with_texts
 
 
 def _candidates(
@@ -388,7 +401,7 @@ def _candidates(
         raise InputError(f"{location}: two hits have the same id; search one index only")
     scores = np.array(scores_of_hits, np.float64)
     order = rank(ids, scores).tolist()
-    ranked_ids = [ids[position] for position in order]
+    ranked_ids = items_at(ids, order)
     ranked_leg_scores = {name: values[order] for name, values in leg_scores(hits, legs).items()}
     took = answer["took"] / 1000
     return Candidates(ranked_ids, scores[order], np.arange(len(ids)), took=took, legs=ranked_leg_scores)
