@@ -34,26 +34,21 @@ class Collection:
 
     @property
     def name(self) -> str:
-        """Return the name that ``named`` reads."""
         return f"{self.folder.name}.{self.lang}" if self.lang else self.folder.name
 
     @property
     def corpus(self) -> Path:
-        """Return the file of the documents."""
         return self._file("corpus")
 
     @property
     def categories(self) -> Path | None:
-        """Return the file of the category graph, or None if the collection has none."""
         path = self.folder / "categories.tsv"
         return path if path.exists() else None
 
     def documents(self, count: int | None = None) -> list[Document]:
-        """Return the documents, or the first ``count``."""
         return list(islice(read_corpus(self.corpus), count))
 
     def queries(self) -> list[Query]:
-        """Return all queries."""
         return list(read_queries(self._file("queries")))
 
     def judgments(self, split: str) -> Qrels:

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import argparse
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def page_options(doc: str | None) -> argparse.ArgumentParser:
+    """Return a parser with ``--check``."""
+    options = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--check", action="store_true", help="exit with 1 if a page is outdated")
+    return options
+
+
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table of Markdown."""
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
 
 
 def filled(path: Path, parts: Mapping[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""Run commands and the service, each on one core, and measure their processor time."""
+"""Run commands and the service, each on one core."""
 
 from __future__ import annotations
 
@@ -26,6 +26,18 @@ def cli(*arguments: object) -> str:
     if done.returncode:
         sys.exit(f"rerank {arguments[0]}: {done.stderr}")
     return done.stdout
+
+
+def demo_workspace(workspace: Path | None, folder: Path) -> Path:
+    """Return a workspace with trained rankers. Without one, run the demo in the folder."""
+    if workspace is None:
+        workspace = folder / "demo"
+        cli("demo", "-w", workspace)
+    if not (workspace / "rankers").is_dir():
+        sys.exit(
+            f"{workspace}: no trained rankers. Omit --workspace, or pass the workspace of `rerank demo`."
+        )
+    return workspace
 
 
 @contextmanager
@@ -66,12 +78,3 @@ def worker_processes(log: Path, workers: int) -> list[int]:
 def equal_weights(signals: Sequence[str]) -> str:
     """Return a stack of signals with equal weights."""
     return " + ".join(f"{signal}*{1 / len(signals):.2f}" for signal in signals)
-
-
-def processor(*pids: int) -> float:
-    """Return the CPU seconds of processes until now, over all threads."""
-    ticks = 0
-    for pid in pids:
-        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        ticks += int(words[11]) + int(words[12])
-    return ticks / os.sysconf("SC_CLK_TCK")

@@ -9,7 +9,6 @@ python benchmarks/papers/page.py --check    # exit code 1 if they, or results, a
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +18,7 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).resolve().parents
 from claims import CENTRAL, CLAIMS, TITLES, Claim
 from results import PAPERS, Difference, groups, outdated, p_text, shown, untested
 
-from benchmarks.common.pages import ROOT, filled, update
+from benchmarks.common.pages import ROOT, filled, markdown_table, page_options, update
 from rerank.evaluation.significance import holm
 
 PAGE = Path(__file__).parent / "RESULTS.md"
@@ -110,19 +109,15 @@ def judged(paper: str, claim: Claim, p: float | None) -> tuple[str, str]:
 
 
 def page() -> str:
-    """Return the content of RESULTS.md."""
     p = corrected()
     parts = [_HEAD.format(tests=len(p))]
     for paper in PAPERS:
-        lines = [
-            f"## {TITLES[paper]}\n",
-            "| claim | section | verdict | figures |",
-            "| --- | --- | --- | --- |",
-        ]
+        rows: list[list[str]] = []
         for number, claim in enumerate(CLAIMS[paper]):
             verdict, figures = judged(paper, claim, p.get((paper, number)))
-            lines.append(f"| {claim.text} | {claim.section} | **{verdict}** | {figures} |")
-        parts.append("\n".join(lines) + "\n")
+            rows.append([claim.text, claim.section, f"**{verdict}**", figures])
+        table = markdown_table(["claim", "section", "verdict", "figures"], rows)
+        parts.append(f"## {TITLES[paper]}\n\n{table}\n")
     parts.append("# Numbers\n\nMean ± standard deviation over seeds.\n")
     for paper in PAPERS:
         parts += _numbers(paper)
@@ -134,37 +129,30 @@ def _numbers(paper: str) -> list[str]:
     found = groups(paper)
     tables = []
     for table, collection in dict.fromkeys((table, collection) for table, collection, _ in found):
-        rows = {key[2]: group for key, group in found.items() if key[:2] == (table, collection)}
-        names = dict.fromkeys(name for group in rows.values() for name in group.measures)
+        by_setting = {key[2]: group for key, group in found.items() if key[:2] == (table, collection)}
+        names = dict.fromkeys(name for group in by_setting.values() for name in group.measures)
         measures = [name for name in names if not name.startswith(HIDDEN)]
-        lines = [
-            f"## {paper}, {collection}: {table}\n",
-            f"| setting | system | {' | '.join(measures)} | seeds |",
-            f"| --- | --- |{' --- |' * len(measures)} --- |",
-        ]
+        rows: list[list[str]] = []
         origins = []
-        for setting, group in rows.items():
+        for setting, group in by_setting.items():
             origins.append(f"- {setting}: {group.origin()}. `{group.command()}`")
             for system in group.systems:
-                values = [group.values(system, measure) for measure in measures]
-                cells = " | ".join(map(shown, values))
-                lines.append(f"| {setting} | {system} | {cells} | {group.seeds(system, *measures)} |")
-        tables.append("\n".join([*lines, "", *origins]) + "\n")
+                cells = [shown(group.values(system, measure)) for measure in measures]
+                rows.append([setting, system, *cells, str(group.seeds(system, *measures))])
+        numbers = markdown_table(["setting", "system", *measures, "seeds"], rows)
+        tables.append("\n".join([f"## {paper}, {collection}: {table}\n", numbers, "", *origins]) + "\n")
     return tables
 
 
 def central() -> str:
     """Return the table with one line per paper."""
     p = corrected()
-    lines = [
-        "| paper | central claim | a fair test | verdict | limit |",
-        "| --- | --- | --- | --- | --- |",
-    ]
+    rows: list[list[str]] = []
     for paper, (text, claim, limit) in CENTRAL.items():
         same = [n for n, one in enumerate(CLAIMS[paper]) if _comparison(one) == _comparison(claim)]
         verdict, figures = judged(paper, claim, p.get((paper, same[0])) if same else None)
-        lines.append(f"| {paper} | {text} | {figures} | **{verdict}** | {limit} |")
-    return "\n".join(lines)
+        rows.append([paper, text, figures, f"**{verdict}**", limit])
+    return markdown_table(["paper", "central claim", "a fair test", "verdict", "limit"], rows)
 
 
 def _comparison(claim: Claim) -> tuple[object, ...]:
@@ -188,7 +176,6 @@ def gains_of_categories() -> str:
 
 
 def pages() -> Mapping[Path, str]:
-    """Return path -> content of all generated files."""
     readme = ROOT / "README.md"
     return {
         PAGE: page(),
@@ -199,12 +186,7 @@ def pages() -> Mapping[Path, str]:
 
 
 def main() -> int:
-    """Write the pages, or check them and the results."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--check", action="store_true", help="exit with 1 if anything is outdated")
-    check = parser.parse_args().check
+    check = page_options(__doc__).parse_args().check
     problems = [line for paper in PAPERS for line in outdated(paper)] if check else []
     print(*problems, sep="\n", end="\n" if problems else "")
     return int(update(pages(), "benchmarks/papers/page.py", check=check) or bool(problems))

@@ -138,7 +138,6 @@ class Group:
         return found
 
     def values(self, system: str, measure: str) -> list[float]:
-        """Return the values of all seeds."""
         for step in self.steps:
             value = step["values"].get(system, {}).get(measure)
             if isinstance(value, list):
@@ -241,5 +240,4 @@ def shown(values: Sequence[float]) -> str:
 
 
 def p_text(p: float) -> str:
-    """Return a p-value as text."""
     return f"{p:.4f}" if p >= 0.0001 else "<0.0001"

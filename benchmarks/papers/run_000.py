@@ -40,7 +40,7 @@ from running import Say, Step, arguments, carry_out
 from start_encoders import START, StoredValues, Values, encoder, setting_of
 from torch import Tensor
 
-from rerank.formats import read_corpus
+from benchmarks.common.collection import Collection
 from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.fit import DenseTask, LinkEvaluation
 from rerank.rankers.dense.losses import Contrastive, SemanticLoss, TripletLoss
@@ -114,7 +114,6 @@ class Variant:
         return cls(DenseConfig.of(**settings, objective=known), loss, positives == "row")
 
     def task(self, texts: Texts, loaded: TextEncoder) -> DenseTask:
-        """Return the training."""
         config = self.config
         if self.loss is None:
             return DenseTask(texts, loaded, config, Say())
@@ -137,7 +136,7 @@ class Prepared:
     @classmethod
     def read(cls, folder: Path, start: str, tokens: int, seed: int) -> Prepared:
         """Hold out the test links. Asserts that the training graph contains none of them."""
-        documents = read_corpus(str(next(folder.glob("corpus*.jsonl.gz"))))
+        documents = Collection(folder).documents()
         texts = Texts.read(documents, encoder(start, tokens, 0)[0].tokens)
         graph, held_out = texts.graph.hold_out(TEST_LINKS, SPLIT + seed)
         assert isinstance(graph, LinkGraph)
@@ -162,7 +161,6 @@ prepared = cache(Prepared.read)
 
 
 def trained(options: argparse.Namespace, texts: Texts, how: str, seed: int) -> TextEncoder:
-    """Train an encoder in one of the ways."""
     start = options.start
     settings = {name: getattr(options, name) for name in ("passages", "epochs", "batch", "rate", "patience")}
     if how.startswith("paper"):  # it trains all layers
@@ -175,7 +173,6 @@ def trained(options: argparse.Namespace, texts: Texts, how: str, seed: int) -> T
 
 
 def run(options: argparse.Namespace, name: str, how: str, seed: int) -> dict[str, Any]:
-    """Train an encoder and return its measures."""
     links = prepared(options.data / name, options.start, options.tokens, seed)
     stored = StoredValues(options.work, f"000-{name}-{options.start}-{seed}")
     stored.of(START, lambda: links.measure(encoder(options.start, options.tokens, seed)[0]))
@@ -185,7 +182,6 @@ def run(options: argparse.Namespace, name: str, how: str, seed: int) -> dict[str
 
 
 def steps(options: argparse.Namespace) -> Iterator[Step]:
-    """Yield one step per collection, seed and way of training."""
     for name in options.collections:
         for seed in range(options.seeds):
             for how in options.hows:
@@ -194,7 +190,6 @@ def steps(options: argparse.Namespace) -> Iterator[Step]:
 
 
 def main() -> None:
-    """Run the missing steps."""
     parser = arguments(__doc__, collections=["cf", "wikispeedia"])
     parser.add_argument(
         "--hows", type=lambda text: text.split(","), default=HOWS, help="Default: %(default)s"

@@ -31,7 +31,7 @@ import argparse
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import islice
@@ -74,7 +74,6 @@ ARTICLE_TOKENS = 64
 
 
 def is_test(key: str) -> bool:
-    """Return whether an article is in the test set."""
     return int(hashlib.md5(key.encode()).hexdigest(), 16) % 5 == 0
 
 
@@ -257,7 +256,6 @@ class Prepared:
 
     @classmethod
     def read(cls, options: argparse.Namespace) -> Prepared:
-        """Read the articles of the archive."""
         rows = articles(options.data / "elife-jats.tar.xz", options.work, options.articles)
         documents = [
             Document(
@@ -279,7 +277,6 @@ class Prepared:
         return cls(texts, tasks, [f"{row['title']} {row['abstract']}" for row in rows])
 
     def measure(self, loaded: TextEncoder) -> Values:
-        """Measure an encoder."""
         loaded.model.eval()
         titles = loaded.encode([one[: loaded.room] for one in loaded.tokens(self.tasks.titles)])
         documents = loaded.encode([one[: ARTICLE_TOKENS - 2] for one in loaded.tokens(self.pieces)])
@@ -287,7 +284,6 @@ class Prepared:
 
 
 def trained(options: argparse.Namespace, prepared: Prepared, strategy: str, seed: int) -> TextEncoder:
-    """Train an encoder by a strategy."""
     loaded, settings = encoder(options.start, options.tokens, seed)
     settings |= {"steps": options.steps, "seed": seed}
     if strategy == "preset":
@@ -309,9 +305,10 @@ def trained(options: argparse.Namespace, prepared: Prepared, strategy: str, seed
     return loaded
 
 
-def run(options: argparse.Namespace, strategy: str, seed: int) -> dict[str, Any]:
-    """Train an encoder and return its measures."""
-    prepared = _prepared(options)
+def run(
+    options: argparse.Namespace, read: Callable[[], Prepared], strategy: str, seed: int
+) -> dict[str, Any]:
+    prepared = read()
     stored = StoredValues(options.work, f"001-{label_of(options)}-{seed}")
     stored.of(START, lambda: prepared.measure(encoder(options.start, options.tokens, seed)[0]))
     values = stored.of(strategy, lambda: prepared.measure(trained(options, prepared, strategy, seed)))
@@ -327,16 +324,6 @@ def run(options: argparse.Namespace, strategy: str, seed: int) -> dict[str, Any]
     }
 
 
-_CACHE: dict[str, Prepared] = {}
-
-
-def _prepared(options: argparse.Namespace) -> Prepared:
-    """Return the texts and tasks, which all steps share."""
-    if "all" not in _CACHE:
-        _CACHE["all"] = Prepared.read(options)
-    return _CACHE["all"]
-
-
 def label_of(options: argparse.Namespace) -> str:
     """Return the name of all settings that change a result."""
     sizes = (options.start, options.tokens, options.steps, options.batch, options.articles or "all")
@@ -344,15 +331,14 @@ def label_of(options: argparse.Namespace) -> str:
 
 
 def steps(options: argparse.Namespace) -> Iterator[Step]:
-    """Yield one step per seed and strategy."""
+    read = cache(partial(Prepared.read, options))  # all steps share it
     for seed in range(options.seeds):
         for strategy in options.strategies.split(","):
             name = f"elife-{label_of(options)}-{strategy}-{seed}"
-            yield Step(name, "co-cited references", partial(run, options, strategy, seed))
+            yield Step(name, "co-cited references", partial(run, options, read, strategy, seed))
 
 
 def main() -> None:
-    """Run the missing steps."""
     parser = arguments(__doc__)
     parser.add_argument("--strategies", default=",".join(STRATEGIES), help="Default: %(default)s")
     parser.add_argument("--start", default="minilm:6", help="see start_encoders.py. Default: %(default)s")

@@ -64,7 +64,6 @@ def make_trainer(data: TrainingData, config: ProjectionConfig) -> ProjectionTrai
 
 
 def fit(trainer: ProjectionTrainer, method: str) -> Projection:
-    """Fit a projection."""
     ranker = trainer.fit(method).ranker
     assert isinstance(ranker, Projection)
     return ranker
@@ -150,7 +149,6 @@ pairs_of = cache(Pairs.read)
 
 
 def measured(ranks: NDArray[np.float64]) -> dict[str, float]:
-    """Return MRR and top-1 of both directions."""
     return {"MRR": round(float(ranks.mean()), 4), "top-1": round(float((ranks == 1).mean()), 4)}
 
 
@@ -280,7 +278,6 @@ def _sizes(options: argparse.Namespace, name: str) -> Sequence[int | None]:
 
 
 def main() -> None:
-    """Run the missing steps."""
     parser = arguments(__doc__, collections=["debian.de", "debian.it"])
     parser.add_argument("--dim", type=int, default=50, help="dimension of the training sizes. Default: 50")
     parser.add_argument("--starts", action="store_true", help="also compare starts at k = 1,000; takes hours")

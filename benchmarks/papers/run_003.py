@@ -129,7 +129,6 @@ def degraded(query: Query, siblings: Mapping[str, Sequence[str]]) -> tuple[str, 
 
 
 def trained(collection: Collection, work: Path, label: str, setting: str, seed: int, name: str) -> None:
-    """Train one ranker in its workspace."""
     workspace = collection.ingest(work / label)
     preset, head = ("paper", None) if setting == "paper" else ("default", setting)
     train(
@@ -312,7 +311,6 @@ def _tables(options: argparse.Namespace, collection: Collection, setting: str, s
 
 
 def main() -> None:
-    """Run the missing steps."""
     parser = arguments(__doc__, collections=["wikispeedia", "debian.it"])
 
     def names(text: str) -> list[str]:

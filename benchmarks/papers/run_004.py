@@ -34,10 +34,11 @@ from numpy.typing import NDArray
 from running import Say, Step, arguments, carry_out
 from scipy.stats import ttest_rel
 
+from benchmarks.common.collection import Collection
 from rerank import LocalEngine
 from rerank.documents.records import Document, LabeledPair
 from rerank.evaluation.pair_measures import accuracy, auc, best_threshold, f1, paired_test
-from rerank.formats import read_corpus, read_labeled_pairs
+from rerank.formats import read_labeled_pairs
 from rerank.pairs.score import score_pairs
 from rerank.rankers.concept.config import ConceptConfig
 from rerank.rankers.concept.fit import ConceptTask
@@ -63,8 +64,7 @@ class Data:
 
     @classmethod
     def read(cls, folder: Path) -> Data:
-        """Read a collection and its pairs."""
-        documents = {one.id: one for one in read_corpus(str(folder / "corpus.jsonl.gz"))}
+        documents = {document.id: document for document in Collection(folder).documents()}
         parts = ("train", *MEASURED)
         return cls(documents, {part: read_labeled_pairs(str(folder / f"pairs.{part}.tsv")) for part in parts})
 
@@ -222,12 +222,10 @@ def steps(options: argparse.Namespace) -> Iterator[Step]:
 
 
 def settings_of(text: str) -> dict[str, str]:
-    """Read ``name=value,name=value``."""
     return dict(one.split("=") for one in text.split(",") if one)
 
 
 def main() -> None:
-    """Run the missing runs."""
     parser = arguments(__doc__)
     parser.add_argument(
         "--hows",

@@ -53,7 +53,6 @@ class Say(Progress):
     """Prints each message of the library on a line."""
 
     def say(self, line: str) -> None:
-        """Print a message."""
         print(f"    {line}", flush=True)
 
 

@@ -66,7 +66,6 @@ class StoredValues:
     label: str
 
     def path(self, system: str) -> Path:
-        """Return the file of a system."""
         return self.folder / f"{self.label}-{system}.npz".replace(":", "_").replace("+", "-")
 
     def of(self, system: str, measure: Callable[[], Values]) -> Values:

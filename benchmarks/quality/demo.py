@@ -11,7 +11,6 @@ with Holm's correction for all peers.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -22,7 +21,7 @@ sys.path[:0] = [str(Path(__file__).parent / "peers"), str(Path(__file__).resolve
 
 from table import RESULTS
 
-from benchmarks.common.pages import ROOT, filled, update
+from benchmarks.common.pages import ROOT, filled, markdown_table, page_options, update
 
 KEPT = Path(__file__).parent / "demo.json"
 HOOK = Path(__file__).parents[1] / "speed" / "hook.json"
@@ -31,6 +30,7 @@ MINILM = Path(__file__).parent / "minilm.json"
 FIRST, TRAINED, FULL = "bm25", "bm25,text,meta", "bm25,text,meta,dense"
 CASES = ("typed", "short", "headings", "new")
 """Summaries; short queries; summaries with subject headings; about documents that no train query had."""
+HEADS = ("nDCG@10", "recall@100", "p", "preparation", "bytes per document", "ms per query", "memory")
 FUSIONS = {
     "opensearch-hybrid": "OpenSearch's hybrid query with the same encoder",
     "bm25+encoder": "BM25 and the same encoder, weighted (ranx)",
@@ -52,7 +52,6 @@ def figures(report: Mapping[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def measure_of(found: Mapping[str, Cells]) -> str:
-    """Return the measure of the stored figures."""
     return next(iter(found[FIRST]["typed"]))
 
 
@@ -70,11 +69,8 @@ def readme(results: Mapping[str, Any]) -> str:
         strongest: FUSIONS[strongest],
         "rerank-auto": "`rerank auto FOLDER`",
     }
-    lines = [
-        f"| bundled demo: {results['documents']:,} articles, {results['queries']['test']} summaries"
-        " as queries | nDCG@10 | recall@100 | p | preparation | bytes per document | ms per query | memory |",
-        "|" + " --- |" * 8,
-    ]
+    counts = f"{results['documents']:,} articles, {results['queries']['test']} summaries as queries"
+    lines: list[list[str]] = []
     for peer, title in titles.items():
         row = rows[peer]
         p = row["p"].get("rerank-auto")
@@ -82,21 +78,10 @@ def readme(results: Mapping[str, Any]) -> str:
         if peer != "rerank-bm25":
             minutes = (row["training_s"] + row.get("indexing_s", 0)) / 60
             size = row["index_bytes"] / results["documents"]
-            costs = [
-                f"{minutes:.0f} min",
-                f"{size:,.0f}",
-                f"{row['p50_ms']:.0f}",
-                f"{row['memory_mib']:,} MiB",
-            ]
-        cells = [
-            title,
-            f"{row['nDCG@10']:.4f}",
-            f"{row['R@100']:.4f}",
-            "" if p is None else below(p)[2:].removeprefix("= "),
-            *costs,
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+            costs = [f"{minutes:.0f} min", f"{size:,.0f}", costs[2], f"{row['memory_mib']:,} MiB"]
+        measures = [f"{row['nDCG@10']:.4f}", f"{row['R@100']:.4f}"]
+        lines.append([title, *measures, "" if p is None else below(p)[2:].removeprefix("= "), *costs])
+    return markdown_table([f"bundled demo: {counts}", *HEADS], lines)
 
 
 def all_collections(results: Sequence[Mapping[str, Any]]) -> str:
@@ -109,25 +94,20 @@ def all_collections(results: Sequence[Mapping[str, Any]]) -> str:
     }
     names = [result["collection"] for result in results]
     queries = [f"{result['queries']['test']:,}" for result in results]
-    lines = [
-        f"| nDCG@10 | {' | '.join(names)} |",
-        "|" + " --- |" * (len(names) + 1),
-        f"| test queries | {' | '.join(queries)} |",
-    ]
+    lines = [["test queries", *queries]]
     for peer, title in titles.items():
         values = []
         for result in results:
             row = next(row for row in result["rows"] if row["peer"] == peer)
             values.append(f"{row['nDCG@10']:.4f}")
-        lines.append(f"| {title} | {' | '.join(values)} |")
+        lines.append([title, *values])
     minilm_values = json.loads(MINILM.read_text("utf-8"))["auto"]
     cells = []
     for result in results:
         is_main = result["encoder"] == "MiniLM"
         cells.append("" if is_main else f"{minilm_values[result['collection']]:.4f}")
-    with_minilm = " | ".join(cells)
-    lines.append(f"| `rerank auto FOLDER` with MiniLM | {with_minilm} |")
-    return "\n".join(lines)
+    lines.append(["`rerank auto FOLDER` with MiniLM", *cells])
+    return markdown_table(["nDCG@10", *names], lines)
 
 
 def on_new_documents(found: Mapping[str, Cells]) -> str:
@@ -150,7 +130,6 @@ def cost(hook: Mapping[str, Mapping[str, float]]) -> str:
 
 
 def tutorial(found: Mapping[str, Cells]) -> str:
-    """Return the table of the tutorial."""
     rows = (
         (f"`{FIRST}`", found[FIRST]["typed"], "the baseline: no reranking"),
         (f"`{TRAINED}`", found[TRAINED]["typed"], "trained on the judgments only"),
@@ -179,7 +158,6 @@ def every(found: Mapping[str, Cells]) -> str:
 
 
 def pages() -> dict[Path, str]:
-    """Return path -> text of the three pages."""
     found = json.loads(KEPT.read_text())
     results = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
     on_demo = next(result for result in results if result["collection"] == "demo")
@@ -197,12 +175,8 @@ def pages() -> dict[Path, str]:
 
 
 def main() -> int:
-    """Keep the figures of a demo, then write or compare the tables."""
-    options = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    options = page_options(__doc__)
     options.add_argument("report", nargs="?", type=Path, help="output of rerank demo --json")
-    options.add_argument("--check", action="store_true", help="exit with 1 if a table is outdated")
     args = options.parse_args()
     if args.report:
         KEPT.write_text(json.dumps(figures(json.loads(args.report.read_text())), indent=1) + "\n")

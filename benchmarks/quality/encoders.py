@@ -58,13 +58,11 @@ def scaled(scores: Run) -> Run:
 
 
 def fused(lexical: Run, dense: Run, weight: float) -> Run:
-    """Return weighted sums."""
     ids = {*lexical, *dense}
     return {id: (1 - weight) * lexical.get(id, 0.0) + weight * dense.get(id, 0.0) for id in ids}
 
 
 def per_query(runs: dict[str, Run], qrels: dict[str, dict[str, int]]) -> Scores:
-    """Return the measure of each query."""
     found = {metric.query_id: metric.value for metric in ir_measures.iter_calc([MEASURE], qrels, runs)}
     return {query: found.get(query, 0.0) for query in qrels}
 
@@ -84,7 +82,6 @@ def halves(table: NDArray[np.float64]) -> tuple[float, float]:
 
 
 def lexical_runs(collection: Collection, queries: list[Query]) -> dict[str, Run]:
-    """Return the results of BM25."""
     with tempfile.TemporaryDirectory() as folder:
         workspace = collection.ingest(Path(folder) / "workspace")
         answers = {query.id: workspace.search(query, DEPTH, stack="bm25").answer for query in queries}
@@ -95,7 +92,6 @@ def lexical_runs(collection: Collection, queries: list[Query]) -> dict[str, Run]
 
 
 def main() -> None:
-    """Print a line for each collection and encoder."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     options.add_argument("folders", type=Path, nargs="+")
     options.add_argument("--model", action="append", default=[], help="name or folder, repeated")

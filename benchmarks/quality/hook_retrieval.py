@@ -1,6 +1,6 @@
 """Measure what documents of a ranker add to plain searches through the plugin, on a template of production.
 
-    python benchmarks/quality/hook_retrieval.py DATA --out hook_retrieval.json
+    python benchmarks/quality/hook_retrieval.py DATA
     python benchmarks/quality/hook_retrieval.py DATA --rankers dense,s2net --model MODEL --trained DIR
 
 DATA is a folder of wikispeedia (corpus, queries, judgments). The index has permissions, a year and a
@@ -16,13 +16,12 @@ other stacks of them are tuned without a training.
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 import shutil
 import sys
 import tempfile
-import urllib.request
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -30,17 +29,19 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.common.collection import Collection
-from benchmarks.common.index import force_merge
+from benchmarks.common.hook import plugin_node
+from benchmarks.common.index import fill_index
 from benchmarks.common.service import serving
-from rerank import Qrels, Query, Stack, Workspace, encode, evaluate, train, tune
+from rerank import Document, Qrels, Query, Stack, Workspace, encode, evaluate, train, tune
 from rerank.engines.opensearch import OpenSearchEngine
 from rerank.evaluation.measures import evaluate_runs
 from rerank.evaluation.significance import randomization_test
 from rerank.hook import HookOptions, hook
 from tools.opensearch_node import Node
-from tools.opensearch_plugin import SETTINGS, build
 
 INDEX = "articles"
+DEPTH = 100  # candidates
+EPOCHS = 120  # of s2net
 TEMPLATE = """{"query": {"function_score": {
   "query": {"bool": {
     "must": {"multi_match": {"query": "{{text}}", "fields": ["name^3", "body"], "type": "best_fields"}},
@@ -48,42 +49,30 @@ TEMPLATE = """{"query": {"function_score": {
   "field_value_factor": {"field": "popularity", "modifier": "log2p"}}}}"""
 
 
-def fill(node: Node, corpus: Path) -> None:
+def fill(node: Node, articles: Sequence[Document]) -> None:
     """Index the articles with field names that differ from the names in rerank."""
-    with gzip.open(corpus, "rt", encoding="utf-8") as lines:
-        articles = [json.loads(line) for line in lines]
-    links = Counter(target for article in articles for target in article.get("links", ()))
+    links = Counter(target for article in articles for target in article.links)
     text, keyword, number = {"type": "text"}, {"type": "keyword"}, {"type": "integer"}
     properties = {"name": text, "body": text, "tags": keyword, "permissions": keyword, "year": number}
     properties["popularity"] = number
-    settings = {"number_of_shards": 1, "number_of_replicas": 0}
-    node.request("PUT", f"/{INDEX}", {"settings": settings, "mappings": {"properties": properties}})
-    rows: list[str] = []
-    for article in articles:
-        source = {
-            "name": article.get("title", ""),
-            "body": article.get("text", ""),
-            "tags": article.get("categories", []),
+    sources = {
+        article.id: {
+            "name": article.title,
+            "body": article.text,
+            "tags": article.categories,
             "permissions": "public",
-            "year": 2000 + len(article["_id"]) % 20,
-            "popularity": links[article["_id"]],
+            "year": 2000 + len(article.id) % 20,
+            "popularity": links[article.id],
         }
-        rows += [json.dumps({"index": {"_id": article["_id"]}}), json.dumps(source)]
-    for begin in range(0, len(rows), 2000):
-        body = ("\n".join(rows[begin : begin + 2000]) + "\n").encode()
-        headers = {"Content-Type": "application/x-ndjson"}
-        request = urllib.request.Request(f"{node.url}/{INDEX}/_bulk", body, headers)
-        with urllib.request.urlopen(request, timeout=300) as answer:
-            if json.load(answer)["errors"]:
-                sys.exit(f"{INDEX}: the index rejected documents. Check its mapping.")
-    force_merge(node, INDEX)
-    node.request("POST", f"/{INDEX}/_refresh")
+        for article in articles
+    }
+    fill_index(node, INDEX, {"properties": properties}, sources.items())
 
 
-def judged(collection: Collection, split: str, count: int) -> tuple[list[Query], Qrels]:
+def judged(collection: Collection, split: str, count: int | None = None) -> tuple[list[Query], Qrels]:
     """Return the first queries of a split without categories and language, and their judgments."""
     qrels = collection.judgments(split)
-    names = list(qrels)[: count or None]
+    names = list(qrels)[:count]
     texts = {query.id: query.text for query in collection.queries()}
     return [Query(name, texts[name]) for name in names], Qrels({name: qrels[name] for name in names})
 
@@ -102,11 +91,11 @@ def learn(
             continue
         config: dict[str, Any] = {}
         if ranker == "s2net":
-            config = {"epochs": given.epochs, "graded": given.graded}
+            config = {"epochs": EPOCHS, "graded": given.graded}
         if ranker in ("dense", "adapter"):
             import torch
 
-            torch.set_num_threads(given.threads)
+            torch.set_num_threads(1)
             config["model"] = given.model
         preset = "judged" if ranker == "dense" else None
         report = train(workspace, [ranker], queries=queries, qrels=qrels, config=config, preset=preset)
@@ -115,14 +104,12 @@ def learn(
             shutil.copytree(workspace.folder / "rankers", kept, dirs_exist_ok=True)
 
 
-def live(
-    workspace: Workspace, stack: Stack, url: str, queries: list[Query], depth: int
-) -> dict[str, list[str]]:
+def live(workspace: Workspace, stack: Stack, url: str, queries: list[Query]) -> dict[str, list[str]]:
     """Return the ten best hits of plain searches through the pipeline."""
     engine = workspace.engine
     assert isinstance(engine, OpenSearchEngine)
     assert stack.search is not None
-    hook(workspace).install(HookOptions(url, depth=depth, timeout=60.0))
+    hook(workspace).install(HookOptions(url, depth=DEPTH, timeout=60.0))
     run: dict[str, list[str]] = {}
     for query in [queries[0], *queries]:  # the first search has no features yet
         body = {**engine.templates.body(stack.search, query), "size": 10, "_source": False}
@@ -136,27 +123,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path)
     parser.add_argument("--queries", type=int, default=300, help="Queries of dev and of test.")
-    parser.add_argument("--train-queries", type=int, default=0, help="Queries of train; 0: all.")
-    parser.add_argument("--epochs", type=int, default=120, help="Epochs of s2net.")
     parser.add_argument("--graded", action="store_true", help="Train s2net also on lower grades.")
     parser.add_argument("--rankers", default="s2net", help="For example dense,s2net.")
     parser.add_argument("--model", help="Encoder of dense and adapter.")
-    parser.add_argument("--threads", type=int, default=1, help="Threads of the training of an encoder.")
     parser.add_argument("--trained", type=Path, help="Folder that keeps the trained rankers.")
-    parser.add_argument("--depth", type=int, default=100)
     parser.add_argument("--added", type=int, default=100, help="Documents of each ranker.")
-    parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hook-retrieval-")))
-        node = Node(heap="768m", plugins=[build()], settings=SETTINGS)
-        stack.callback(node.stop)
-        node.start().wait()
-        fill(node, given.data / "corpus.jsonl.gz")
+        node = stack.enter_context(plugin_node("768m"))
+        fill(node, Collection(given.data).documents())
         rows = measure(node, folder, given, stack)
     print(json.dumps(rows, indent=1))
-    if given.out is not None:
-        given.out.write_text(json.dumps(rows, indent=1) + "\n", "utf-8")
 
 
 def measure(node: Node, folder: Path, given: argparse.Namespace, stack: ExitStack) -> dict[str, Any]:
@@ -168,7 +146,7 @@ def measure(node: Node, folder: Path, given: argparse.Namespace, stack: ExitStac
     (folder / "own.json").write_text(TEMPLATE, "utf-8")
     first = f"template:{folder / 'own.json'}"
     collection = Collection(given.data)
-    queries, qrels = judged(collection, "train", given.train_queries)
+    queries, qrels = judged(collection, "train")
     rankers = given.rankers.split(",")
     learn(workspace, rankers, queries, qrels, given)
     dev, dev_qrels = judged(collection, "dev", given.queries)
@@ -179,24 +157,24 @@ def measure(node: Node, folder: Path, given: argparse.Namespace, stack: ExitStac
     union_retrieves = ("search", *(f"{ranker}:{given.added}" for ranker in rankers))
     for name, retrieve in (("hits", ()), ("union", union_retrieves)):
         path = folder / f"{name}.json"
-        options = {"first_stage": first, "retrieve": retrieve, "depth": given.depth, "out": path}
+        options = {"first_stage": first, "retrieve": retrieve, "depth": DEPTH, "out": path}
         tuning = tune(workspace, ",".join(("search", *rankers)), queries=dev, qrels=dev_qrels, **options)
         tuned = tuning.stack
         tuned_values[name] = tuning.tuned.value
         report = evaluate(
-            workspace, [tuned], queries=test, qrels=test_qrels, protocols=[f"retrieved:{given.depth}"]
+            workspace, [tuned], queries=test, qrels=test_qrels, protocols=[f"retrieved:{DEPTH}"]
         )
         for row in report.results:
             offline["plain" if row.stack == "search" else name] = row.measures["nDCG@10"]
         with serving(workspace.folder, folder / "serve.log", "--stack", path, "--deadline", 120) as url:
-            runs[name] = live(workspace, tuned, url, test, given.depth)
+            runs[name] = live(workspace, tuned, url, test)
         print(name, tuned, tuned_values, offline, flush=True)
     evaluation = evaluate_runs(runs, test_qrels, ["nDCG@10"])
     hits, union = (evaluation.values[name]["nDCG@10"] for name in ("hits", "union"))
     return {
         "queries": len(hits),
         "rankers": rankers,
-        "depth": given.depth,
+        "depth": DEPTH,
         "added": given.added,
         "dev": tuned_values,
         "evaluate": offline,

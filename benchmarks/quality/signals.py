@@ -12,7 +12,6 @@ against the stack of auto, Holm's correction. *Training*: processor time, with t
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -30,7 +29,7 @@ sys.path[:0] = [str(Path(__file__).parent / "peers"), str(Path(__file__).resolve
 import numpy as np
 from table import RESULTS
 
-from benchmarks.common.pages import filled, update
+from benchmarks.common.pages import filled, markdown_table, page_options, update
 from rerank import evaluate, tune
 from rerank.formats import read_queries
 from rerank.reports.evaluation import EvaluationReport
@@ -40,6 +39,7 @@ from rerank.workspace.workspace import Workspace
 PAGE = Path(__file__).parent / "RESULTS.md"
 FOUND = 200
 MEASURE = "nDCG@10"
+HEADS = ("weight", "only it", "stack without it", "p", "training s", "query ms", "bytes per document")
 
 
 def costs(folder: Path, name: str) -> dict[str, Any]:
@@ -68,7 +68,6 @@ def value(report: EvaluationReport, stack: Stack) -> tuple[float, float | None]:
 
 
 def measured(folder: Path) -> dict[str, Any]:
-    """Return the figures of a collection."""
     workspace = Workspace.open(folder / "workspace")
     whole = workspace.stack(workspace.default_stack)
     signals, first = whole.tuned_for, whole.first_stage
@@ -110,47 +109,29 @@ def measured(folder: Path) -> dict[str, Any]:
 
 
 def tables() -> str:
-    """Return the tables of all result files in Markdown."""
     parts = []
     for path in sorted((RESULTS / "signals").glob("*.json")):
         found, name = json.loads(path.read_text()), path.stem
-        heads = (
-            "weight",
-            "only it",
-            "stack without it",
-            "p",
-            "training s",
-            "query ms",
-            "bytes per document",
-        )
-        lines = [
-            f"| {name}: `{found['first_stage']}` {found['first']:.4f}, `auto` {found['auto']:.4f} |"
-            f" {' | '.join(heads)} |",
-            "|" + " --- |" * (1 + len(heads)),
-        ]
+        title = f"{name}: `{found['first_stage']}` {found['first']:.4f}, `auto` {found['auto']:.4f}"
+        rows: list[list[str]] = []
         for row in found["rows"]:
             cells = [row["signal"], f"{row['weight']:.2f}", f"{row['alone']:.4f}", f"{row['without']:.4f}"]
             cells.append("" if row["p"] is None else f"{row['p']:.4f}")
             cells.append("" if row["training_s"] is None else f"{row['training_s']:.0f}")
             cells += [f"{row['query_ms']:.1f}", f"{row['bytes']:,}"]
-            lines.append(f"| {' | '.join(cells)} |")
-        parts.append("\n".join(lines))
+            rows.append(cells)
+        parts.append(markdown_table([title, *HEADS], rows))
     return "\n\n".join(parts)
 
 
 def pages() -> dict[Path, str]:
-    """Return path -> text of the page."""
     return {PAGE: filled(PAGE, {"signals": tables()})}
 
 
 def main() -> int:
-    """Measure the collections, then write or compare the tables."""
-    options = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    options = page_options(__doc__)
     options.add_argument("folders", nargs="*", type=Path, help="folders of peers/prepare.py")
     options.add_argument("--costs", action="store_true", help="measure only the costs again")
-    options.add_argument("--check", action="store_true", help="exit with 1 if a table is outdated")
     args = options.parse_args()
     for folder in args.folders:
         path = RESULTS / f"signals/{folder.name}.json"

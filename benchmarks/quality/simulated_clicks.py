@@ -375,10 +375,7 @@ def show_difference(experiment: Experiment, groups: Mapping[str, list[list[Value
 
 
 def main() -> int:
-    """Run the cases, and print a line per stack."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("data", type=Path, metavar="DATA/COLLECTION")
     parser.add_argument("--lang", default="en")
     parser.add_argument("--users", default="pbm,cascade,trust")

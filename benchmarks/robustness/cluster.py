@@ -23,7 +23,6 @@ import http.client
 import itertools
 import json
 import random
-import re
 import signal
 import sys
 import tempfile
@@ -36,23 +35,35 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "speed"))
 
 import numpy as np
-from hook_cases import INDEX, NONE, filled, percentiles, service_process, texts
 
-import rerank.workflows.demo
-from tools.opensearch_node import Cluster, Node
+from benchmarks.common.hook import INDEX, NONE, TIMEOUT_MS, demo_queries, filled, hook_counts, percentiles
+from benchmarks.common.processes import memory
+from benchmarks.common.service import service_process
+from tools.opensearch_node import Cluster
 from tools.opensearch_plugin import SETTINGS, build, put_pipeline
 
 WEIGHTS = "bm25*0.40 + text*0.35 + meta*0.25"
 DEPTH = 100
-TIMEOUT_MS = 20_000  # of a call of the service: a busy machine must not change the results
 BLOCK = 40  # searches of a client between two turns
 HITS = 10
+
+
+def connect(url: str) -> http.client.HTTPConnection:
+    """Return a connection, which is opened by the first request."""
+    return http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)
+
+
+def post(connection: http.client.HTTPConnection, pipeline: str, text: str) -> tuple[int, bytes]:
+    """Search for a text, and return status and body of the response."""
+    body = json.dumps({"query": {"match": {"content": text}}, "size": HITS})
+    path = f"/{INDEX}/_search?search_pipeline={pipeline}"
+    connection.request("POST", path, body, {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    return response.status, response.read()
 
 
 @dataclass
@@ -99,22 +110,16 @@ class Load:
         self, text: str, urls: Sequence[str], connections: dict[str, http.client.HTTPConnection]
     ) -> str | None:
         """Search on the first node that answers. Return the problem, or None for a correct response."""
-        body = json.dumps({"query": {"match": {"content": text}}, "size": HITS})
-        path = f"/{INDEX}/_search?search_pipeline={self.pipeline}"
         for url in urls:
-            connection = connections.get(url) or http.client.HTTPConnection(
-                url.removeprefix("http://"), timeout=60
-            )
+            connection = connections.get(url) or connect(url)
             connections[url] = connection
             try:
-                connection.request("POST", path, body, {"Content-Type": "application/json"})
-                response = connection.getresponse()
-                data = response.read()
+                status, data = post(connection, self.pipeline, text)
             except (OSError, http.client.HTTPException):
                 connection.close()
                 del connections[url]
                 continue
-            return self.problem_of(text, response.status, data)
+            return self.problem_of(text, status, data)
         return "no node answers"
 
     def problem_of(self, text: str, status: int, data: bytes) -> str | None:
@@ -132,26 +137,22 @@ class Load:
     def run(self, clients: int, count: int) -> float:
         """Let each client send ``count`` searches. Return the searches per second."""
         begin = time.perf_counter()
-        completed_before = len(self.completed)
-        with ThreadPoolExecutor(clients) as pool:
-            for client in [
-                pool.submit(self.client, seed, count, threading.Event()) for seed in range(clients)
-            ]:
-                client.result()
-        self._measure_gap(completed_before)
+        with self.running(clients, count):
+            pass
         return clients * count / (time.perf_counter() - begin)
 
     @contextmanager
-    def running(self, clients: int) -> Iterator[None]:
-        """Let clients search during the block."""
+    def running(self, clients: int, count: int | None = None) -> Iterator[None]:
+        """Let clients search during the block or, with ``count``, until each has sent so many searches."""
         stop = threading.Event()
         completed_before = len(self.completed)
         with ThreadPoolExecutor(clients) as pool:
-            running = [pool.submit(self.client, seed, None, stop) for seed in range(clients)]
+            running = [pool.submit(self.client, seed, count, stop) for seed in range(clients)]
             try:
                 yield
             finally:
-                stop.set()
+                if count is None:
+                    stop.set()
         for client in running:
             client.result()
         self._measure_gap(completed_before)
@@ -181,24 +182,6 @@ class Load:
             print(f"    {count} times {error}")
 
 
-def rss(pid: int) -> int:
-    """Return the resident memory of a process, in MiB."""
-    match = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    return 0 if match is None else int(match[1]) // 1024
-
-
-def counts(nodes: Sequence[Node]) -> Counter[str]:
-    """Return how many searches these nodes reranked, passed and failed to rerank, by reason."""
-    total: Counter[str] = Counter()
-    for node in nodes:
-        stats: dict[str, Any] = node.request("GET", "/_plugins/_rerank_stack/stats")
-        total["reranked"] += stats["reranked"]
-        for kind in ("passed", "failed"):
-            for reason, count in stats[kind].items():
-                total[f"{kind} {reason}"] += count
-    return total
-
-
 def measure_clients(urls: Sequence[str], queries: Sequence[str], clients: int, blocks: int) -> None:
     """Print the latency and the throughput of hooked searches, divided by those of plain searches."""
     pipelines = {"plain": NONE, "hooked": "hooked"}
@@ -222,14 +205,11 @@ def measure_clients(urls: Sequence[str], queries: Sequence[str], clients: int, b
 
 def rankings(urls: Sequence[str], queries: Sequence[str], pipeline: str) -> dict[str, list[str]]:
     """Return the ids of the hits of each query."""
+    connection = connect(urls[0])
     expected = {}
     for text in queries:
-        body = json.dumps({"query": {"match": {"content": text}}, "size": HITS})
-        connection = http.client.HTTPConnection(urls[0].removeprefix("http://"), timeout=60)
-        path = f"/{INDEX}/_search?search_pipeline={pipeline}"
-        connection.request("POST", path, body, {"Content-Type": "application/json"})
-        expected[text] = [hit["_id"] for hit in json.load(connection.getresponse())["hits"]["hits"]]
-        connection.close()
+        _, data = post(connection, pipeline, text)
+        expected[text] = [hit["_id"] for hit in json.loads(data)["hits"]["hits"]]
     return expected
 
 
@@ -243,7 +223,7 @@ def kill_node(cluster: Cluster, queries: Sequence[str], clients: int, kills: int
     plain = Load(cluster.urls, NONE, queries)
     victim = cluster.nodes[-1]
     survivors = cluster.nodes[:-1]
-    before = counts(survivors)
+    before = hook_counts(survivors)
     for _ in range(kills):
         with plain.running(clients), hooked.running(clients):
             hooked.wait_for(5 * clients)
@@ -255,7 +235,7 @@ def kill_node(cluster: Cluster, queries: Sequence[str], clients: int, kills: int
         cluster.nodes[0].request("GET", "/_cluster/health?wait_for_status=green&timeout=50s")
     plain.report(f"node killed {kills} times, {clients} clients, plain")
     hooked.report(f"node killed {kills} times, {clients} clients, hooked")
-    print("    on the other nodes:", dict(counts(survivors) - before), flush=True)
+    print("    on the other nodes:", dict(hook_counts(survivors) - before), flush=True)
 
 
 def kill_service(
@@ -269,19 +249,17 @@ def kill_service(
         put_pipeline(cluster.nodes[0], "two", url=f"{first[0]},{second[0]}", **config)
         expected = rankings(cluster.urls, queries, "two")
         load = Load(cluster.urls, "two", queries, expected)
-        before = counts(cluster.nodes)
+        before = hook_counts(cluster.nodes)
         with load.running(clients):
             load.wait_for(20 * clients)
             first[1].send_signal(signal.SIGKILL)
             load.wait_for(60 * clients)
         load.report(f"two services, one killed, {clients} clients")
-        print("    searches:", dict(counts(cluster.nodes) - before))
-        print(f"    service: {rss(second[1].pid)} MiB", flush=True)
+        print("    searches:", dict(hook_counts(cluster.nodes) - before))
+        print(f"    service: {memory(second[1].pid):.0f} MiB", flush=True)
 
 
 def main() -> None:
-    """Run all parts."""
-    collection = rerank.workflows.demo.COLLECTION
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     options.add_argument("--workspace", type=Path, required=True)
     options.add_argument("--nodes", type=int, default=3)
@@ -292,16 +270,14 @@ def main() -> None:
     options.add_argument("--blocks", type=int, default=15, help="pairs of blocks")
     options.add_argument("--kills", type=int, default=5, help="of a node")
     args = options.parse_args()
-    queries = texts(str(collection / "queries.jsonl.gz"), 5)[:50]
+    queries = demo_queries()[:50]
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cluster-")))
         settings = {name: value for name, value in SETTINGS.items() if name != "discovery.type"}
         cluster = Cluster(args.nodes, heap=args.heap, java=(), plugins=[build()], **settings)
         stack.callback(cluster.stop)
         node = cluster.start().nodes[0]
-        corpus = str(collection / "corpus.jsonl.gz")
-        layout = ("--shards", args.shards, "--replicas", args.replicas)
-        workspace = filled(node, folder, args.workspace, corpus, *layout)
+        workspace = filled(node, folder, args.workspace, shards=args.shards, replicas=args.replicas)
         node.request("GET", "/_cluster/health?wait_for_status=green&timeout=50s")
         with service_process(workspace, folder / "service.log") as (url, process):
             put_pipeline(node, "hooked", url=url, stack=WEIGHTS, depth=DEPTH, timeout=TIMEOUT_MS)
@@ -309,11 +285,11 @@ def main() -> None:
                 Load(cluster.urls, pipeline, queries).run(4, 100)
             for clients in args.clients:
                 measure_clients(cluster.urls, queries, clients, args.blocks)
-            print("searches:", dict(counts(cluster.nodes)))
-            print(f"service: {rss(process.pid)} MiB", flush=True)
+            print("searches:", dict(hook_counts(cluster.nodes)))
+            print(f"service: {memory(process.pid):.0f} MiB", flush=True)
             kill_node(cluster, queries, 16, args.kills)
         kill_service(cluster, workspace, folder, queries, 8)
-        print("nodes:", [rss(node.process.pid) for node in cluster.nodes if node.process], "MiB")
+        print("nodes:", [round(memory(node.process.pid)) for node in cluster.nodes if node.process], "MiB")
 
 
 if __name__ == "__main__":

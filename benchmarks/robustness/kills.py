@@ -38,7 +38,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
 
-from benchmarks.common.service import processor
+from benchmarks.common.processes import processor
 from rerank import Query, RerankError, Workspace
 from rerank.engines.local import LocalEngine
 from rerank.engines.search_request import SearchRequest
@@ -84,7 +84,6 @@ class Rounds:
         return texts
 
     def command(self, name: str) -> list[str]:
-        """Return the command line of a round."""
         files = ["--queries", str(self.folder / "queries.jsonl.gz"), "--qrels"]
         train = [*files, str(self.folder / "train.tsv"), "--dev-qrels", str(self.folder / "dev.tsv")]
         seed = ["--seed", str(self.random.randrange(1000))]

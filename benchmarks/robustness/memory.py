@@ -10,11 +10,11 @@ the service.
 from __future__ import annotations
 
 import argparse
-import http.client
 import json
 import re
 import sys
 import tempfile
+import urllib.request
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -54,13 +54,11 @@ def measure(workspace: Path, stack: str, workers: int) -> None:
         with service_process(workspace, log, *options) as (url, server):
             worker_processes(log, workers)
             for number in range(100 * workers):  # the system gives connections to idle workers
-                connection = http.client.HTTPConnection(url.removeprefix("http://"))
-                body = json.dumps({"query": QUERIES[number % len(QUERIES)]})
-                connection.request("POST", "/v1/search", body, {"Content-Type": "application/json"})
-                answer = connection.getresponse()
-                assert answer.status == 200, answer.read()
-                answer.read()
-                connection.close()
+                body = json.dumps({"query": QUERIES[number % len(QUERIES)]}).encode()
+                headers = {"Content-Type": "application/json"}
+                request = urllib.request.Request(f"{url}/v1/search", body, headers)
+                with urllib.request.urlopen(request) as response:
+                    response.read()
             total: dict[str, float] = {}
             for process in family(server.pid):
                 for name, size in pages(process).items():

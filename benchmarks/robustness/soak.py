@@ -1,4 +1,4 @@
-"""Mixed load for many minutes, at a share of the maximum rate: errors, times, memory, open files.
+"""Mixed load for many minutes, at a share of the maximum rate: errors, times and memory.
 
     python benchmarks/robustness/soak.py [--workspace DIR] [--minutes 10] [--share 0.8] [--workers 1]
 
@@ -8,10 +8,7 @@ the node with the hook, two are /v1/search, and two are /v1/rerank with 20 docum
 
 First, more and more clients send requests without a pause. The highest rate is the maximum. Then the script
 sends requests at ``share`` of this rate, on schedule, without waiting for previous responses. Times are
-measured from the scheduled time of a request. The growth of memory is the RSS per hour of each worker, by a
-line fitted to the second half of the time. The number of sockets grows with the number of concurrent
-requests, because clients and the node keep a connection for each. The number of open files does not grow
-with them.
+measured from the scheduled time of a request.
 
 ``--hostile 0.05`` measures twice, the second time with this share of additional hostile requests: endless
 headers, half requests, slow bodies, foreign hosts, oversized numbers and queries. It prints the statuses of
@@ -24,13 +21,10 @@ short run:
 from __future__ import annotations
 
 import argparse
-import gzip
 import http.client
 import json
-import os
 import queue
 import random
-import re
 import socket
 import sys
 import tempfile
@@ -44,17 +38,17 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # tools
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "speed"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
-from hook_cases import INDEX, filled
 
-import rerank.workflows.demo
-from benchmarks.common.service import cli, equal_weights, service_process, worker_processes
+from benchmarks.common.hook import CORPUS, INDEX, filled, hook_counts, plugin_node
+from benchmarks.common.processes import memory
+from benchmarks.common.service import cli, demo_workspace, equal_weights, service_process, worker_processes
+from rerank.formats import read_corpus, read_queries
+from rerank.workflows.demo import COLLECTION
 from rerank.workspace.workspace import Workspace
-from tools.opensearch_node import Node, running
-from tools.opensearch_plugin import SETTINGS, build
+from tools.opensearch_node import Node
 
 MIX = {"hook": 6, "search": 2, "rerank": 2}
 DOCUMENTS, WORDS = 20, 200
@@ -63,8 +57,6 @@ EVERY = 5  # seconds between two samples of the processes
 
 @dataclass(frozen=True)
 class Ask:
-    """A request."""
-
     kind: str
     host: str
     path: str
@@ -74,13 +66,8 @@ class Ask:
 def requests(node: str, service: str, count: int = 3000) -> list[Ask]:
     """Requests of all kinds in random order, from the queries and articles of the demo."""
     draw = random.Random(0)
-
-    def read(name: str) -> list[dict[str, str]]:
-        with gzip.open(rerank.workflows.demo.COLLECTION / name, "rt", encoding="utf-8") as lines:
-            return [json.loads(line) for line in lines]
-
-    queries = [query["text"].split() for query in read("queries.jsonl.gz")]
-    words = [word for article in read("corpus.jsonl.gz") for word in article["text"].split()]
+    queries = [query.text.split() for query in read_queries(COLLECTION / "queries.jsonl.gz")]
+    words = [word for article in read_corpus(CORPUS) for word in article.text.split()]
     documents = [" ".join(words[i : i + WORDS]) for i in range(0, len(words) - WORDS, WORDS)]
     node, service = node.removeprefix("http://"), service.removeprefix("http://")
     made = []
@@ -125,40 +112,42 @@ class Load:
                 del connections[ask.host]
             self.seconds[ask.kind].append(time.perf_counter() - when)
 
-    def most(self, clients: int, seconds: float) -> float:
-        """Requests per second that ``clients`` clients complete without pauses."""
-        due: queue.Queue[tuple[float, Ask] | None] = queue.Queue(1)
-        threads = [threading.Thread(target=self.client, args=(due,)) for _ in range(clients)]
+    @contextmanager
+    def clients(self, count: int, waiting: int = 0) -> Iterator[queue.Queue[tuple[float, Ask] | None]]:
+        """Run clients, and yield the queue of their requests. At the end, wait until it is empty.
+
+        waiting: the most requests in the queue; 0: no limit.
+        """
+        due: queue.Queue[tuple[float, Ask] | None] = queue.Queue(waiting)
+        threads = [threading.Thread(target=self.client, args=(due,)) for _ in range(count)]
         for thread in threads:
             thread.start()
-        begin, sent = time.perf_counter(), 0
-        while (now := time.perf_counter()) < begin + seconds:
-            due.put((now, self.asks[sent % len(self.asks)]))
-            sent += 1
+        yield due
         for _ in threads:
             due.put(None)
         for thread in threads:
             thread.join()
+
+    def most(self, clients: int, seconds: float) -> float:
+        """Return the requests per second that ``clients`` clients complete without pauses."""
+        begin, sent = time.perf_counter(), 0
+        with self.clients(clients, waiting=1) as due:
+            while (now := time.perf_counter()) < begin + seconds:
+                due.put((now, self.asks[sent % len(self.asks)]))
+                sent += 1
         return sent / (time.perf_counter() - begin)
 
-    def steady(self, rate: float, seconds: float, clients: int = 64) -> None:
+    def steady(self, rate: float, seconds: float) -> None:
         """Send requests at this mean rate (per second), at random times."""
-        due: queue.Queue[tuple[float, Ask] | None] = queue.Queue()
-        threads = [threading.Thread(target=self.client, args=(due,)) for _ in range(clients)]
-        for thread in threads:
-            thread.start()
         draw = random.Random(1)
-        begin = when = time.perf_counter()
-        number = 0
-        while when < begin + seconds:
-            time.sleep(max(0.0, when - time.perf_counter()))
-            due.put((when, self.asks[number % len(self.asks)]))
-            number += 1
-            when += draw.expovariate(rate)
-        for _ in threads:
-            due.put(None)
-        for thread in threads:
-            thread.join()
+        with self.clients(64) as due:
+            begin = when = time.perf_counter()
+            number = 0
+            while when < begin + seconds:
+                time.sleep(max(0.0, when - time.perf_counter()))
+                due.put((when, self.asks[number % len(self.asks)]))
+                number += 1
+                when += draw.expovariate(rate)
 
 
 def hostile(service: str, node: str, number: int) -> str:
@@ -224,13 +213,13 @@ def harm(service: str, node: str, rate: float) -> Iterator[Counter[str]]:
 
 
 class Watch:
-    """Samples of processes while the block runs: RSS in MiB, open files, and connections."""
+    """Samples of the memory of processes while the block runs."""
 
     def __init__(self, processes: dict[str, int]) -> None:
         self.processes = processes
-        self.samples: dict[str, list[tuple[float, float, int, int]]] = {name: [] for name in processes}
+        self.samples: dict[str, list[float]] = {name: [] for name in processes}
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look)
+        self._thread = threading.Thread(target=self._sample)
 
     def __enter__(self) -> Watch:
         self._thread.start()
@@ -240,45 +229,23 @@ class Watch:
         self._over.set()
         self._thread.join()
 
-    def _look(self) -> None:
-        begin = time.monotonic()
+    def _sample(self) -> None:
         while not self._over.wait(EVERY):
             for name, process in self.processes.items():
-                status = Path(f"/proc/{process}/status").read_text()
-                found = re.search(r"VmRSS:\s+(\d+) kB", status)
-                assert found is not None
-                opened = [
-                    _kind(f"/proc/{process}/fd/{number}") for number in os.listdir(f"/proc/{process}/fd")
-                ]
-                sockets = opened.count("socket")
-                sample = (time.monotonic() - begin, int(found[1]) / 1024, len(opened) - sockets, sockets)
-                self.samples[name].append(sample)
+                self.samples[name].append(memory(process))
 
     def report(self) -> None:
-        for name, samples in self.samples.items():
-            times, rss, files, sockets = map(np.array, zip(*samples))
-            half = len(times) // 2
-            slope = (
-                3600 * np.polyfit(times[half:], rss[half:], 1)[0] if len(times) - half > 2 else float("nan")
-            )
+        for name, rss in self.samples.items():
+            half = rss[len(rss) // 2]
             print(
-                f"{name}: RSS {rss[0]:.0f} MiB at first, {rss[half]:.0f} at half time, {rss[-1]:.0f} at the"
-                f" end, at most {rss.max():.0f}, {slope:+.1f} MiB an hour;"
-                f" open files {files[0]}, at most {files.max()}, {files[-1]} at the end;"
-                f" sockets {sockets[0]}, at most {sockets.max()}, {sockets[-1]} at the end"
+                f"{name}: RSS {rss[0]:.0f} MiB at first, {half:.0f} at half time, {rss[-1]:.0f} at the end,"
+                f" at most {max(rss):.0f}"
             )
-
-
-def _kind(descriptor: str) -> str:
-    try:
-        return os.readlink(descriptor).partition(":")[0]
-    except FileNotFoundError:  # closed since the listing
-        return ""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--workspace", help="Workspace with rankers. Default: run `rerank demo`.")
+    parser.add_argument("--workspace", type=Path, help="Workspace with rankers. Default: run `rerank demo`.")
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--share", type=float, default=0.8, help="Share of the maximum rate. Default: 0.8.")
     parser.add_argument("--rate", type=float, help="Requests per second; replaces --share.")
@@ -290,17 +257,9 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="soak-") as temporary:
         folder = Path(temporary)
-        rankers = Path(given.workspace or folder / "demo")
-        if given.workspace is None:
-            cli("demo", "-w", rankers)
-        if not (rankers / "rankers").is_dir():
-            sys.exit(
-                f"{rankers}: no trained rankers. Omit --workspace, or pass the workspace of `rerank demo`."
-            )
-        with running(plugins=[build()], settings=SETTINGS, java=()) as node:
-            workspace = filled(
-                node, folder, rankers, str(rerank.workflows.demo.COLLECTION / "corpus.jsonl.gz")
-            )
+        rankers = demo_workspace(given.workspace, folder)
+        with plugin_node() as node:
+            workspace = filled(node, folder, rankers)
             stack = equal_weights(["tfidf", *Workspace.open(workspace).trained()])
             log = folder / "serve.log"
             options = ("--stack", stack, "--workers", given.workers, "--max-requests", 256)
@@ -327,27 +286,19 @@ def soak(given: argparse.Namespace, node: Node, service: str, workers: dict[str,
         )
     rate = given.rate or given.share * max(rates.values())
     print(f"{given.minutes:g} minutes at {rate:.0f} a second, {given.workers} workers", flush=True)
-    before = node.request("GET", "/_plugins/_rerank_stack/stats")
+    before = hook_counts([node])
     load = Load(asks)
     assert node.process is not None
     with Watch({**workers, "node": node.process.pid}) as watch:
         load.steady(rate, 60 * given.minutes)
-    after = node.request("GET", "/_plugins/_rerank_stack/stats")
+    after = hook_counts([node])
     for kind, seconds in load.seconds.items():
         low, high, last = 1000 * np.percentile(seconds, (50, 99, 100))
         print(f"{kind}: {len(seconds)} requests, p50 {low:.1f} ms, p99 {high:.1f} ms, longest {last:.0f} ms")
     print(
         f"errors: {sum(load.errors.values())} of {sum(map(len, load.seconds.values()))}", *load.errors.items()
     )
-    counts = {
-        "reranked": after["reranked"] - before["reranked"],
-        **{
-            f"{kind} {reason}": count - before[kind].get(reason, 0)
-            for kind in ("passed", "failed")
-            for reason, count in after[kind].items()
-        },
-    }
-    print("hook:", ", ".join(f"{name} {count}" for name, count in counts.items()))
+    print("hook:", ", ".join(f"{name} {count}" for name, count in (after - before).items()))
     watch.report()
     if given.hostile:
         again = Load(asks)

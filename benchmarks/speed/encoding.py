@@ -39,7 +39,6 @@ def padded(encoder: TextEncoder, model: OnnxModel, texts: list[str]) -> None:
 
 
 def main() -> None:
-    """Print documents per second of processor time, and the ratios."""
     import onnxruntime
     import sentence_transformers
     import torch

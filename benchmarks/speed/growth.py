@@ -19,8 +19,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
-import resource
 import shutil
 import subprocess
 import sys
@@ -39,6 +37,7 @@ import numpy as np
 from growth_results import FILE, Recorder
 
 from benchmarks.common.grown import grow
+from benchmarks.common.processes import memory, size_of
 from benchmarks.common.vectors import feature_files, grow_vectors, stored_vectors
 from rerank import Document, Query, Workspace, ingest
 from rerank.engines.approximate import ApproximateIndex, needs_index
@@ -79,10 +78,9 @@ def measure_ingest(folder: Path, corpus: Path, count: int, recorder: Recorder) -
     begin = time.process_time()
     ingest(folder, documents, lang="en")
     seconds = time.process_time() - begin - documents.seconds
-    size = sum(path.stat().st_size for path in (folder / "engine").rglob("*") if path.is_file())
     recorder.add("ingest", {"bm25 and tfidf": count / seconds})
-    recorder.add("disk", {"documents and text index": size / count})
-    recorder.add("memory", {"ingest": peak_memory()})
+    recorder.add("disk", {"documents and text index": size_of(folder / "engine") / count})
+    recorder.add("memory", {"ingest": memory("self", "VmHWM")})
 
 
 def measure_queries(folder: Path, queries: Path, first_stage: str, recorder: Recorder) -> None:
@@ -102,31 +100,17 @@ def measure_queries(folder: Path, queries: Path, first_stage: str, recorder: Rec
         deep_stack = replace(stack, depth=depth)
         next_seconds = [processor_seconds(pipeline, text, deep_stack) for text in texts[1:]]
         recorder.add("next query", {f"{first_stage}, depth {depth}": 1000 * median(next_seconds)})
-    recorder.add("memory", {f"{first_stage} queries": peak_memory()})
+    recorder.add("memory", {f"{first_stage} queries": memory("self", "VmHWM")})
 
 
 def processor_seconds(pipeline: Pipeline, text: str, stack: Stack) -> float:
-    """Return the processor time of a query."""
     begin = time.process_time()
     pipeline.answer(text, stack)
     return time.process_time() - begin
 
 
 def query_texts(queries: Path) -> list[str]:
-    """Return the texts of the first queries."""
     return [query.text for query in islice(read_queries(queries), QUERIES)]
-
-
-def peak_memory() -> int:
-    """Return the largest memory of this process so far, in MiB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-
-
-def anonymous_memory() -> int:
-    """Return the memory of this process without mapped files, in MiB. Linux only."""
-    match = re.search(r"RssAnon:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    assert match is not None
-    return int(match[1]) // 1024
 
 
 # -- union -----------------------------------------------------------------------------------------------
@@ -155,8 +139,7 @@ def add_vectors(folder: Path, corpus: Path, trained: Path, ranker: str, recorder
     if needs_index(index_folder, len(vectors)):
         ApproximateIndex.build(vectors, 0).write(index_folder)
         recorder.add("index build", {ranker: time.process_time() - begin_seconds})
-    size = sum(path.stat().st_size for path in index_folder.iterdir())
-    recorder.add("disk", {f"vectors of {ranker}": size / len(vectors)})
+    recorder.add("disk", {f"vectors of {ranker}": size_of(index_folder) / len(vectors)})
 
 
 def measure_union(folder: Path, corpus: Path, queries: Path, ranker: str, recorder: Recorder) -> None:
@@ -179,13 +162,13 @@ def measure_union(folder: Path, corpus: Path, queries: Path, ranker: str, record
         times = {f"stack, depth {depth}": 1000 * plain_median, f"union, depth {depth}": 1000 * union_median}
         recorder.add("next query", times)
         recorder.add("ratio", {f"union, depth {depth}": union_median / plain_median})
-    memory = {  # before the exact search, which reads all vectors
-        "union queries": peak_memory(),
-        "union queries, without mapped files": anonymous_memory(),
+    sizes = {  # before the exact search, which reads all vectors
+        "union queries": memory("self", "VmHWM"),
+        "union queries, without mapped files": memory("self", "RssAnon"),
     }
     recall = measure_recall(workspace, corpus, texts[1:], ranker)
     recorder.add("recall", {f"{ranker}:{NEAREST}": recall})
-    recorder.add("memory", memory)
+    recorder.add("memory", sizes)
 
 
 def measure_recall(workspace: Workspace, corpus: Path, texts: list[str], name: str) -> float:
@@ -211,7 +194,6 @@ def measure_recall(workspace: Workspace, corpus: Path, texts: list[str], name: s
 
 
 def main() -> None:
-    """Print the figures of each size, each from a process of its own."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     options.add_argument("corpus", type=Path)
     options.add_argument("queries", type=Path)
@@ -239,7 +221,6 @@ def main() -> None:
 
 
 def measure_part(args: argparse.Namespace) -> None:
-    """Measure one part in this process."""
     recorder = Recorder("folder", args.documents[0], FILE if args.keep else None)
     if args.part == "ingest":
         measure_ingest(args.folder, args.corpus, args.documents[0], recorder)

@@ -155,7 +155,6 @@ class Scale:
     end: float
 
     def at(self, value: float) -> float:
-        """Return the coordinate of a value."""
         share = math.log(value / self.low) / math.log(self.high / self.low)
         return self.begin + share * (self.end - self.begin)
 
@@ -177,7 +176,6 @@ def number_label(value: float) -> str:
 
 
 def text(x: float, y: float, words: str, css: str, anchor: str = "start", size: int = 12) -> str:
-    """Return a text element."""
     place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}"'
     return f'<text class="{css}" {place}>{escape(words)}</text>'
 
@@ -207,7 +205,6 @@ def draw_panel(panel: Panel, measurements: Sequence[Measurement], x: float, y: f
 
 
 def points_of(line: Line, measurements: Sequence[Measurement]) -> list[tuple[int, float]]:
-    """Return the documents and values of a line, by size."""
     wanted_key = (line.place, line.measure, line.series)
     return sorted(
         (measurement.documents, measurement.value)
@@ -217,7 +214,6 @@ def points_of(line: Line, measurements: Sequence[Measurement]) -> list[tuple[int
 
 
 def draw_axes(across: Scale, up: Scale, ticks: Sequence[float]) -> list[str]:
-    """Return grid lines and labels of both axes."""
     elements: list[str] = []
     shown_ticks = ticks if len(ticks) <= 8 else [tick for tick in ticks if f"{tick:e}"[0] == "1"]
     for tick in shown_ticks:
@@ -234,7 +230,6 @@ def draw_axes(across: Scale, up: Scale, ticks: Sequence[float]) -> list[str]:
 def draw_line(
     line: Line, color: str, points: Sequence[tuple[int, float]], across: Scale, up: Scale
 ) -> list[str]:
-    """Return a line and the marks of its values."""
     places = [(across.at(documents), up.at(value)) for documents, value in points]
     if not places:
         return []
@@ -256,7 +251,6 @@ def draw_mark(line: Line, color: str, x: float, y: float, title: str = "") -> st
 
 
 def draw_legend(line: Line, color: str, x: float, y: float) -> list[str]:
-    """Return the sample of a line and its name."""
     dash = " dash" if line.place == "node" else ""
     return [
         f'<path class="line s-{color}{dash}" d="M{x:.1f} {y - 4:.1f}h22"/>',
@@ -266,7 +260,6 @@ def draw_legend(line: Line, color: str, x: float, y: float) -> list[str]:
 
 
 def draw(measurements: Sequence[Measurement]) -> str:
-    """Return the figure as SVG."""
     rows = math.ceil(len(PANELS) / COLUMNS)
     width = COLUMNS * PANEL_WIDTH
     height = HEAD + rows * PANEL_HEIGHT

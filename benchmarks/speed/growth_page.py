@@ -6,7 +6,6 @@ python benchmarks/speed/growth_page.py --check    # exit code 1 if a page or the
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).resolve().parents
 from growth_figure import draw
 from growth_results import Measurement, read_measurements
 
-from benchmarks.common.pages import ROOT, filled, update
+from benchmarks.common.pages import ROOT, filled, markdown_table, page_options, update
 
 FIGURE = ROOT / "docs" / "img" / "growth.svg"
 FIRST_STAGE = ROOT / "docs" / "guides" / "first-stage.md"
@@ -69,10 +68,7 @@ def table(measurements: Sequence[Measurement], place: str, columns: Sequence[Col
     """Return a table with a row per size of the collection."""
     values = {measurement.key: measurement.value for measurement in measurements}
     sizes = sorted({measurement.documents for measurement in measurements if measurement.place == place})
-    lines = [
-        f"| documents | {' | '.join(title for title, _ in columns)} |",
-        "|" + " --- |" * (len(columns) + 1),
-    ]
+    rows: list[list[str]] = []
     for size in sizes:
         cells = [f"{size:,}"]
         for _, names in columns:
@@ -80,15 +76,12 @@ def table(measurements: Sequence[Measurement], place: str, columns: Sequence[Col
             cells.append(
                 ", ".join(shown(measure, value) for measure, value in figures if value is not None) or MISSING
             )
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        rows.append(cells)
+    return markdown_table(["documents", *(title for title, _ in columns)], rows)
 
 
 def main() -> int:
-    """Write the outdated files or, with ``--check``, name them. Return the exit code."""
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    options.add_argument("--check", action="store_true")
-    args = options.parse_args()
+    args = page_options(__doc__).parse_args()
     measurements = read_measurements()
     folder_parts = {
         "growth": table(measurements, "folder", TEXT_COLUMNS),

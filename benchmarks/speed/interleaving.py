@@ -32,7 +32,6 @@ QUERIES, REPEATS, PAGE = 50, 20, 10
 
 
 def main() -> None:
-    """Print the added time for 100 and for 1,000 candidates."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     options.add_argument("workspace")
     options.add_argument("queries", type=Path)
@@ -61,7 +60,6 @@ def main() -> None:
 
 
 def pool_of(workspace: Workspace, stack: Stack, query: Query) -> CandidatePool:
-    """Return the scored candidates of a query."""
     pools: list[CandidatePool] = []
 
     def keep(stack: Stack, pool: CandidatePool, timer: StageTimer, read_documents: ReadDocuments) -> Ranking:

@@ -22,6 +22,7 @@ os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.common.processes import size_of
 from benchmarks.common.vectors import Vectors, add_noise, grow_vectors, stored_vectors
 from rerank import Workspace
 from rerank.engines.approximate import ApproximateIndex, find_index, open_index
@@ -35,7 +36,6 @@ Search = Callable[[NDArray[np.float32], int], Rows]
 
 
 def ids_of(rows: Rows) -> list[str]:
-    """Return ids in the order of the rows."""
     return [f"{row:010}" for row in rows.tolist()]
 
 
@@ -50,7 +50,6 @@ def report(name: str, search: Search, queries: NDArray[np.float32], exact: dict[
 
 
 def measure(vectors: Vectors, queries: NDArray[np.float32]) -> None:
-    """Print the figures of one size."""
     none_excluded = np.empty(0, np.int64)
 
     def search_exactly(query: NDArray[np.float32], depth: int) -> Rows:
@@ -64,8 +63,8 @@ def measure(vectors: Vectors, queries: NDArray[np.float32]) -> None:
     seconds = time.process_time() - begin
     with tempfile.TemporaryDirectory() as folder:
         built.write(Path(folder))
-        size = sum(path.stat().st_size for path in Path(folder).iterdir()) / len(vectors)
-        print(f"  FAISS: built in {seconds:.1f} s, {size:.0f} bytes per document")
+        bytes_each = size_of(Path(folder)) / len(vectors)
+        print(f"  FAISS: built in {seconds:.1f} s, {bytes_each:.0f} bytes per document")
         file = find_index(Path(folder))
         assert file is not None
         index = open_index(file, 0)
@@ -78,7 +77,6 @@ def measure(vectors: Vectors, queries: NDArray[np.float32]) -> None:
 
 
 def main() -> None:
-    """Print the figures of each size."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     options.add_argument("workspace")
     options.add_argument("ranker", help="a ranker with one vector per document, for example s2net")

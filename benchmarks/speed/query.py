@@ -3,15 +3,13 @@
     python benchmarks/speed/query.py DATA/debian --lang it
 
 Rankers have real sizes and the vocabulary of the collection, with random weights. The costs do not depend
-on learned weights. Scoring runs on one core, with the features in memory. The limit is the time of only the
-matrix products of the same shape and a copy of the same bytes.
+on learned weights. Scoring runs on one core, with the features in memory.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import re
 import sys
 import tempfile
 import time
@@ -25,7 +23,6 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.common.collection import Collection
-from benchmarks.common.timing import p50
 from rerank.documents.records import Query
 from rerank.engines.search_request import SearchRequest
 from rerank.rankers.cnn.ranker import PARTS, CnnRanker
@@ -35,6 +32,7 @@ from rerank.stack.stack import Stack
 from rerank.workflows.encode import encode
 from rerank.workspace.workspace import Workspace
 
+STAGES = ("engine", "encode", "score")
 STACK = "tfidf*0.35 + text*0.40 + meta*0.25"
 
 
@@ -68,9 +66,9 @@ def random_ranker(name: str, preset: str, head: str | None, vocabularies: dict[s
 
 
 def scoring(workspace: Workspace, queries: list[Query], vocabularies: dict[str, list[str]]) -> None:
-    """Print the time of each stage and the limit of the machine, for the stack of each preset."""
+    """Print the time of each stage, for the stack of each preset."""
     print(f"\nscoring 1,000 candidates with {STACK}: p50 over {len(queries)} queries, one core, ms")
-    header = ("engine", "encode", "score", "limit", "bytes/doc", "docs/s")
+    header = (*STAGES, "bytes/doc", "docs/s")
     print(f"{'':22}" + "".join(f" {name:>9}" for name in header))
     for label, preset, head in (
         ("default (cosine)", "default", "cosine"),
@@ -88,43 +86,20 @@ def scoring(workspace: Workspace, queries: list[Query], vocabularies: dict[str, 
         versions = pipeline.scorer(stack.signals, stack.first_stage).features
         answers = [pipeline.answer(query, stack) for query in queries]
         full = [a for a in answers if len(a.ranking) == stack.depth] or answers
-        stages = {
-            s: 1000 * float(np.median([a.seconds[s] for a in full])) for s in ("engine", "encode", "score")
-        }
+        medians = [1000 * float(np.median([answer.seconds[stage] for answer in full])) for stage in STAGES]
         found = workspace.engine.find(
             SearchRequest(queries[0].text, first_stage="tfidf", depth=1000, features=versions)
         )
         width = sum(f.shape[1] * f.dtype.itemsize for f in found.features.values())
         print(
             f"{label:22}"
-            + "".join(f" {stages[s]:9.2f}" for s in ("engine", "encode", "score"))
-            + f" {limit(rankers):9.2f} {width:9d} {rate:9.0f}"
+            + "".join(f" {milliseconds:9.2f}" for milliseconds in medians)
+            + f" {width:9d} {rate:9.0f}"
         )
 
 
-def limit(rankers: dict[str, CnnRanker]) -> float:
-    """Milliseconds of the necessary work: fp16 to fp32 and the matrix products of the layers."""
-    total = 0.0
-    for ranker in rankers.values():
-        head = ranker.head.arrays
-        stored = np.ones((1000, head["document"].shape[1]), dtype=np.float16)
-        layers = [head[name] for name in sorted(head) if re.fullmatch(r"hidden\.\d+", name)]
-        vector = np.ones(stored.shape[1], dtype=np.float32)
-
-        def products(stored=stored, layers=layers, vector=vector) -> None:  # type: ignore[no-untyped-def]
-            layer = stored.astype(np.float32)
-            for weight in layers:
-                layer = layer @ weight
-            layer @ vector
-
-        total += p50(products, 50)
-    return total
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--lang")
     parser.add_argument("--queries", type=int, default=200)

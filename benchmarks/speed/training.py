@@ -11,7 +11,7 @@ the time of a step and of the measurement on dev.
 With ``--documents``, the collection has copies of its documents with 30 % of the words replaced, and queries
 of random words of a document (``benchmarks/common/grown.py``). The command prints the processor time and the
 largest memory of each stage of ``train`` with its defaults. ``--epochs`` limits the epochs of text and meta
-and the iterations of s2net, ``--word-epochs`` the ones of word2vec. ``--encode`` also encodes the documents.
+and the iterations of s2net, ``--word-epochs`` the ones of word2vec.
 
 To compare two versions, run the script with each of them on the path, one after the other. Set
 OMP_NUM_THREADS=1 to exclude the waiting times of threads.
@@ -32,7 +32,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.common.collection import Collection
 from benchmarks.common.grown import grow, grow_judgments
-from rerank import Workspace, ingest
+from benchmarks.common.processes import memory
+from rerank import ingest
 from rerank.common.errors import RerankError
 from rerank.common.progress import Progress
 from rerank.rankers.cnn.config import CnnConfig
@@ -91,20 +92,12 @@ class Stages(Progress):
         """Print the stage that ends now, and forget the largest memory so far."""
         now = time.process_time()
         if now - self.begin >= LEAST_SECONDS:
-            print(f"{stage}: {now - self.begin:.1f} s, {peak_memory():,} MiB", flush=True)
+            print(f"{stage}: {now - self.begin:.1f} s, {memory('self', 'VmHWM'):,.0f} MiB", flush=True)
         self.begin = now
         Path("/proc/self/clear_refs").write_text("5")
 
 
-def peak_memory() -> int:
-    """Return the largest memory since the end of the last stage, in MiB."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    (line,) = [line for line in lines if line.startswith("VmHWM")]
-    return int(line.split()[1]) // 1024
-
-
 def measure_steps(collection: Collection, options: argparse.Namespace) -> None:
-    """Print the median time of a step of each ranker, and the time of the measurement on dev."""
     watch = Watch()
     with tempfile.TemporaryDirectory() as folder:
         workspace = collection.ingest(folder)
@@ -131,13 +124,10 @@ def measure_steps(collection: Collection, options: argparse.Namespace) -> None:
 
 def measure_stages(collection: Collection, options: argparse.Namespace) -> None:
     """Train on a grown collection, and print each stage."""
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = (options.keep or Path(temporary)) / f"training-{options.documents}"
+    with tempfile.TemporaryDirectory() as folder:
         documents = grow(collection.corpus, options.documents, categories=True)
-        if not folder.exists():
-            categories = str(collection.categories) if collection.categories else None
-            ingest(folder, documents, categories=categories)
-        workspace = Workspace.open(folder)
+        categories = str(collection.categories) if collection.categories else None
+        workspace = ingest(folder, documents, categories=categories).workspace
         queries, qrels = grow_judgments(workspace.engine.documents(), options.documents, options.judged)
         print(f"{len(workspace.engine):,} documents, {len(queries):,} queries", flush=True)
         stages = Stages()
@@ -151,7 +141,7 @@ def measure_stages(collection: Collection, options: argparse.Namespace) -> None:
             queries=queries,
             qrels=qrels,
             config=config,
-            encode_features=options.encode,
+            encode_features=False,
             restart=not names.isdisjoint(RESUMING),
             progress=stages,
         )
@@ -162,9 +152,7 @@ def measure_stages(collection: Collection, options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--lang", help="Language: suffix of corpus and query files, prefix of judgments.")
     parser.add_argument("--preset", choices=["default", "paper"], default="default")
@@ -174,8 +162,6 @@ def main() -> None:
     parser.add_argument("--judged", type=int, default=50_000, help="Judged pairs of a grown collection.")
     parser.add_argument("--epochs", type=int, help="Epochs or iterations with a grown collection.")
     parser.add_argument("--word-epochs", type=int, help="Epochs of word2vec with a grown collection.")
-    parser.add_argument("--encode", action="store_true", help="Also encode a grown collection.")
-    parser.add_argument("--keep", type=Path, help="Keep the grown workspace here, or use an existing one.")
     options = parser.parse_args()
     collection = Collection(options.folder, options.lang)
     if options.documents:

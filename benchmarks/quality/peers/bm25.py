@@ -35,8 +35,6 @@ def tokens(collection: Collection, titles: int) -> Any:
 
 
 class Index:
-    """A BM25 index."""
-
     def __init__(self, collection: Collection, k1: float = 1.2, b: float = 0.75, titles: int = 0) -> None:
         self.ids = collection.ids
         self.stem = Stemmer.Stemmer(collection.languages[0])
@@ -56,7 +54,6 @@ class Index:
 
 
 def main() -> None:
-    """Write the runs ``bm25`` and ``bm25-tuned``."""
     options = arguments(__doc__)
     options.add_argument(
         "--dev", type=int, default=200, help="number of dev queries for the grid. Default: %(default)s"

@@ -59,7 +59,6 @@ class Collection:
 
     @property
     def texts(self) -> list[str]:
-        """Return title and text of each document."""
         return [
             f"{title}\n{text}" if title and text else title or text for title, text in self.documents.values()
         ]

@@ -200,7 +200,6 @@ def runs_of(
 
 
 def main() -> None:
-    """Write the runs of the unchanged model or, with ``--train``, of the fine-tuned model."""
     from sentence_transformers import SentenceTransformer
 
     options = arguments(__doc__)

@@ -29,7 +29,6 @@ TUNED = 100
 
 
 def fill(node: Node, collection: Collection, vectors: Any) -> None:
-    """Index the texts and vectors."""
     # user:
     vector = {
         "type": "knn_vector",
@@ -48,7 +47,6 @@ def fill(node: Node, collection: Collection, vectors: Any) -> None:
 
 
 def search(node: Node, text: str, vector: list[float], technique: str, weight: float) -> dict[str, float]:
-    """Send one hybrid query and return the scores."""
     # user:
     both = [{"match": {"text": text}}, {"knn": {"vector": {"vector": vector, "k": DEPTH}}}]
     parameters = {"weights": [weight, round(1 - weight, 1)]}
@@ -68,7 +66,6 @@ def search(node: Node, text: str, vector: list[float], technique: str, weight: f
 
 
 def main() -> None:
-    """Write the run ``opensearch-hybrid``."""
     from sentence_transformers import SentenceTransformer
 
     options = arguments(__doc__)

@@ -67,7 +67,6 @@ Rows = dict[str, tuple[list[str], np.ndarray]]
 
 
 def main() -> None:
-    """Write the run ``lambdamart`` or, with ``--ours``, ``lightgbm-ours``."""
     options = arguments(__doc__)
     options.add_argument("--ours", action="store_true", help="train on the signals of the stack of auto")
     args = options.parse_args()

@@ -71,7 +71,6 @@ def names(stack: Stack) -> list[str]:
 
 
 def answer(workspace: Workspace, stack: Stack, collection: Collection, costs: Costs) -> Run:
-    """Run each test query and return the run."""
     pipeline = workspace.pipeline(names(stack))
     lang = LANGUAGES[collection.languages[1]]
 
@@ -146,7 +145,6 @@ def latencies(collection: Collection) -> None:
 
 
 def main() -> None:
-    """Write the runs ``rerank-bm25`` and ``rerank-auto`` or, with ``--stack``, ``rerank-hand``."""
     options = arguments(__doc__)
     options.add_argument(
         "--minutes", type=float, default=10.0, help="minutes for auto to use. Default: %(default)s"

@@ -15,17 +15,20 @@ import gzip
 import json
 import random
 import shutil
+import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+
+from benchmarks.common.collection import Collection
 from rerank import Qrels
 from rerank.documents.text import STEMMERS
-from rerank.formats import read_corpus, read_qrels, read_queries
+from rerank.formats import read_corpus, read_qrels
 from rerank.workflows.auto.splits import split
 from rerank.workflows.demo import COLLECTION
 
 
 def main() -> None:
-    """Write corpus.jsonl, queries.jsonl, qrels/ and categories.tsv."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("source", help="folder of a collection, or demo")
     options.add_argument("out", type=Path, help="folder to write")
@@ -42,15 +45,14 @@ def main() -> None:
     )
     args = options.parse_args()
     source = COLLECTION if args.source == "demo" else Path(args.source)
-    middle = f".{args.lang}" if args.lang else ""
+    collection = Collection(source, args.lang)
     (args.out / "qrels").mkdir(parents=True, exist_ok=True)
-    corpus = next(source.glob(f"corpus{middle}.jsonl*"))
-    with (gzip.open if corpus.suffix == ".gz" else open)(corpus, "rb") as read:
+    with (gzip.open if collection.corpus.suffix == ".gz" else open)(collection.corpus, "rb") as read:
         lines = read.readlines()
     if args.documents:
         lines = random.Random(0).sample(lines, args.documents)
     (args.out / "corpus.jsonl").write_bytes(b"".join(lines))
-    queries = read_queries(next(source.glob(f"queries{middle}.jsonl*")))
+    queries = collection.queries()
     prefix = f"{args.lang}." if args.lang else ""
     given = {
         path.stem.removeprefix(prefix).removesuffix(".tsv"): read_qrels(path)

@@ -15,7 +15,6 @@ from collection import DEPTH, Collection, Costs, arguments, ndcg, settings_of, t
 
 
 def main() -> None:
-    """Write the runs ``pyterrier-bm25`` and ``pyterrier-rm3``. Tune the number of RM3 terms on dev."""
     args = arguments(__doc__).parse_args()
     collection = Collection.load(args.folder)
     costs = Costs()

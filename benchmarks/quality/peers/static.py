@@ -18,7 +18,6 @@ from wordllama import WordLlama
 
 
 def main() -> None:
-    """Write the runs ``static`` and ``bm25+static``."""
     args = arguments(__doc__).parse_args()
     collection = Collection.load(args.folder)
     costs = Costs()

@@ -10,17 +10,15 @@ Latencies are read from ``OUT/cf/latencies.json``. The scripts write this file w
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import textwrap
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[3]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from benchmarks.common.pages import filled, update
+from benchmarks.common.pages import ROOT, filled, markdown_table, page_options, update
 
 RESULTS = Path(__file__).parent / "results"
 FIGURES, COMPARISON = ROOT / "benchmarks/quality/RESULTS.md", ROOT / "docs/explanation/results.md"
@@ -119,13 +117,13 @@ def by_collection(result: Result) -> str:
         *MEASURES[1:],
         *(COSTS[key] for key in costs),
     ]
-    lines = [head, ["---"] * len(head)]
+    lines: list[list[str]] = []
     for row in rows:
         ps = [f"{row['p'][one]:.4f}" if one in row["p"] else "" for one in ours]
         first, *rest = (f"{row[name]:.4f}" for name in MEASURES)
         lines.append([PEERS[row["peer"]], first, *ps, *rest, *(_cost(key, row.get(key)) for key in costs)])
     note = f"\n\n{result['note']}" if "note" in result else ""
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + note
+    return markdown_table(head, lines) + note
 
 
 def _cost(key: str, value: float | None) -> str:
@@ -138,8 +136,8 @@ def _cost(key: str, value: float | None) -> str:
 
 def summary(results: list[Result]) -> str:
     """Return a Markdown table of nDCG@10: one row per peer, one column per collection."""
-    lines = [["nDCG@10", *(result["collection"] for result in results)]]
-    lines.append(["---"] * len(lines[0]))
+    head = ["nDCG@10", *(result["collection"] for result in results)]
+    lines = [["encoder", *(result["encoder"] for result in results)]]
     of = {(result["collection"], row["peer"]): row for result in results for row in result["rows"]}
     for peer, title in PEERS.items():
         if peer in VARIANTS:
@@ -147,8 +145,7 @@ def summary(results: list[Result]) -> str:
         rows = [of.get((result["collection"], peer)) for result in results]
         if any(rows):
             lines.append([title, *(_marked(row) for row in rows)])
-    lines.insert(2, ["encoder", *(result["encoder"] for result in results)])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return markdown_table(head, lines)
 
 
 def _marked(row: dict[str, Any] | None) -> str:
@@ -202,7 +199,6 @@ def _span(values: list[float]) -> str:
 
 
 def pages() -> dict[Path, str]:
-    """Return path -> text of both pages, with tables from the result files."""
     results = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
     tables = "\n\n".join(map(by_collection, results))
     return {
@@ -214,12 +210,8 @@ def pages() -> dict[Path, str]:
 
 
 def main() -> int:
-    """Measure runs, then write or compare the tables."""
-    options = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    options = page_options(__doc__)
     options.add_argument("folders", nargs="*", type=Path, help="prepared folders with runs to measure")
-    options.add_argument("--check", action="store_true", help="exit with 1 if the tables are outdated")
     args = options.parse_args()
     RESULTS.mkdir(exist_ok=True)
     for folder in args.folders:
