@@ -1,4 +1,4 @@
-"""One core for each process, and names for the examples in docstrings.
+"""One core and compiled modules for each process, and names for the examples in docstrings.
 
 ``workspace`` with judged ``queries`` and ``qrels``, and ``folder`` for files.
 """
@@ -6,11 +6,22 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
+from tools.opensearch_node import cache
+
 for _library in ("OMP", "MKL", "OPENBLAS"):  # before NumPy, which starts its threads when it is imported
     os.environ.setdefault(f"{_library}_NUM_THREADS", "1")
+
+if sys.dont_write_bytecode:
+    # Otherwise each process compiles thousands of modules again, and pytest rewrites all assertions again.
+    # The folder is outside of the checkout, which stays without bytecode.
+    sys.pycache_prefix = sys.pycache_prefix or str(cache() / "bytecode")
+    sys.dont_write_bytecode = False
+    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 import pytest
 
