@@ -86,7 +86,7 @@ def without(values: Mapping[Key, Value], keys: Container[Key]) -> dict[Key, Valu
     return {key: value for key, value in values.items() if key not in keys}
 
 
-def without_empty(values: Mapping[Key, Value]) -> dict[Key, Value]:
+def without_empty(values: Mapping[Key, Value | None]) -> dict[Key, Value]:
     """Return a mapping without its empty values: None, empty texts and lists, and 0.
 
     >>> without_empty({"title": "", "text": "A wolf", "links": ()})

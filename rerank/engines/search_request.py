@@ -93,16 +93,25 @@ class SearchRequest:
 
     def without_template(self, first_stage: str) -> SearchRequest:
         """Return the request to the other retrievers, whose candidates are scored by ``first_stage``."""
-        retrievers = [retriever for retriever in self.retrievers if retriever != self.first_stage]
+        retrievers: list[Retriever] = []
+        for retriever in self.retrievers:
+            if retriever != self.first_stage:
+                retrievers.append(retriever)
         return replace(self, template=None, first_stage=first_stage, retrievers=retrievers)
 
     def check(self, first_stages: Sequence[str]) -> None:
         """Raise UsageError for signals that are not among ``first_stages``, and for depths below 1."""
+        depth = self.depth
+        if self.ids is not None:  # the depth is ignored
+            depth = 1
         for signal in (self.first_stage, *self.signals):
-            check_signal(signal, first_stages, self.depth if self.ids is None else 1)
+            check_signal(signal, first_stages, depth)
 
     def _options(self) -> tuple[object, ...]:
         """Return everything but text, ids, query and vectors."""
+        template = None
+        if self.template is not None:
+            template = id(self.template.template)
         return (
             self.first_stage,
             self.depth,
@@ -112,7 +121,7 @@ class SearchRequest:
             self.signals,
             [query.options for query in self.vector_queries],
             dict(self.features),
-            id(self.template.template) if self.template is not None else None,
+            template,
             list(self.legs),
         )
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.common.order import rank
+from rerank.common.values import items_at
 from rerank.documents.records import Candidates
 from rerank.engines.search_request import SearchRequest
 
@@ -41,7 +42,7 @@ def union_with_search(
     ids = list(dict.fromkeys([*hits.ids, *retrieved.ids]))
     values = np.array([scores.get(id, lowest) for id in ids], np.float64)
     order = rank(ids, values)
-    ids = [ids[position] for position in order.tolist()]
+    ids = items_at(ids, order.tolist())
     retrieved_by = {request.first_stage: _are_among(ids, hits.ids)}
     for name, is_hit in retrieved.retrieved_by.items():
         retrieved_by[name] = _are_among(ids, compress(retrieved.ids, is_hit))

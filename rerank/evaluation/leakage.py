@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, product
 
+from rerank.common.values import as_mapping, without_empty
 from rerank.documents.records import Qrels
 from rerank.documents.text import count_of
 
@@ -31,11 +33,8 @@ class TrainingRecord(dict[str, frozenset[str]]):
     """
 
     def __init__(self, ids_by_use: Mapping[str, Iterable[str]]) -> None:
-        super().__init__()
-        for use, ids in ids_by_use.items():
-            distinct_ids = frozenset(ids)
-            if distinct_ids:
-                self[use] = distinct_ids
+        distinct_ids = {use: frozenset(ids) for use, ids in ids_by_use.items()}
+        super().__init__(without_empty(distinct_ids))
 
     @classmethod
     def from_queries(cls, qrels: Qrels, /, **queries_by_use: Iterable[str]) -> TrainingRecord:
@@ -43,11 +42,9 @@ class TrainingRecord(dict[str, frozenset[str]]):
 
         queries_by_use: ids of queries for ``trained``, ``stopped`` or ``tuned``.
         """
-        record: dict[str, set[str]] = {"documents": set()}
-        for use, query_ids in queries_by_use.items():
-            record[use] = set(query_ids)
-            for query_id in record[use]:
-                record["documents"].update(qrels.relevant(query_id))
+        record = {use: set(query_ids) for use, query_ids in queries_by_use.items()}
+        all_query_ids = chain.from_iterable(record.values())
+        record["documents"] = set(chain.from_iterable(map(qrels.relevant, all_query_ids)))
         return cls(record)
 
     def __or__(self, record: Mapping[str, Iterable[str]]) -> TrainingRecord:  # type: ignore[override]
@@ -66,9 +63,11 @@ class TrainingRecord(dict[str, frozenset[str]]):
     @classmethod
     def from_json(cls, values: object) -> TrainingRecord:
         """Read the values of :meth:`to_json`; other values give an empty record."""
-        if not isinstance(values, Mapping):
-            return cls({})
-        return cls({use: map(str, ids) for use, ids in values.items() if isinstance(ids, list)})
+        ids_by_use: dict[str, Iterable[str]] = {}
+        for use, ids in as_mapping(values).items():
+            if isinstance(ids, list):
+                ids_by_use[use] = map(str, ids)
+        return cls(ids_by_use)
 
 
 @dataclass(frozen=True)
@@ -100,11 +99,11 @@ def leakage(
     """
     query_ids = list(queries)
     leaks: dict[Leak, None] = {}
-    for name, record in records.items():
-        for use in uses:
-            count = len(record.among(use, query_ids))
-            if count:
-                leaks[Leak(name or label, use, count)] = None
+    for (name, record), use in product(records.items(), uses):
+        count = len(record.among(use, query_ids))
+        if count:
+            leak = Leak(name or label, use, count)
+            leaks[leak] = None
     return list(leaks)
 
 
@@ -133,14 +132,14 @@ def without_training_documents(
 
     records: the training records of the rankers and of the stack.
     """
-    training_documents: set[str] = set()
-    for record in records:
-        training_documents |= record.get("documents", frozenset())
+    documents_of_records = [record.get("documents", ()) for record in records]
+    training_documents = set(chain.from_iterable(documents_of_records))
     judgments: list[tuple[str, str, int]] = []
     dropped: list[tuple[str, str]] = []
     for query in qrels:
         for document, grade in qrels[query].items():
-            if document in training_documents and grade > 0:
+            is_relevant = grade > 0
+            if is_relevant and document in training_documents:
                 dropped.append((query, document))
                 grade = 0
             judgments.append((query, document, grade))

@@ -88,7 +88,8 @@ class Auc:
         if len(set(labels)) < 2:
             return 0.5
         score_of = {document: -rank for rank, document in enumerate(ranking)}
-        scores = [score_of.get(document, -len(ranking)) for document in judged]
+        score_of_others = -len(ranking)
+        scores = [score_of.get(document, score_of_others) for document in judged]
         return auc(scores, labels)
 
 
@@ -162,13 +163,19 @@ class _Measurer:
         for measure, query, value in self._compute_standard(run):
             values[measure][self._position_of[query]] = value
         for area in self._areas:
+            values_of_area = values[str(area)]
             for query, position in self._position_of.items():
-                values[str(area)][position] = area.value(run.get(query, ()), self._grades[query])
+                ranking = run.get(query, ())
+                values_of_area[position] = area.value(ranking, self._grades[query])
         return values
 
     def _compute_standard(self, run: Mapping[str, Sequence[str]]) -> list[tuple[str, str, float]]:
         """Return measure, query id and value of the measures of ir_measures."""
-        scores = {query: _rank_scores(query, run[query]) for query in self._grades if run.get(query)}
+        scores: dict[str, dict[str, float]] = {}
+        for query in self._grades:
+            ids = run.get(query)
+            if ids:
+                scores[query] = _rank_scores(query, ids)
         if not scores or not self._standard:
             return []
         return _compute(self._evaluator, self.names, scores)
@@ -215,11 +222,18 @@ def _compute(
 def _check_parameters(measure: Measure | Auc) -> None:
     """Raise UsageError for parameters that abort trec_eval or raise its internal errors."""
     cutoff = measure.params.get("cutoff")
-    if isinstance(cutoff, int) and cutoff < 1:
+    if not _is_possible(cutoff, math.inf):
         raise UsageError(f"measure {str(measure)!r}: the cutoff must be 1 or more")
     relevant_grade = measure.params.get("rel")
-    if isinstance(relevant_grade, int) and not 1 <= relevant_grade <= LARGEST_GRADE:
+    if not _is_possible(relevant_grade, LARGEST_GRADE):
         raise UsageError(f"measure {str(measure)!r}: rel must be from 1 to {LARGEST_GRADE:,}")
+
+
+def _is_possible(parameter: object, largest: float) -> bool:
+    """Return whether a parameter is a number from 1 to ``largest``. The class checks other types itself."""
+    if not isinstance(parameter, int):
+        return True
+    return 1 <= parameter <= largest
 
 
 def _parse(names: Sequence[str]) -> list[Measure | Auc]:
@@ -262,7 +276,11 @@ def _parameters_of(call: ast.Call) -> dict[str, object]:
     """Return the parameters of a measure, such as ``rel=2``. Raises ValueError for one without name."""
     if call.args:
         raise ValueError("a parameter of a measure has a name")
-    return {keyword.arg or "": ast.literal_eval(keyword.value) for keyword in call.keywords}
+    parameters: dict[str, object] = {}
+    for keyword in call.keywords:
+        name = keyword.arg or ""
+        parameters[name] = ast.literal_eval(keyword.value)
+    return parameters
 
 
 def _parse_standard(name: str) -> Measure:
@@ -287,6 +305,8 @@ def _parse_standard(name: str) -> Measure:
 
 def _rank_scores(query: str, ids: Sequence[str]) -> dict[str, float]:
     """Return document id -> score, which decreases with the rank."""
-    if len(set(ids)) < len(ids):
+    count = len(ids)
+    if len(set(ids)) < count:
         raise InputError(f"query {query!r}: a document is retrieved twice; each may be ranked once")
-    return {id: float(len(ids) - position) for position, id in enumerate(ids)}
+    scores = np.arange(count, 0, -1, dtype=np.float64)
+    return dict(zip(ids, scores.tolist()))

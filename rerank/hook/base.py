@@ -14,6 +14,7 @@ from dataclasses import fields
 from typing import Any, ClassVar
 
 from rerank.common.errors import EngineError, InputError, RerankError, UsageError
+from rerank.common.values import only, without_empty
 from rerank.documents.text import count_of
 from rerank.engines.opensearch import OpenSearchEngine
 from rerank.engines.opensearch.errors import translate_client_errors
@@ -25,6 +26,7 @@ from rerank.hook.options import HookOptions, split_urls
 from rerank.hook.readiness import (
     ServiceCheck,
     ServiceState,
+    as_problem,
     check_services,
     field_problems,
     index_problems,
@@ -100,17 +102,14 @@ class Hook(ABC):
 
     def _pipeline_problems(self, pipeline: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
         """Problems of an installed pipeline."""
-        names = {option.name for option in fields(HookOptions)} & config.keys()
-        settings = {name: config[name] for name in names}
-        problems = []
-        try:
+        settings = only(config, {option.name for option in fields(HookOptions)})
+        problems: list[str] = []
+        with as_problem(problems, UsageError, InputError):
             options = HookOptions(config["url"], **settings)
             if differs(pipeline, self._pipeline_body(options, pipeline)):
                 problems.append(f"pipeline {self.name!r} has been changed by hand")
             if options.stack is not None:
                 self._stack(options.stack)
-        except (UsageError, InputError) as error:
-            problems.append(str(error))
         return problems
 
     @abstractmethod
@@ -156,9 +155,11 @@ class Hook(ABC):
 
     def _default_of(self) -> list[str]:
         """Return the indices whose default pipeline is this one."""
-        return [
-            index for index, pipeline in self.cluster.default_pipelines().items() if pipeline == self.name
-        ]
+        indices: list[str] = []
+        for index, pipeline in self.cluster.default_pipelines().items():
+            if pipeline == self.name:
+                indices.append(index)
+        return indices
 
     def status(self) -> Status:
         """Check the nodes, the pipeline, the service and the index; return the state and all problems.
@@ -209,7 +210,7 @@ class Hook(ABC):
             indices=indices,
             nodes={node.name: node.plugin_version(self.plugins) for node in nodes},
             service=service,
-            statistics={url: counts for url, counts in counters.items() if counts},
+            statistics=without_empty(counters),
             weights={} if stack is None else stack.combiner.summary(),
             stack=stack,
         )
@@ -400,4 +401,6 @@ def differs(pipeline: Mapping[str, Any] | None, body: Mapping[str, Any]) -> bool
     pipeline: its definition in the cluster; None: it is missing.
     body:     the definition to write. Other entries of the pipeline do not matter.
     """
-    return pipeline is None or any(pipeline.get(name) != value for name, value in body.items())
+    if pipeline is None:
+        return True
+    return any(pipeline.get(name) != value for name, value in body.items())

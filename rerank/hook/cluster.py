@@ -51,20 +51,20 @@ class Cluster:
         self.settings = engine.settings
         self._client = engine.index.client
 
-    def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
-        """Send a request; return the answer, or None for status 404, except for PUT."""
+    def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Send a request; return the answer, or {} for status 404, except for PUT."""
         with translate_client_errors(self.settings, f"{method} {path}"):
             try:
                 answer: dict[str, Any] = self._client.transport.perform_request(method, path, body=body)
             except client_errors.NotFoundError:
                 if method == "PUT":
                     raise
-                return None
+                return {}
         return answer
 
     def nodes(self) -> list[Node]:
         """Return all nodes, with their plugins."""
-        answer = self.ask("GET", "/_nodes/plugins") or {}
+        answer = self.ask("GET", "/_nodes/plugins")
         nodes: list[Node] = []
         for node in answer.get("nodes", {}).values():
             plugins = {plugin["name"]: plugin["version"] for plugin in node["plugins"]}
@@ -73,12 +73,13 @@ class Cluster:
 
     def pipeline(self, name: str) -> dict[str, Any] | None:
         """Return the definition of a search pipeline, or None if it does not exist."""
-        return (self.ask("GET", f"/_search/pipeline/{name}") or {}).get(name)
+        pipelines = self.ask("GET", f"/_search/pipeline/{name}")
+        return pipelines.get(name)
 
     def default_pipelines(self) -> dict[str, str]:
         """Return index -> name of its default pipeline, for all indices that have one."""
         path = f"/_all/_settings/{DEFAULT_PIPELINE}?flat_settings=true&expand_wildcards=all"
-        answer = self.ask("GET", path) or {}
+        answer = self.ask("GET", path)
         pipelines: dict[str, str] = {}
         for index in sorted(answer):
             pipeline = answer[index]["settings"].get(DEFAULT_PIPELINE)
@@ -91,7 +92,7 @@ class Cluster:
         path = "/_cluster/state/metadata?filter_path=metadata.stored_scripts"
         problems: list[str] = []
         with suppress(EngineError):  # the user may lack this right
-            state = self.ask("GET", path) or {}
+            state = self.ask("GET", path)
             scripts = state.get("metadata", {}).get("stored_scripts", {})
             for name in sorted(scripts):
                 if "search_pipeline" in scripts[name].get("source", ""):

@@ -9,6 +9,7 @@ from typing import Any
 
 from rerank import __version__
 from rerank.common.errors import EngineError, UsageError
+from rerank.common.values import only, without_empty
 from rerank.engines.opensearch.templates import PROCESSOR, other_processors
 from rerank.hook.base import Hook, differs
 from rerank.hook.options import HookOptions, split_urls
@@ -71,9 +72,7 @@ def merged(new: Mapping[str, Any], existing: Mapping[str, Any]) -> dict[str, Any
     {'request_processors': [{'filter_query': {}}, {'rerank_stack': {}}]}
     """
     existing_by_phase = other_processors(existing)
-    result: dict[str, Any] = {
-        phase: processors for phase, processors in existing_by_phase.items() if processors
-    }
+    result: dict[str, Any] = without_empty(existing_by_phase)
     for phase, processors in new.items():
         existing_processors = existing_by_phase.get(phase, [])
         if phase == "request_processors":
@@ -109,11 +108,13 @@ class PluginHook(Hook):
                     f"--add-to {options.add_to}: this search pipeline does not exist; correct the name"
                 )
         new = self._pipeline_body(options, existing or {})
-        return [Request("PUT", self._path, new)] if differs(pipeline, new) else []
+        if not differs(pipeline, new):
+            return []
+        return [Request("PUT", self._path, new)]
 
     def _url_problems(self, urls: Sequence[str]) -> list[str]:
         """Return why nodes would not call the services."""
-        answer = self.cluster.ask("GET", "/_nodes/settings?flat_settings=true") or {}
+        answer = self.cluster.ask("GET", "/_nodes/settings?flat_settings=true")
         problems = []
         for node in answer.get("nodes", {}).values():
             allowed = _allowed_urls(node)
@@ -128,11 +129,10 @@ class PluginHook(Hook):
     def _config(self, pipeline: Mapping[str, Any]) -> dict[str, Any] | None:
         request_settings = _processor_settings(pipeline, "request_processors")
         response_settings = _processor_settings(pipeline, "response_processors")
-        if len(request_settings) != 1 or len(response_settings) > 1:
+        is_complete = len(request_settings) == 1 and len(response_settings) <= 1
+        if not is_complete or "url" not in request_settings[0]:
             return None
         config = dict(request_settings[0])
-        if "url" not in config:
-            return None
 
         if isinstance(config["url"], list):
             config["url"] = ",".join(map(str, config["url"]))
@@ -143,23 +143,23 @@ class PluginHook(Hook):
         return config
 
     def _pipeline_problems(self, pipeline: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
-        return self._url_problems(split_urls(str(config["url"]))) + super()._pipeline_problems(
-            pipeline, config
-        )
+        urls = split_urls(str(config["url"]))
+        return self._url_problems(urls) + super()._pipeline_problems(pipeline, config)
 
     def _pipeline_body(self, options: HookOptions, pipeline: Mapping[str, Any]) -> dict[str, Any]:
         new = body(options)
         config = new["request_processors"][0][PROCESSOR]
-        for name, value in (self._config(pipeline) or {}).items():
-            if name in PRESERVED:
-                config[name] = value
+        existing_config = self._config(pipeline) or {}
+        config |= only(existing_config, PRESERVED)
         return merged(new, pipeline)
 
     def _search_options(self, text: str) -> dict[str, Any]:
         return {"ext": {PROCESSOR: {"query": text, "explain": True}}}
 
     def _plain_options(self) -> dict[str, Any]:
-        if not any(other_processors(self._pipeline() or {}).values()):
+        pipeline = self._pipeline() or {}
+        has_others = any(other_processors(pipeline).values())
+        if not has_others:
             return {}
         return {"search_pipeline": self.name, "ext": {PROCESSOR: {"off": True}}}
 
@@ -171,8 +171,11 @@ class PluginHook(Hook):
 
 def _processor_settings(pipeline: Mapping[str, Any], phase: str) -> list[Mapping[str, Any]]:
     """Return the settings of rerank's processors in a phase of a pipeline."""
-    processors = pipeline.get(phase) or []
-    return [processor[PROCESSOR] for processor in processors if PROCESSOR in processor]
+    settings: list[Mapping[str, Any]] = []
+    for processor in pipeline.get(phase) or []:
+        if PROCESSOR in processor:
+            settings.append(processor[PROCESSOR])
+    return settings
 
 
 def is_allowed(url: str, allowed: Sequence[str]) -> bool:
@@ -194,4 +197,6 @@ def is_allowed(url: str, allowed: Sequence[str]) -> bool:
 def _allowed_urls(node: Mapping[str, Any]) -> list[str]:
     """Return the URLs that the settings of a node allow: a list, or a text with commas."""
     allowed: list[str] | str = node.get("settings", {}).get(ALLOWED, [])
-    return allowed.split(",") if isinstance(allowed, str) else allowed
+    if isinstance(allowed, str):
+        return allowed.split(",")
+    return allowed

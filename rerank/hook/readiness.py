@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import urllib3
 
-from rerank.common.errors import EngineError, InputError, UsageError, WorkspaceError
+from rerank.common.errors import EngineError, InputError, RerankError, UsageError, WorkspaceError
 from rerank.common.files import parse_json
+from rerank.common.values import as_mapping
 from rerank.documents.text import count_of
 from rerank.engines.base import Engine
 from rerank.engines.opensearch import OpenSearchEngine
@@ -58,7 +60,8 @@ def check_services(
         else:
             states.append(state)
             problems += problems_of_one
-    return ServiceCheck(states[0] if states else None, problems, unreachable)
+    first_state = next(iter(states), None)
+    return ServiceCheck(first_state, problems, unreachable)
 
 
 def check_service(
@@ -74,7 +77,7 @@ def check_service(
         status, service = _read_state(url, token)
     except (urllib3.exceptions.HTTPError, ValueError):
         return None, [f"no service answers at {url} from here; start it"]
-    is_ready = isinstance(service, dict) and service.get("ready")
+    is_ready = as_mapping(service).get("ready")
     if not is_ready:
         return None, [f"the server at {url} is not a service that is ready (status {status})"]
     problems = service_problems(service, versions, stack, depth)
@@ -86,7 +89,9 @@ def _read_state(url: str, token: str) -> tuple[int, Any]:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     with urllib3.PoolManager(retries=False, timeout=PATIENCE) as pool:
         answer = pool.request("GET", f"{url}/readyz", headers=headers)
-    return answer.status, parse_json(answer.data) if answer.status == 200 else {}
+    if answer.status != 200:
+        return answer.status, {}
+    return answer.status, parse_json(answer.data)
 
 
 def service_problems(
@@ -131,15 +136,17 @@ def _stack_problems(service: ServiceState, stack: str) -> list[str]:
     absent = sorted(set(ranker_names(names)) - service["rankers"].keys())
     if absent:
         return [f"has no signal {', '.join(absent)} of the stack {stack!r}"]
-    is_complete = weights is not None or len(names) == 1
-    if not is_complete and not _is_tuned(service, names):
+    needs_weights = weights is None and len(names) > 1
+    if needs_weights and not _is_tuned(service, names):
         return [f"has no tuned stack {stack!r}; tune it in the workspace of the service"]
     return []
 
 
 def _is_tuned(service: ServiceState, names: Collection[str]) -> bool:
     """Return whether a service has a tuned stack of these signals."""
-    return any(set(signals.split(",")) == set(names) for signals in service.get("tuned") or ())
+    tuned = service.get("tuned") or ()
+    signals_of_stacks = [set(signals.split(",")) for signals in tuned]
+    return set(names) in signals_of_stacks
 
 
 def _size_problems(service: ServiceState, stack: str | None, depth: int) -> list[str]:
@@ -174,13 +181,21 @@ def field_problems(engine: Engine, stack: str | None) -> list[str]:
     signals = _field_signals(stack or "")
     if not signals:
         return []
-    try:
+    problems: list[str] = []
+    with as_problem(problems, UsageError):
         engine.field_values([], [signal.field for signal in signals])
         for signal in signals:
             signal.check(engine)
-    except UsageError as error:
-        return [str(error)]
-    return []
+    return problems
+
+
+@contextmanager
+def as_problem(problems: list[str], *kinds: type[RerankError]) -> Iterator[None]:
+    """Add the message of an error in the block to a list of problems. kinds: types of errors to add."""
+    try:
+        yield
+    except kinds as error:
+        problems.append(str(error))
 
 
 def _field_signals(stack: str) -> list[FieldSignal]:
@@ -202,19 +217,17 @@ def index_problems(
     """
     if not indices:
         return [f"{engine.settings.where} has no index {engine.settings.index!r}"]
-    problems = []
+    problems: list[str] = []
     without_default = [index for index in indices if index not in default_of]
     if default_of and without_default:
         problems.append(
             f"searches of {', '.join(without_default)} do not use the pipeline; install it as the default"
             " again"
         )
-    try:
+    with as_problem(problems, EngineError, UsageError, WorkspaceError):
         engine.index.check()
         for name, version in workspace.versions().items():
             problems += _missing_features(engine, name, version)
-    except (EngineError, UsageError, WorkspaceError) as error:
-        problems.append(str(error))
     return problems
 
 
@@ -226,7 +239,9 @@ def _missing_features(engine: OpenSearchEngine, name: str, version: str) -> list
     else:  # moved documents with the same text have features, but make searches slower
         count = engine.attached_features.changed(name, version)
         reason = f"new, moved, or written since {name} was encoded"
-    return [f"{count_of(count, 'document')} {reason}; encode them"] if count else []
+    if not count:
+        return []
+    return [f"{count_of(count, 'document')} {reason}; encode them"]
 
 
 def min_score_problems(min_score: float, stack: Stack) -> list[str]:
@@ -234,8 +249,7 @@ def min_score_problems(min_score: float, stack: Stack) -> list[str]:
 
     min_score: smallest probability, from 0 to 1. stack: its calibration gives the probabilities.
     """
-    try:
+    problems: list[str] = []
+    with as_problem(problems, UsageError):
         check_min_score(min_score, stack.relevance)
-    except UsageError as error:
-        return [str(error)]
-    return []
+    return problems

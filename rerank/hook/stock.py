@@ -19,6 +19,7 @@ from rerank.common.errors import EngineError, UsageError
 from rerank.common.files import parse_json
 from rerank.engines.opensearch.errors import root_cause
 from rerank.engines.opensearch.index import NO_PIPELINE
+from rerank.engines.opensearch.reading import ids_of
 from rerank.hook.base import Hook
 from rerank.hook.options import HookOptions
 from rerank.hook.reports import Request
@@ -144,7 +145,9 @@ class StockHook(Hook):
 
     def _call_problems(self) -> list[str]:
         reason = self._predict(_model(self._pipeline() or {}))
-        return [f"the cluster cannot use the service: {reason}"] if reason else []
+        if reason is None:
+            return []
+        return [f"the cluster cannot use the service: {reason}"]
 
     def _removal(self) -> list[Request]:
         return [*super()._removal(), *self._deletions("models", "connectors", "model_groups")]
@@ -176,7 +179,7 @@ class StockHook(Hook):
                 self._delete(request.path)
                 continue
             try:
-                answer = self.cluster.ask(request.method, request.path, _filled(request.body, values)) or {}
+                answer = self.cluster.ask(request.method, request.path, _filled(request.body, values))
             except EngineError as error:
                 raise EngineError(f"{error}; {_SETTINGS}") from error
             if "connector_id" in answer:
@@ -204,7 +207,8 @@ class StockHook(Hook):
         state = ""
         while state not in ("DEPLOYED", "DEPLOY_FAILED") and time.monotonic() < give_up:
             time.sleep(_PAUSE)
-            state = str((self.cluster.ask("GET", f"{_ML}/models/{model}") or {}).get("model_state"))
+            answer = self.cluster.ask("GET", f"{_ML}/models/{model}")
+            state = str(answer.get("model_state"))
         if state != "DEPLOYED":
             raise EngineError(f"{self.settings.where}: the model is {state}; see the logs of the nodes")
 
@@ -225,7 +229,7 @@ class StockHook(Hook):
         connectors: ids of its connectors. A model that uses one of them is also a resource of this hook.
         """
         body = {"query": {"match_all": {}}, "size": 1000}
-        answer = self.cluster.ask("POST", f"{_ML}/{kind}/_search", body) or {}
+        answer = self.cluster.ask("POST", f"{_ML}/{kind}/_search", body)
         ids: list[str] = []
         for hit in answer.get("hits", {}).get("hits", ()):
             resource = hit["_source"]
@@ -240,7 +244,7 @@ class StockHook(Hook):
             return None
         try:
             config: dict[str, Any] = parse_json(settings_json)
-            model = self.cluster.ask("GET", f"{_ML}/models/{_model(pipeline)}") or {}
+            model = self.cluster.ask("GET", f"{_ML}/models/{_model(pipeline)}")
             return {"url": config.pop("url"), **config, "state": str(model.get("model_state", "missing"))}
         except (KeyError, IndexError, TypeError, ValueError, AttributeError):  # changed by another user
             return None
@@ -263,7 +267,7 @@ class StockHook(Hook):
         """Test the model; return the problem or None."""
         if not ids:
             answer = self.search({"query": {"match_all": {}}, "search_pipeline": NO_PIPELINE}, 1)
-            ids = [hit["_id"] for hit in answer["hits"]["hits"]]
+            ids = ids_of(answer["hits"]["hits"])
         if not ids:
             return None
         call = {"parameters": {"query": text, "documents": list(ids)}}
@@ -288,11 +292,13 @@ class StockHook(Hook):
 
         A search does not report it, so the model is called again with the same hits.
         """
-        ids = [hit["_id"] for hit in answer["hits"]["hits"]]
+        ids = ids_of(answer["hits"]["hits"])
         if not ids:
             return "passed", "the search has no hits"
         reason = self._predict(_model(self._pipeline() or {}), text, ids)
-        return ("reranked", None) if reason is None else ("failed", reason)
+        if reason is None:
+            return "reranked", None
+        return "failed", reason
 
 
 def _model(pipeline: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ from rerank.common.results import Report
 from rerank.documents.records import Query
 from rerank.engines.opensearch.index import NO_PIPELINE
 from rerank.engines.opensearch.legs import leg_scores, with_names
+from rerank.engines.opensearch.reading import ids_of
 from rerank.engines.opensearch.templates import PROCESSOR
 from rerank.hook.base import Hook
 from rerank.scoring.pipeline import template_of
@@ -98,7 +99,7 @@ def try_search(hook: Hook, text: str, count: int = 10) -> SearchTrial:
         depth=depth,
         outcome=outcome,
         reason=reason,
-        plain=tuple(hit["_id"] for hit in plain[:count]),
+        plain=tuple(ids_of(plain[:count])),
         reranked=tuple(scores),
         expected=expected,
         same=tuple(scores)[:depth] == expected,  # the rest of the first stage follows
@@ -155,5 +156,5 @@ def _ranking(hook: Hook, stack: Stack, text: str, hits: Sequence[Mapping[str, An
     scores |= leg_scores(hits, leg_names(stack.signals))
     pipeline = hook.workspace.pipeline(stack.signals, versions=hook.workspace.versions(stack))
     scorer = pipeline.scorer(stack.signals, stack.first_stage)
-    scored = scorer.score(Query("query", text), ScoringInput([hit["_id"] for hit in hits], scores))
+    scored = scorer.score(Query("query", text), ScoringInput(ids_of(hits), scores))
     return rank_scored(stack.for_case(scored.case), scored, StageTimer(), hook.engine.get)

@@ -81,7 +81,8 @@ def unreadable(folder: Path, error: Exception, remedy: str = INGEST_AGAIN) -> Re
     cause = error
     if not isinstance(error, OSError):
         cause = OSError(_error_number(text, folder), text)
-    return as_system_error(cause, folder) or WorkspaceError(f"{folder} is damaged ({text}); {remedy}")
+    damage = WorkspaceError(f"{folder} is damaged ({text}); {remedy}")
+    return as_system_error(cause, folder) or damage
 
 
 def _as_database_error(message: str, folder: Path) -> RerankError | None:
@@ -98,11 +99,12 @@ def _as_database_error(message: str, folder: Path) -> RerankError | None:
 
 def _error_number(message: str, folder: Path) -> int:
     """Return the number of the system's error in a message of SQLite or tantivy; 0: it has none."""
-    numbers = re.search(r"os error (\d+)|Os \{ code: (\d+)", message)  # tantivy
-    if numbers:
-        return int(numbers[1] or numbers[2])
-    for words, number in _SIGNS.items():
-        if words in message:
-            # SQLite reports a full disk and an unreadable one with the same words.
-            return errno.ENOSPC if number == errno.EIO and is_full(folder) else number
-    return 0
+    number_in_message = re.search(r"(?:os error |Os \{ code: )(\d+)", message)  # tantivy
+    if number_in_message:
+        return int(number_in_message[1])
+    numbers = [number for words, number in _SIGNS.items() if words in message]
+    number = next(iter(numbers), 0)
+    # SQLite reports a full disk and an unreadable one with the same words.
+    if number == errno.EIO and is_full(folder):
+        return errno.ENOSPC
+    return number

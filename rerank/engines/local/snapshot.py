@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from rerank.common.arrays import feature_width
 from rerank.common.errors import WorkspaceError
 from rerank.common.order import rank
+from rerank.common.values import items_at
 from rerank.documents.filters import Filter
 from rerank.documents.records import Candidates
 from rerank.engines.approximate import ApproximateIndex, IndexFile, find_index, open_index
@@ -96,9 +97,10 @@ class Snapshot:
     def ids(self, rows: Rows) -> list[str]:
         """Return the ids of rows. After several calls, they are read from memory."""
         self._id_requests += 1
-        if self._id_requests <= _FEW_REQUESTS or self.version.rows > _MAX_IDS_IN_MEMORY:
+        is_large = self.version.rows > _MAX_IDS_IN_MEMORY
+        if is_large or self._id_requests <= _FEW_REQUESTS:
             return self.documents.ids_of(rows.tolist())
-        return [self._all_ids[row] for row in rows.tolist()]
+        return items_at(self._all_ids, rows.tolist())
 
     @cached_property
     def dead(self) -> Rows:
@@ -131,10 +133,11 @@ class Snapshot:
         name, version, vector, _, passages = queries[0]
         index = self._index(name, version, passages)  # before the matrix, which then has all indexed rows
         matrix = self.features.matrix(name, version, self.version.rows)[: self.version.rows]
-        if not len(matrix) and not self.features.has(name, version):
+        has_features = len(matrix) > 0
+        if not has_features and not self.features.has(name, version):
             raise cannot_retrieve(name)
         width = feature_width(passages, len(vector))
-        if len(matrix) and matrix.shape[1] != width:
+        if has_features and matrix.shape[1] != width:
             raise WorkspaceError(
                 f"the stored {name} features have {matrix.shape[1]} numbers, not {width}; train {name} again"
             )
@@ -165,7 +168,9 @@ class Snapshot:
     def _find_index(self, folder: Path) -> IndexFile | None:
         """Return the newest file of an index, or None. It must not have rows of a later snapshot."""
         file = find_index(folder)
-        return None if file is None or file.rows > self.version.rows else file
+        if file is None or file.rows > self.version.rows:
+            return None
+        return file
 
     def rows_of(self, candidates: Candidates) -> Rows | None:
         """Return the rows of candidates; None: a compaction has changed the rows since."""
@@ -188,7 +193,7 @@ class Snapshot:
         """
         ids = self.ids(rows)
         order = rank(ids, scores)
-        ids = [ids[position] for position in order.tolist()]
+        ids = items_at(ids, order.tolist())
         rows = rows[order]
         values = {}
         missing = {}

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from rerank.common.arrays import feature_width
 from rerank.common.errors import UsageError, WorkspaceError
 from rerank.common.order import rank
+from rerank.common.values import items_at
 from rerank.documents.records import Document
 from rerank.documents.text import count_of
 from rerank.engines.base import Encoder, Encoding, FeatureStore
@@ -26,7 +27,7 @@ from rerank.engines.nearest import SingleSearch, nearest, products
 from rerank.engines.opensearch.columns import Column, feature_key, with_vectors
 from rerank.engines.opensearch.doc_value_features import DocValueFeatures
 from rerank.engines.opensearch.index import FRESH
-from rerank.engines.opensearch.reading import DocumentVersion, Hits, primary
+from rerank.engines.opensearch.reading import DocumentVersion, Hits, ids_of, primary
 from rerank.engines.opensearch.text_rows import LocatedDocuments, TextRows
 from rerank.engines.search_request import VectorQuery, cannot_retrieve
 
@@ -146,7 +147,8 @@ class AttachedFeatures(FeatureStore):
         products_of_rows = products(matrix[rows], query.vector, query.passages)
         ids, row_of_id = located.ids_of(rows)
         order = rank(ids, products_of_rows[row_of_id])
-        return list(dict.fromkeys(ids[position] for position in order.tolist()))[:depth]
+        distinct_ids = dict.fromkeys(items_at(ids, order.tolist()))
+        return list(distinct_ids)[:depth]
 
     @staticmethod
     def _matrix(text_rows: TextRows, query: VectorQuery, count: int) -> NDArray[Any]:
@@ -215,7 +217,7 @@ class AttachedFeatures(FeatureStore):
         rows = self._rows_of_versions(text_rows, ids, versions)
         unknown = np.flatnonzero(rows < 0).tolist()
         if unknown and self._has_any(text_rows, features):
-            documents = self._reader.get([ids[position] for position in unknown])
+            documents = self._reader.get(items_at(ids, unknown))
             has_document = [document is not None for document in documents]
             positions = list(compress(unknown, has_document))
             rows[positions] = text_rows.of_texts(list(filter(None, documents)))
@@ -239,8 +241,8 @@ class AttachedFeatures(FeatureStore):
         uuids = self._index.shape().uuids if ids else {}
         rows = np.full(len(ids), -1, np.int64)
         for name, positions in _positions_by_index(versions).items():
-            seq_nos, terms = _numbers([versions[position] for position in positions])
-            ids_of_index = [ids[position] for position in positions]
+            seq_nos, terms = _numbers(items_at(versions, positions))
+            ids_of_index = items_at(ids, positions)
             rows[positions], _ = text_rows.find(uuids.get(name, ""), None, seq_nos, terms, ids_of_index)
         return rows
 
@@ -262,9 +264,10 @@ class AttachedFeatures(FeatureStore):
         for shard in shards:
             self._encode_shard(rows, shard, encoding, encoded)
         for name in encoded:
-            for version in rows.features.versions().get(name, [])[:-_VERSIONS_TO_KEEP]:
-                if version not in encoding.versions(name):
-                    rows.remove(name, version)
+            old_versions = rows.features.versions().get(name, [])[:-_VERSIONS_TO_KEEP]
+            unused_versions = set(old_versions) - encoding.versions(name)
+            for version in unused_versions:
+                rows.remove(name, version)
         rows.keep_indices(shard.uuid for shard in shards)
         return encoded
 
@@ -292,10 +295,12 @@ class AttachedFeatures(FeatureStore):
     @staticmethod
     def _ends(rows: TextRows, shard: Shard, encoding: Encoding) -> dict[str, int]:
         """Return ranker -> the last sequence number that it has encoded; -1: encode all documents."""
-        ends = {encoder.name: -1 for encoder in encoding.encoders}
-        if not encoding.force:
-            for encoder in encoding.encoders:
-                ends[encoder.name] = rows.encoded(encoder.name, encoder.version, shard.uuid, shard.number)
+        ends: dict[str, int] = {}
+        for encoder in encoding.encoders:
+            name = encoder.name
+            ends[name] = -1
+            if not encoding.force:
+                ends[name] = rows.encoded(name, encoder.version, shard.uuid, shard.number)
         return ends
 
     def _store(
@@ -312,7 +317,7 @@ class AttachedFeatures(FeatureStore):
             rows.features.sync(encoder.name, encoder.version)
         seq_nos, terms = np.array([(hit["_seq_no"], hit["_primary_term"]) for hit in hits], np.int64).T
         shards = np.full(len(hits), shard.number)
-        ids = [hit["_id"] for hit in hits]
+        ids = ids_of(hits)
         rows.locate(shard.uuid, shards, seq_nos, terms, ids, numbers)
         return encoded
 

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from rerank.common.errors import InputError, NotInstalledError, RerankError, UsageError
 from rerank.common.files import unreadable_text, write_text
+from rerank.common.values import without_empty
 
 if TYPE_CHECKING:
     from rerank.engines.opensearch.connection import Settings
@@ -37,7 +38,8 @@ def trust(settings: Settings) -> None:
     """Store that the user named the hosts of these settings, so that secrets may be sent to them."""
     path = _hosts_file()
     trusted_hosts = _lines(path)
-    new_hosts = [origin for origin in map(_origin, settings.url) if origin not in trusted_hosts]
+    hosts = map(_origin, settings.url)
+    new_hosts = [host for host in hosts if host not in trusted_hosts]
     if not new_hosts:
         return
     with suppress(OSError, RerankError):  # without a home folder, the environment can still name them
@@ -100,13 +102,15 @@ def client_options(settings: Settings) -> dict[str, Any]:
         return {"headers": {"Authorization": _basic(settings, password)}}
     if token:
         return {"headers": {"Authorization": f"Bearer {token}"}}
-    return {"http_auth": _aws(settings)} if settings.aws_region else {}
+    if settings.aws_region:
+        return {"http_auth": _aws(settings)}
+    return {}
 
 
 def _check_one_method(settings: Settings, token: str) -> None:
     """Raise UsageError for settings that authenticate in several ways."""
     credentials = {"user": settings.user, "token": token, "aws": settings.aws_region}
-    methods = [name for name, value in credentials.items() if value]
+    methods = list(without_empty(credentials))
     if len(methods) > 1:
         raise UsageError(f"{settings.where}: {' and '.join(methods)} are set; authenticate in one way")
 
@@ -144,7 +148,8 @@ def _read_secret(variable: str, file: str, kind: str) -> str:
 
 def _check_characters(secret: str, source: str, kind: str) -> None:
     """Raise InputError for a secret that cannot be in a header. source: a variable or a file."""
-    has_unusable_letters = kind == "token" and not secret.isascii()
+    is_token = kind == "token"
+    has_unusable_letters = is_token and not secret.isascii()
     if has_unusable_letters or not secret.isprintable():
         raise InputError(f"{source}: the {kind} has invalid characters, maybe a line break; remove them")
 
@@ -233,9 +238,15 @@ def _origin(url: str) -> str:
 
 def _check_owner(settings: Settings, settings_file: str) -> None:
     """Raise UsageError if a file of another user names a file with a secret."""
-    secret_files = [name for name in ("password_file", "token_file", "client_key") if getattr(settings, name)]
+    files = {
+        "password_file": settings.password_file,
+        "token_file": settings.token_file,
+        "client_key": settings.client_key,
+    }
+    secret_files = list(without_empty(files))
     owner = _owner(settings_file)
-    if secret_files and owner not in (0, os.geteuid(), None):
+    is_of_another_user = owner not in (0, os.geteuid(), None)
+    if secret_files and is_of_another_user:
         raise UsageError(
             f"{settings_file}: belongs to another user (uid {owner}) and names a file with a secret"
             f" ({secret_files[0]}); pass the secret in the environment, or become the owner of the file"

@@ -22,6 +22,11 @@ _PAGE = 1000  # documents per request
 _KEEP = "10m"  # how long the cluster keeps a point in time between two pages
 
 
+def ids_of(hits: Hits) -> list[str]:
+    """Return the ids of hits."""
+    return [hit["_id"] for hit in hits]
+
+
 class DocumentVersion(NamedTuple):
     """One version of a document: every write of a document gets the next sequence number of its shard.
 
@@ -49,7 +54,7 @@ class Reader:
         body = {"size": 10 * _PAGE, "_source": False}
         ids: set[str] = set()
         for hits in self.pages(body):
-            ids.update(hit["_id"] for hit in hits)
+            ids.update(ids_of(hits))
         return sorted(ids)
 
     def contains(self, ids: Iterable[str]) -> set[str]:
@@ -61,7 +66,7 @@ class Reader:
         documents: dict[str, Document] = {}
         for hit in self.hits(ids, _source=self._layout.source):
             documents[hit["_id"]] = self._layout.document(hit["_id"], hit["_source"])
-        return [documents.get(id) for id in ids]
+        return list(map(documents.get, ids))
 
     def hits(self, ids: Iterable[str], **body: object) -> Iterator[dict[str, Any]]:
         """Search for documents by their ids; yield a hit for each id that exists.
@@ -71,14 +76,15 @@ class Reader:
 
         body: other parts of the search, such as ``_source``.
         """
-        usable_ids = [id for id in dict.fromkeys(ids) if usable(id)]
+        usable_ids = list(filter(usable, dict.fromkeys(ids)))
         shape = self.index.shape()
         page_size = max(1, min(_PAGE, shape.window // shape.shards))
         for start in range(0, len(usable_ids), page_size):
             page = usable_ids[start : start + page_size]
             request = {**body, "size": len(page) * shape.shards, "query": {"ids": {"values": page}}}
             answer = self.index.search("reading documents", request)
-            yield from {hit["_id"]: hit for hit in answer["hits"]["hits"]}.values()
+            hits_by_id = {hit["_id"]: hit for hit in answer["hits"]["hits"]}
+            yield from hits_by_id.values()
 
     def at(self, locations: Sequence[tuple[str, int, int]]) -> list[Document | None]:
         """Return the documents at these locations; None if a document was changed or deleted since.
@@ -96,8 +102,9 @@ class Reader:
                 continue
             query = {"terms": {"_seq_no": seq_nos}}
             for hit in self.shard(names[uuid], shard, query, len(seq_nos)):
-                documents[uuid, shard, hit["_seq_no"]] = self._layout.document(hit["_id"], hit["_source"])
-        return [documents.get(location) for location in locations]
+                location = (uuid, shard, hit["_seq_no"])
+                documents[location] = self._layout.document(hit["_id"], hit["_source"])
+        return list(map(documents.get, locations))
 
     def _names_of_indices(self, uuids: set[str]) -> dict[str, str]:
         """Return uuid -> name of the searched indices. Ask the cluster again if a uuid is unknown."""
@@ -153,7 +160,8 @@ def pages(
     try:
         number, total = index_slice or (1, 1)
         shards = int(pit["_shards"]["total"])
-        if empty and shards * total > 1:
+        slices = shards * total
+        if empty and slices > 1:
             raise EngineError(
                 f"the alias {index.settings.index!r} has a filter and an index without mapping,"
                 f" {join_names(empty)}, so OpenSearch cannot read it in slices; remove this index from the"
@@ -162,8 +170,8 @@ def pages(
         # Slice s is a part of the shard s % shards, so each search reads one shard, which is fastest.
         for shard in range(shards):
             page = {**body, "sort": ["_doc"], "pit": {"id": pit_id, "keep_alive": _KEEP}}
-            if shards * total > 1:
-                page["slice"] = {"id": (number - 1) * shards + shard, "max": shards * total}
+            if slices > 1:
+                page["slice"] = {"id": (number - 1) * shards + shard, "max": slices}
             yield from _pages_of_slice(index, page)
     finally:
         with suppress(Exception):
@@ -191,8 +199,11 @@ def _names_to_read(index: Index) -> tuple[str, list[str]]:
 
 def _unused_indices(index: Index, states: Mapping[str, Any]) -> list[str]:
     """Return the indices without mapping and documents. Documents without fields leave the mapping empty."""
-    unmapped = [name for name, state in states.items() if not state["mappings"]]
-    return [name for name in unmapped if not index.count(index=name)]
+    unused: list[str] = []
+    for name, state in states.items():
+        if not state["mappings"] and not index.count(index=name):
+            unused.append(name)
+    return unused
 
 
 def _has_filter(states: Mapping[str, Any], alias: str) -> bool:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from rerank.common.arrays import feature_width, passage_cosines
 from rerank.common.errors import WorkspaceError
 from rerank.common.order import rank
+from rerank.common.values import items_at
 from rerank.documents.records import Candidates
 from rerank.engines.opensearch.attached_features import OVER_FETCH, AttachedFeatures
 from rerank.engines.opensearch.columns import FEATURES, Column, feature_key, vector_field
@@ -195,14 +196,22 @@ class Searcher:
 
         columns: the rankers whose vectors are searched in the index.
         """
-        versions = {} if self._attached else dict(request.features)
+        versions = self._versions_in_index(request, columns)
+        keys = {name: feature_key(name, version) for name, version in versions.items()}
+        unknown_keys = set(keys.values()) - self._features.columns.keys()
+        if unknown_keys:
+            self._features.stored()  # another client may have written them since
+        return {name: key for name, key in keys.items() if key in self._features.columns}
+
+    def _versions_in_index(self, request: SearchRequest, columns: Mapping[str, Column]) -> dict[str, str]:
+        """Return the version of each ranker whose features a search reads from the index."""
+        versions: dict[str, str] = {}
+        if self._attached is None:
+            versions.update(request.features)
         for query in request.vector_queries:
             if query.name in columns:
                 versions[query.name] = query.version
-        keys = {name: feature_key(name, version) for name, version in versions.items()}
-        if not self._features.columns.keys() >= set(keys.values()):
-            self._features.stored()  # another client may have written them since
-        return {name: key for name, key in keys.items() if key in self._features.columns}
+        return versions
 
     def _searches(
         self, request: SearchRequest, columns: Mapping[str, Column], conditions: Clauses
@@ -305,7 +314,8 @@ class Searcher:
         """
         scored_by = {request.first_stage}
         for query in request.vector_queries:
-            if query.name not in columns or columns[query.name].vectors != "exact":
+            column = columns.get(query.name)
+            if column is None or column.vectors != "exact":
                 scored_by.add(query.name)
         scores: dict[str, float] = {}
         for name in hits_by_retriever.keys() & scored_by:
@@ -481,8 +491,9 @@ def _contains(hits: Sequence[Hit], union: Sequence[Hit]) -> NDArray[np.bool_]:
 
 
 def _ordered(hits: Sequence[Hit]) -> list[Hit]:
-    order = rank(_ids(hits), [hit.score for hit in hits])
-    return _each_once([hits[i] for i in order.tolist()])
+    scores = [hit.score for hit in hits]
+    order = rank(_ids(hits), scores)
+    return _each_once(items_at(hits, order.tolist()))
 
 
 def _each_once(hits: Sequence[Hit]) -> list[Hit]:

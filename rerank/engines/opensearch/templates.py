@@ -23,6 +23,7 @@ from rerank.engines.opensearch.attached_features import AttachedFeatures
 from rerank.engines.opensearch.errors import explain, root_cause
 from rerank.engines.opensearch.index import FRESH, NO_PIPELINE, Index
 from rerank.engines.opensearch.legs import WITH_SCORES, is_hybrid, leg_scores, with_names
+from rerank.engines.opensearch.reading import ids_of
 from rerank.engines.opensearch.restrictions import restrictions
 from rerank.engines.opensearch.search import search_options
 from rerank.engines.search_request import FilledTemplate, SearchRequest
@@ -118,8 +119,7 @@ class Templates:
     ) -> tuple[dict[str, Any], Sequence[str]]:
         """Return the answer to a search, and the ids of its hits, which the cluster reads."""
         answer = self._index.search(doing, body, **params)
-        ids = [hit["_id"] for hit in answer["hits"]["hits"]]
-        return answer, ids
+        return answer, ids_of(answer["hits"]["hits"])
 
     def _search_without_ids(
         self, doing: str, body: Mapping[str, Any], params: Mapping[str, str]
