@@ -337,7 +337,10 @@ def needs_index(folder: Path, rows: int, *, rebuild: bool = False) -> bool:
     if rows < MIN_ROWS or not is_available():
         return False
     file = find_index(folder)
-    if rebuild or file is None or rows - file.rows > MAX_NEW_SHARE * rows:
+    if rebuild or file is None:
+        return True
+    new_rows = rows - file.rows
+    if new_rows > MAX_NEW_SHARE * rows:
         return True
     return open_index(file, 0) is None
 

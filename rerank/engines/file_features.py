@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from rerank.common.errors import EngineError, UsageError
 from rerank.common.files import sync_folder
+from rerank.common.values import items_at
 from rerank.documents.records import Document
 from rerank.engines.base import Encoder
 
@@ -125,7 +126,7 @@ class FeatureFiles:
             missing = self.read(encoder.name, encoder.version, rows)[1]
         positions = np.flatnonzero(missing)
         if len(positions):
-            values = encoder.encode([documents[i] for i in positions.tolist()])
+            values = encoder.encode(items_at(documents, positions.tolist()))
             self.write(encoder.name, encoder.version, rows[positions], values, replace=force)
         return len(positions)
 

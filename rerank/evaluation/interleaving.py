@@ -123,10 +123,12 @@ def draft_best(a: Sequence[Hashable], b: Sequence[Hashable], coins: bytes) -> tu
 
 def _count_until_all(documents: Sequence[Hashable], page: dict[Hashable, None]) -> int:
     """Return the length of the shortest beginning of the page that has all documents, else of the page."""
-    if len(documents) >= len(page) or not page.keys() >= set(documents):
+    has_all = page.keys() >= set(documents)
+    if len(documents) >= len(page) or not has_all:
         return len(page)
     count_at = {document: count for count, document in enumerate(page, 1)}
-    return max((count_at[document] for document in documents), default=0)
+    counts = [count_at[document] for document in documents]
+    return max(counts, default=0)
 
 
 def team_letters(rankings: Sequence[int]) -> str:

@@ -55,7 +55,8 @@ class HookOptions:
 
     def __post_init__(self) -> None:
         for url in self.urls:
-            if not is_url(url) or set("?#@") & set(url):
+            may_have_token = not set("?#@").isdisjoint(url)
+            if may_have_token or not is_url(url):
                 raise UsageError(
                     f"--service {url!r}: not a URL like http://a:8765; a token belongs in the keystore"
                 )

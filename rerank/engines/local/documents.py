@@ -79,8 +79,10 @@ class Documents:
         self._path.open("rb").close()  # unlike SQLite, this says why a file cannot be opened
         self._files = None
         is_writable = os.access(self._path, os.W_OK) and os.access(self._path.parent, os.W_OK)
-        database = self._open_to_write() if is_writable or self._writes else None
-        return self._open_to_read() if database is None else database
+        database = None
+        if is_writable or self._writes:
+            database = self._open_to_write()
+        return database or self._open_to_read()
 
     def _open_to_write(self) -> sqlite3.Connection | None:
         """Open the files to write. Return None if the disk is full, and this connection only reads."""
@@ -99,8 +101,7 @@ class Documents:
         try:
             return self._open("ro")
         except sqlite3.OperationalError:
-            log = self._path.with_name(f"{self._path.name}-wal")
-            if log.exists() and log.stat().st_size:
+            if self._log.exists() and self._log.stat().st_size:
                 raise
             self._files = files
             return self._open("ro&immutable=1")
@@ -120,9 +121,16 @@ class Documents:
         return db
 
     def _state_of_files(self) -> object:
-        paths = (self._path, self._path.with_name(f"{self._path.name}-wal"))
-        stats = [path.stat() for path in paths if path.exists()]
-        return [(stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in stats]
+        states = []
+        for path in (self._path, self._log):
+            if path.exists():
+                stat = path.stat()
+                states.append((stat.st_ino, stat.st_size, stat.st_mtime_ns))
+        return states
+
+    @property
+    def _log(self) -> Path:
+        return self._path.with_name(f"{self._path.name}-wal")
 
     @classmethod
     def create(cls, path: Path) -> None:

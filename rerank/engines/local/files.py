@@ -49,7 +49,9 @@ def disk(doing: str) -> Iterator[None]:
     except (sqlite3.IntegrityError, sqlite3.ProgrammingError):
         raise
     except (OSError, sqlite3.DatabaseError) as error:
-        problem = "disk full" if _says_full(error) else f"cannot write ({_reason(error)})"
+        problem = f"cannot write ({_reason(error)})"
+        if _says_full(error):
+            problem = "disk full"
         raise EngineError(f"{problem} while {doing}; free space and run again") from error
     except RerankError as error:
         if type(error) is not RerankError:  # rerank.common.files raises the base class

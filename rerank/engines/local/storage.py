@@ -195,9 +195,11 @@ class Storage:
         """
         stamp = self.index.stamp()
         version = before
-        if unfinished and stamp != before.stamp and self._is_committed(unfinished[0]):
+        has_new_index = stamp != before.stamp
+        if unfinished and has_new_index and self._is_committed(unfinished[0]):
             version = unfinished[0]
-        if stamp is None or version.stamp not in (stamp, None):
+        is_of_other_index = version.stamp not in (stamp, None)
+        if stamp is None or is_of_other_index:
             return None
         return version, stamp
 

@@ -96,7 +96,8 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
 
     def _problem_of_urls(self) -> str:
         """Return the first problem of the URLs, or an empty text. A URL with a secret is not quoted."""
-        if any(re.search("[@?#]", url) for url in self.url):
+        may_have_secret = re.search("[@?#]", " ".join(self.url)) is not None
+        if may_have_secret:
             return "a URL must not contain a password, ? or #; set `user` and RERANK_OPENSEARCH_PASSWORD"
         for url in self.url:
             if not is_url(url):

@@ -10,6 +10,7 @@ from typing import Any
 from opensearchpy import exceptions as client_errors
 
 from rerank.common.errors import EngineError
+from rerank.common.values import without
 from rerank.documents.records import Document
 from rerank.engines.base import Encoder, Encoding, FeatureStore, IndexSlice
 from rerank.engines.opensearch.bulk import Action, action, send
@@ -169,7 +170,8 @@ class DocValueFeatures(FeatureStore):
         self, index: str, new: Mapping[str, Column], mapped: Mapping[str, Column]
     ) -> dict[str, Any]:
         """Return the fields that new columns need and an index lacks. mapped: columns of the index."""
-        fields = {key: column.mapping() for key, column in new.items() if key not in mapped}
+        missing = without(new, mapped)
+        fields = {key: column.mapping() for key, column in missing.items()}
         vectors = searched_keys(new) - searched_keys(mapped)
         if vectors:
             settings = self._client.indices.get_settings(index=index)[index]["settings"]["index"]
@@ -199,7 +201,8 @@ class DocValueFeatures(FeatureStore):
                 encoding = replace(encoding, force=False)  # changed documents have lost their features
             except EngineError:
                 # The point in time is lost with its node: try another one.
-                if not remaining or sum(encoded.values()) == before:
+                has_progress = sum(encoded.values()) > before
+                if not remaining or not has_progress:
                     raise
                 time.sleep(_PAUSE)
         return encoded
@@ -309,9 +312,10 @@ class DocValueFeatures(FeatureStore):
     def _features_to_keep(self, plan: _Plan, hit: Mapping[str, Any]) -> dict[str, Any]:
         """Return the stored features of a hit that are written again as they are."""
         features = {}
+        stored_values = hit.get("fields", {})
         for key in plan.rewritten:
             is_encoded_again = plan.force and key in plan.encoders
-            values = hit.get("fields", {}).get(f"{FEATURES}.{key}")
+            values = stored_values.get(f"{FEATURES}.{key}")
             if values and not is_encoded_again:
                 features[key] = values[0]
         return features

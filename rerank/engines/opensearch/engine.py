@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.common.errors import EngineError
+from rerank.common.values import without
 from rerank.documents.records import Candidates, Document, Query, SearchTemplate
 from rerank.engines.base import DEFAULT_WRITE, Engine, FeatureStore, TermStatistics, WriteOptions, WriteResult
 from rerank.engines.opensearch.attached_features import AttachedFeatures
@@ -173,7 +174,10 @@ class OpenSearchEngine(Engine):
         """Yield the hits of requests with one template or run, and of their other retrievers."""
         hits_of_requests = map(hits_of_run, requests) if kind == "run" else self.templates.find(requests)
         for request, hits in zip(requests, hits_of_requests):
-            yield self._union(request, hits) if request.retrievers else hits
+            if request.retrievers:
+                yield self._union(request, hits)
+            else:
+                yield hits
 
     def _union(self, request: SearchRequest, hits: Candidates) -> Candidates:
         """Join the hits of a template with the results of other retrievers, under its filters."""
@@ -211,5 +215,5 @@ class OpenSearchEngine(Engine):
 def _read(table: Mapping[str, Any], settings_file: str) -> tuple[Settings, dict[str, tuple[str, ...]]]:
     """Return the connection's settings, and the fields of an attached index."""
     fields = fields_of(table.get("fields", {}), settings_file)
-    connection = {name: value for name, value in table.items() if name != "fields"}
+    connection = without(table, ["fields"])
     return Settings.read(connection, settings_file), fields

@@ -102,7 +102,8 @@ def _problem_of_search(error: Exception, kind: str, reason: str, index: str) -> 
             f"a depth of {window[2]} is more than the {window[1]} that index {index!r} returns at once;"
             " choose a smaller depth, or raise its setting index.max_result_window"
         )
-    if re.search("too_many.*clauses|maxClauseCount", str(getattr(error, "info", ""))):
+    answer = str(getattr(error, "info", ""))
+    if re.search("too_many.*clauses|maxClauseCount", answer):
         return "the query has too many terms; shorten it, or raise indices.query.bool.max_clause_count"
     if kind == "index_closed_exception":
         return f"index {index!r} is closed; open it, or move the alias"

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.common.errors import WorkspaceError
+from rerank.common.values import items_at
 from rerank.documents.records import Document
 from rerank.engines.file_features import FeatureFiles
 
@@ -68,7 +69,7 @@ class LocatedDocuments(NamedTuple):
     def first_ids(self, rows: Numbers) -> list[str]:
         """Return the smallest id of the documents of each of these ``rows``."""
         begins, _ = self._spans(rows)
-        return [self.ids[position] for position in begins.tolist()]
+        return items_at(self.ids, begins.tolist())
 
     def ids_of(self, rows: Numbers) -> tuple[list[str], Numbers]:
         """Return the k ids of the documents of (m,) ``rows``, and the (k,) positions of their rows."""
@@ -76,7 +77,7 @@ class LocatedDocuments(NamedTuple):
         row_of_id = np.repeat(np.arange(len(rows)), counts)
         position_in_row = np.arange(len(row_of_id)) - np.repeat(np.cumsum(counts) - counts, counts)
         positions = begins[row_of_id] + position_in_row
-        return [self.ids[position] for position in positions.tolist()], row_of_id
+        return items_at(self.ids, positions.tolist()), row_of_id
 
     def _spans(self, rows: Numbers) -> tuple[Numbers, Numbers]:
         """Return the (m,) positions of the first id of each row in ``ids``, and their numbers of ids."""

@@ -16,6 +16,7 @@ import msgspec
 from rerank.common.batches import batched
 from rerank.common.errors import EngineError, InputError, RepeatedIdError, UsageError
 from rerank.common.files import DISK_ERRORS, folder_lock
+from rerank.common.values import only
 from rerank.documents.records import Document
 from rerank.documents.text import count_of
 from rerank.engines.base import DEFAULT_WRITE, Encoder, WriteOptions, WriteResult
@@ -120,7 +121,7 @@ class Writer:
             keys = {feature_key(encoder.name, encoder.version) for encoder in encoders}
         else:  # rankers that retrieve still do, after a later encoding
             keys = searched_keys(stored)
-        return {key: stored[key] for key in keys & stored.keys()}
+        return only(stored, keys)
 
     @contextmanager
     def lock(self) -> Iterator[None]:
