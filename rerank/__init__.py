@@ -7,8 +7,13 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+# Threads of torch wait asleep, not in a loop: beside other processes, such loops take most of the processor.
+# OpenMP reads this variable once, when torch is imported.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 __version__ = "0.1.0"
 

@@ -1,8 +1,11 @@
 """Every public name has an example and is in the reference, and every command has a function."""
 
 import inspect
+import os
 import pkgutil
 import re
+import subprocess
+import sys
 from itertools import chain
 from pathlib import Path
 
@@ -53,3 +56,11 @@ def test_the_reference_has_every_public_name():
     page = (ROOT / "docs" / "reference" / "python.md").read_text("utf-8")
     generated = re.findall(r"^<!-- generated: python (.*) -->$", page, re.M)
     assert sorted(" ".join(generated).split()) == sorted(rerank.__all__)
+
+
+@pytest.mark.parametrize(("variable", "policy"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")])
+def test_threads_of_torch_wait_asleep_unless_the_user_decides(variable, policy):
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    code = "import os, rerank; print(os.environ['OMP_WAIT_POLICY'])"
+    output = subprocess.check_output([sys.executable, "-c", code], env={**environment, **variable}, text=True)
+    assert output.strip() == policy
