@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from html import escape
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from rerank.common.errors import NotInstalledError
+from rerank.common.values import is_list
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -45,13 +47,14 @@ class Report:
         rows = self.rows()
         if rows:
             return _text_table(rows)
-        shown_fields = [field.name for field in fields(self) if field.repr]
-        values = [f"{name}={repr(getattr(self, name))[:200]}" for name in shown_fields]
+        values = [f"{name}={repr(value)[:200]}" for name, value in _shown_fields(self).items()]
         return f"{type(self).__name__}({', '.join(values)})"
 
     def _repr_html_(self) -> str | None:
         rows = self.rows()
-        return html_table(rows) if rows else None
+        if not rows:
+            return None
+        return html_table(rows)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the rows of the report's table, all with the same keys. Empty if the report has no table."""
@@ -63,7 +66,7 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields of the report in the types of JSON, as ``--json`` prints them."""
-        return _fields_as_json(self)
+        return {name: to_json_value(value) for name, value in _shown_fields(self).items()}
 
 
 def frame_of(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> Any:
@@ -96,16 +99,13 @@ def table(
     bm25   0.5
     text  0.25
     """
-    widths = [max(map(len, column)) for column in zip(header, *rows)]
-    rule = ["-" * width for width in widths]
-    return "\n".join(_table_line(row, widths, left_aligned) for row in (header, rule, *rows))
-
-
-def _table_line(row: Sequence[str], widths: Sequence[int], left_aligned: Collection[int]) -> str:
-    cells: list[str] = []
-    for column, (text, width) in enumerate(zip(row, widths)):
-        cells.append(text.ljust(width) if column in left_aligned else text.rjust(width))
-    return "  ".join(cells).rstrip()
+    columns: list[list[str]] = []
+    for position, (name, *cells) in enumerate(zip(header, *rows)):
+        width = max(map(len, (name, *cells)))
+        alignment = "<" if position in left_aligned else ">"
+        columns.append([f"{text:{alignment}{width}}" for text in (name, "-" * width, *cells)])
+    lines = map("  ".join, zip(*columns))
+    return "\n".join(map(str.rstrip, lines))
 
 
 def html_table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -114,19 +114,24 @@ def html_table(rows: Sequence[Mapping[str, Any]]) -> str:
     >>> html_table([{"word": "<fox>", "letters": 3}])
     '<table><tr><th>word</th><th>letters</th></tr><tr><td>&lt;fox&gt;</td><td>3</td></tr></table>'
     """
-    head = "".join(f"<th>{escape(name)}</th>" for name in rows[0])
-    lines = [f"<tr>{head}</tr>"]
+    lines = [_html_row("th", rows[0])]
     for row in rows[:MOST_ROWS]:
-        cells = "".join(f"<td>{escape(cell(value))}</td>" for value in row.values())
-        lines.append(f"<tr>{cells}</tr>")
+        lines.append(_html_row("td", map(cell, row.values())))
     return f"<table>{''.join(lines)}</table>"
+
+
+def _html_row(tag: str, texts: Iterable[str]) -> str:
+    cells = [f"<{tag}>{escape(text)}</{tag}>" for text in texts]
+    return f"<tr>{''.join(cells)}</tr>"
 
 
 def cell(value: object) -> str:
     """Return the text of a value in a table; numbers have four decimals."""
     if value is None:
         return ""
-    return f"{value:.4f}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.4f}"
+    return str(value)
 
 
 def to_json_value(value: object) -> Any:
@@ -140,12 +145,12 @@ def to_json_value(value: object) -> Any:
     """
     if hasattr(value, "to_json"):
         return value.to_json()
-    if is_dataclass(value) and not isinstance(value, type):
-        return _fields_as_json(value)
+    if is_dataclass(value):
+        value = _shown_fields(value)
     if isinstance(value, Mapping):
         return {key: to_json_value(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [to_json_value(item) for item in value]
+    if is_list(value):
+        return list(map(to_json_value, value))
     return _scalar_as_json(value)
 
 
@@ -159,5 +164,7 @@ def _scalar_as_json(value: object) -> object:
     return value
 
 
-def _fields_as_json(value: DataclassInstance) -> dict[str, Any]:
-    return {field.name: to_json_value(getattr(value, field.name)) for field in fields(value) if field.repr}
+def _shown_fields(value: DataclassInstance | type[DataclassInstance]) -> dict[str, Any]:
+    """Return name -> value of the fields that the representation of a dataclass shows."""
+    shown_fields = filter(attrgetter("repr"), fields(value))
+    return {field.name: getattr(value, field.name) for field in shown_fields}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard, TypeVar
 
@@ -18,6 +19,20 @@ def is_collection(value: object) -> TypeGuard[Iterable[Any]]:
     return isinstance(value, Iterable) and not isinstance(value, str)
 
 
+def is_series(value: object) -> TypeGuard[Iterable[Any]]:
+    """Return whether a value is several values without names. A text, a path and a mapping are one value.
+
+    >>> is_series(["wolf"]), is_series({"text": "wolf"}), is_series("wolf"), is_series(7)
+    (True, False, False, False)
+    """
+    return isinstance(value, Iterable) and not isinstance(value, (str, os.PathLike, Mapping))
+
+
+def is_path(value: object) -> TypeGuard[str | os.PathLike[str]]:
+    """Return whether a value is the name of a file: a text or a path."""
+    return isinstance(value, (str, os.PathLike))
+
+
 def is_list(value: object) -> TypeGuard[list[Any] | tuple[Any, ...]]:
     """Return whether a value is a list or a tuple."""
     return isinstance(value, (list, tuple))
@@ -32,6 +47,17 @@ def listed(value: object) -> list[Any]:
     if is_list(value):
         return list(value)
     return [value]
+
+
+def items_of(value: object) -> Iterable[Any]:
+    """Return the items of a collection; any other value, also a text, is the only item.
+
+    >>> items_of({"wolf": 1}.keys()), items_of("wolf")
+    (dict_keys(['wolf']), ('wolf',))
+    """
+    if is_collection(value):
+        return value
+    return (value,)
 
 
 def as_mapping(value: object) -> Mapping[str, Any]:
@@ -93,3 +119,24 @@ def without_empty(values: Mapping[Key, Value | None]) -> dict[Key, Value]:
     {'text': 'A wolf'}
     """
     return {key: value for key, value in values.items() if value}
+
+
+def without_none(values: Mapping[Key, Value | None]) -> dict[Key, Value]:
+    """Return a mapping without the keys whose value is None.
+
+    >>> without_none({"seed": 0, "epochs": None})
+    {'seed': 0}
+    """
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def first_in(values: Iterable[Value], container: Container[Value]) -> Value | None:
+    """Return the first value that the container has, or None.
+
+    >>> first_in(("id", "doc-id"), {"text", "doc-id"})
+    'doc-id'
+    """
+    for value in values:
+        if value in container:
+            return value
+    return None

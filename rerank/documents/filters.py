@@ -9,12 +9,15 @@ import calendar
 import math
 import re
 import struct
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from functools import partial
+from itertools import compress
 from typing import NamedTuple
 
 from rerank.common.errors import UsageError
+from rerank.common.values import items_of, listed
 from rerank.documents.records import Document
 from rerank.documents.text import compose, normalize
 
@@ -34,7 +37,7 @@ KINDS = {WORD: "words", NUMBER: "numbers", TIME: "dates", YEAR: "years", TRUTH: 
 
 SIGNS = ("=", "<", "<=", ">", ">=")
 _OTHER_SIGNS = {"==": "=", "===": "=", "=>": ">=", "=<": "<=", "≥": ">=", "≤": "<="}
-_FILTER = re.compile(r"([^<>=!≤≥≠]*)([<>=!≤≥≠]+)(.*)", re.DOTALL)
+_SIGN = re.compile(r"([<>=!≤≥≠]+)")
 _YEAR = re.compile(r"\d{4}")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _INTEGER = re.compile(r"[+-]?[0-9]+")
@@ -44,8 +47,7 @@ _TIME = re.compile(
 )
 _LOWEST = (1, 1, 1, 0, 0, 0)  # parts of a date
 _DAY = 86_400.0
-_SECONDS = {3: _DAY, 5: 60.0, 6: 1.0}  # of a date with so many parts
-_MILLISECOND = 0.001
+_SECONDS = {3: _DAY, 5: 60.0, 6: 1.0, 7: 0.001}  # of a date with so many parts
 _AFTER = "!"  # sorts after a number, and before a longer number with the same start
 _HOW = "write it as year>=2020, tags=a or published<2024-06"
 
@@ -77,18 +79,15 @@ class Filter:
 
         Raises UsageError for a missing field, sign or value, and for a sign that is not one of SIGNS.
         """
-        match = _FILTER.fullmatch(text)
-        groups = ("", "", "") if match is None else match.groups()
-        parts = [group.strip() for group in groups]
-        if not all(parts):
+        parts = list(filter(None, map(str.strip, _SIGN.split(text, maxsplit=1))))
+        if len(parts) != 3:
             raise UsageError(f"filter {text!r}: no field, sign and value; {_HOW}")
         return cls(*parts)
 
     def __post_init__(self) -> None:
         if self.op not in SIGNS:
             raise UsageError(f"filter {str(self)!r}: {self.op!r} is not a sign; {_remedy(self.op)}")
-        has_order = number(self.value) is not None or period(self.value) is not None
-        if self.op != "=" and not has_order:
+        if not self.kinds():
             raise UsageError(
                 f"filter {str(self)!r}: {self.value!r} is neither a number nor a date; use =, or {_HOW}"
             )
@@ -106,7 +105,7 @@ class Filter:
             YEAR: is_date,
             TRUTH: self.op == "=" and self.value in ("true", "false"),
         }
-        return "".join(kind for kind, fits in comparable.items() if fits)
+        return "".join(compress(comparable, comparable.values()))
 
     def terms(self) -> list[str | Span]:
         """Return the terms, and the spans of terms, of the values that meet the condition."""
@@ -121,15 +120,16 @@ class Filter:
     def _span(self, kind: str) -> Span:
         """Return the span of numbers, dates or years that match."""
         begin = _begin(self.field, kind)
-        moments = period(self.value) if kind in (TIME, YEAR) else None
-        value = exact(self.value)
-        if moments is not None:
-            low = begin + _ordered(moments[0])
-            high = begin + _ordered(moments[1])
-        else:
+        if kind == NUMBER:
+            value = exact(self.value)
             assert value is not None
             low = begin + _ordered(value)
             high = low + _AFTER
+        else:
+            moments = period(self.value)
+            assert moments is not None
+            low = begin + _ordered(moments[0])
+            high = begin + _ordered(moments[1])
         all_values = every(self.field, kind)
         spans = {
             "=": Span(low, high),
@@ -159,8 +159,9 @@ class Filter:
 
     def _can_compare(self, kinds: Set[str]) -> bool:
         comparable = kinds & set(self.kinds())
-        may_be_codes = self.op != "=" and comparable == {YEAR} and WORD in kinds
-        return bool(comparable) and not may_be_codes
+        if self.op != "=" and comparable == {YEAR}:
+            return WORD not in kinds  # with words, the strings of four digits may be codes
+        return bool(comparable)
 
 
 def filters_of(texts: str | Sequence[str | Filter]) -> tuple[Filter, ...]:
@@ -169,14 +170,15 @@ def filters_of(texts: str | Sequence[str | Filter]) -> tuple[Filter, ...]:
     >>> [str(condition) for condition in filters_of(["year>=2020", "tags = a", "tags=a"])]
     ['year>=2020', 'tags=a']
     """
-    filters: dict[Filter, None] = {}
-    values = texts if isinstance(texts, Iterable) and not isinstance(texts, str) else [texts]
-    for value in values:
-        if not isinstance(value, (str, Filter)):
-            raise UsageError(f"filter {value!r}: not a text; {_HOW}")
-        condition = Filter.parse(value) if isinstance(value, str) else value
-        filters[condition] = None
-    return tuple(filters)
+    return tuple(dict.fromkeys(map(_as_filter, items_of(texts))))
+
+
+def _as_filter(value: object) -> Filter:
+    if isinstance(value, Filter):
+        return value
+    if not isinstance(value, str):
+        raise UsageError(f"filter {value!r}: not a text; {_HOW}")
+    return Filter.parse(value)
 
 
 def every(field: str, kind: str) -> Span:
@@ -192,26 +194,23 @@ def terms_of(document: Document) -> list[str]:
     ['63617465676f72696573ka b', '6e6577ytrue']
     """
     fields = {**document.extra, "categories": document.categories, "lang": document.lang}
-    terms: dict[str, None] = {}
+    terms: dict[str | None, None] = {}
     for name in sorted(fields):
-        if len(name) > LONGEST:
-            continue
-        values = fields[name]
-        for value in values if isinstance(values, (list, tuple)) else (values,):
-            term = _term_of_value(name, value)
-            if term is not None:
-                terms[term] = None
-    return list(terms)
+        term_of = partial(_term_of_value, name)
+        terms |= dict.fromkeys(map(term_of, listed(fields[name])))
+    return list(filter(None, terms))
 
 
 def _term_of_value(field: str, value: object) -> str | None:
     """Return the term of one value, or None if it cannot be filtered by."""
+    if len(field) > LONGEST:
+        return None
     if isinstance(value, bool):
         return f"{_begin(field, TRUTH)}{str(value).lower()}"
-    if isinstance(value, (int, float)):
-        return _begin(field, NUMBER) + _ordered(value) if math.isfinite(_float(value)) else None
     if isinstance(value, str) and 0 < len(value) <= LONGEST:
         return _term_of_text(field, normalize(value))
+    if isinstance(value, (int, float)) and math.isfinite(_float(value)):
+        return _begin(field, NUMBER) + _ordered(value)
     return None
 
 
@@ -219,7 +218,10 @@ def _term_of_text(field: str, text: str) -> str:
     moments = period(text)
     if moments is None:
         return _begin(field, WORD) + text
-    return _begin(field, YEAR if _YEAR.fullmatch(text) else TIME) + _ordered(moments[0])
+    start = _ordered(moments[0])
+    if _YEAR.fullmatch(text):
+        return _begin(field, YEAR) + start
+    return _begin(field, TIME) + start
 
 
 def _remedy(sign: str) -> str:
@@ -253,15 +255,16 @@ def _ordered(value: float) -> str:
 
 def exact(text: str) -> float | None:
     """Return the number in a text, exact for integers, or None."""
-    value = number(text)
-    if value is None or not math.isfinite(value):
-        return value
-    return int(text) if _INTEGER.fullmatch(text) else value
+    if _INTEGER.fullmatch(text) and math.isfinite(float(text)):
+        return int(text)
+    return number(text)
 
 
 def number(text: str) -> float | None:
     """Return the number that a text is, as a decimal with or without an exponent; None for other texts."""
-    return _float(text) if _NUMBER.fullmatch(text) else None
+    if _NUMBER.fullmatch(text):
+        return _float(text)
+    return None
 
 
 def _float(value: str | float) -> float:
@@ -280,11 +283,9 @@ def period(text: str) -> tuple[float, float] | None:
     match = _TIME.fullmatch(normalize(text))
     if match is None:
         return None
-    *numbers, fraction, zone = match.groups()
-    precision = sum(number is not None for number in numbers)
-    year, month, day, hour, minute, second = (
-        int(number or lowest) for number, lowest in zip(numbers, _LOWEST)
-    )
+    *texts, fraction, zone = match.groups("")
+    numbers = list(map(int, filter(None, texts)))
+    year, month, day, hour, minute, second = [*numbers, *_LOWEST[len(numbers) :]]
     beyond = 0.0  # end of a day, leap second
     if (hour, minute, second) == (24, 0, 0):
         hour = 0
@@ -296,24 +297,27 @@ def period(text: str) -> tuple[float, float] | None:
         moment = datetime(year, month, day, hour, minute, second, 0, _zone(zone))
     except ValueError:  # the 13th month, the year 0
         return None
-    begin = moment.timestamp() + beyond + float((fraction or "0").replace(",", "."))
-    return begin, begin + _seconds_of_period(precision, year, month, has_fraction=fraction is not None)
+    begin = moment.timestamp() + beyond + float(f"0{fraction}".replace(",", "."))
+    precision = len(numbers) + bool(fraction)
+    return begin, begin + _seconds_of_period(precision, year, month)
 
 
-def _seconds_of_period(precision: int, year: int, month: int, *, has_fraction: bool) -> float:
+def _seconds_of_period(precision: int, year: int, month: int) -> float:
     """Return the length of a year, month, day, minute, second or millisecond in seconds.
 
-    precision: number of parts of the date, from 1 (only the year) to 6 (up to the second).
+    precision: number of parts of the date, from 1 (only the year) to 7 (with a fraction of a second).
     """
     if precision == 1:
-        return _DAY * (366 if calendar.isleap(year) else 365)
+        return _DAY * (365 + calendar.isleap(year))
     if precision == 2:
         return _DAY * calendar.monthrange(year, month)[1]
-    return _MILLISECOND if has_fraction else _SECONDS[precision]
+    return _SECONDS[precision]
 
 
-def _zone(text: str | None) -> timezone:
-    if text is None or text[0] not in "+-":
+def _zone(text: str) -> timezone:
+    """Return the zone of a text such as ``+0530`` or ``-05:00``. Others are UTC."""
+    sign = text[:1]
+    if sign not in ("+", "-"):
         return timezone.utc
-    sign = -1 if text[0] == "-" else 1
-    return timezone(sign * timedelta(hours=int(text[1:3]), minutes=int(text[3:].removeprefix(":") or 0)))
+    digits = text[1:].replace(":", "").ljust(4, "0")
+    return timezone(timedelta(hours=int(sign + digits[:2]), minutes=int(sign + digits[2:])))

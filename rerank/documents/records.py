@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from numbers import Integral, Real
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from rerank.common.errors import UsageError
+from rerank.common.values import is_collection, is_series, items_of, without_empty
 from rerank.documents.stop_words import query_language, without_stop_words
 from rerank.documents.text import compose, count_of, normalize
 
@@ -72,7 +74,7 @@ class Document:
         """
         lists = {"categories": list(self.categories), "links": list(self.links)}
         fields = {"title": self.title, "text": self.text, **lists, "lang": self.lang}
-        return {"_id": self.id, **{name: value for name, value in fields.items() if value}, **self.extra}
+        return {"_id": self.id, **without_empty(fields), **self.extra}
 
     @property
     def content(self) -> str:
@@ -123,7 +125,9 @@ class Query:
     @property
     def lexical(self) -> str:
         """The text that lexical signals search for: ``lexical_text``, or else ``text``."""
-        return self.text if self.lexical_text is None else self.lexical_text
+        if self.lexical_text is None:
+            return self.text
+        return self.lexical_text
 
     def search_text(self, lang: str | None) -> str:
         """Return the text of lexical signals without stop words.
@@ -135,7 +139,9 @@ class Query:
         >>> Query("q1", "the cost of search").search_text("de").split()
         ['cost', 'search']
         """
-        query_lang = lang if self.lexical_text else self.lang or query_language(self.text, lang)
+        if self.lexical_text:
+            return without_stop_words(self.lexical_text, lang)
+        query_lang = self.lang or query_language(self.text, lang)
         return without_stop_words(self.lexical, query_lang)
 
 
@@ -219,7 +225,8 @@ class Qrels(Mapping[str, Mapping[str, int]]):
 
     def relevant(self, query: str) -> dict[str, int]:
         """Return document -> grade of the relevant documents of a query; empty for an unknown query."""
-        return {d: g for d, g in self._grades.get(query, {}).items() if g > 0}
+        grades = self._grades.get(query, {})
+        return {document: grade for document, grade in grades.items() if grade > 0}
 
 
 class LabeledPair(NamedTuple):
@@ -307,16 +314,17 @@ def integral_grade(value: object) -> int | None:
     """
     if type(value) is int:
         return value
-    if isinstance(value, Real):
-        number = float(value)
-        return int(number) if number.is_integer() else None
+    if isinstance(value, Real) and float(value).is_integer():
+        return int(float(value))
     return None
 
 
 def shorten(value: object) -> str:
     """Return a value for an error message, at most about 80 characters."""
     text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}... ({type(value).__name__})"
+    if len(text) <= 60:
+        return text
+    return f"{text[:57]}... ({type(value).__name__})"
 
 
 def _set_fields(record: Document | Query, **values: object) -> None:
@@ -327,13 +335,11 @@ def _set_fields(record: Document | Query, **values: object) -> None:
 
 def _text(value: object, name: str, record_id: object) -> str:
     """Return a text with composed accents. Raises UsageError for other types."""
-    if type(value) is str:
-        return compose(value)
     if value is None:
         return ""
-    if isinstance(value, str):  # a subclass, such as those of NumPy
-        return compose(str(value))
-    raise UsageError(f"the {name} of {record_id!r} is {shorten(value)}, not a text")
+    if not isinstance(value, str):
+        raise UsageError(f"the {name} of {record_id!r} is {shorten(value)}, not a text")
+    return compose(str(value))  # a plain text also for a subclass, such as those of NumPy
 
 
 def _names(values: object, label: str) -> tuple[str, ...]:
@@ -341,8 +347,8 @@ def _names(values: object, label: str) -> tuple[str, ...]:
     if values is None or values is _EMPTY:
         return ()
     if isinstance(values, (str, Integral)):
-        values = (values,)
-    if isinstance(values, Mapping) or not isinstance(values, Iterable):
+        return (str(values),)
+    if not is_series(values):
         raise UsageError(f"{label}: {shorten(values)} is not a list of texts")
     return tuple(_name(value, label) for value in values)
 
@@ -354,7 +360,7 @@ def _name(value: object, label: str) -> str:
 
 
 def _check_mapping(values: object, label: str) -> None:
-    if type(values) is not dict and not isinstance(values, Mapping):
+    if not isinstance(values, Mapping):
         raise UsageError(f"{label}: {shorten(values)} is not a mapping of names to values")
 
 
@@ -362,9 +368,8 @@ def _judgment_rows(judgments: object) -> Iterator[tuple[object, object, object]]
     """Yield query id, document id and grade. Raises UsageError for other forms."""
     if isinstance(judgments, Mapping):
         yield from _rows_of_mapping(judgments)
-    elif isinstance(judgments, Iterable) and not isinstance(judgments, str):
-        for row in judgments:
-            yield _judgment_row(row)
+    elif is_collection(judgments):
+        yield from map(_judgment_row, judgments)
     else:
         raise UsageError(f"qrels: {shorten(judgments)} is neither a mapping nor a list of judgments")
 
@@ -373,12 +378,11 @@ def _rows_of_mapping(judgments: Mapping[object, object]) -> Iterator[tuple[objec
     for query, grades in judgments.items():
         if not isinstance(grades, Mapping):
             raise UsageError(f"qrels: {shorten(grades)} of query {query!r} is not a mapping of grades")
-        for document, grade in grades.items():
-            yield query, document, grade
+        yield from zip(repeat(query), grades.keys(), grades.values())
 
 
 def _judgment_row(row: object) -> tuple[object, object, object]:
-    values = tuple(row) if isinstance(row, Iterable) and not isinstance(row, str) else ()
+    values = tuple(items_of(row))
     if len(values) != 3:
         raise UsageError(f"qrels: {shorten(row)} is not a query id, a document id and a grade")
     return values[0], values[1], values[2]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import product, starmap
 from typing import Any, TypeVar
 
 from rerank.common.errors import InputError, UsageError
+from rerank.common.values import first_in, is_path, is_series, items_of
 from rerank.documents.records import LabeledPair, Qrels, Query, integral_grade, record_id, shorten
 from rerank.documents.text import query_key
 from rerank.formats import read_labeled_pairs, read_qrels, read_queries
@@ -40,11 +41,11 @@ def as_list(values: Any) -> list[Any]:
     >>> as_list("text"), as_list(("text", "meta"))
     (['text'], ['text', 'meta'])
     """
-    if is_tabular(values):
-        return [values]
-    if isinstance(values, Iterable) and not isinstance(values, (str, os.PathLike, Mapping)):
+    if values is None:
+        return []
+    if is_series(values) and not is_tabular(values):
         return list(values)
-    return [] if values is None else [values]
+    return [values]
 
 
 def as_queries(queries: Queries, *, ignore_categories: bool = False) -> list[Query]:
@@ -68,14 +69,20 @@ def as_queries(queries: Queries, *, ignore_categories: bool = False) -> list[Que
 
 def _query_values(queries: Queries) -> list[Any]:
     """Return one value per query, each a Query or its fields."""
-    if isinstance(queries, (str, os.PathLike)):
-        return as_list(read_queries(queries))
+    if is_path(queries):
+        return list(read_queries(queries))
     if isinstance(queries, Mapping) and "_id" not in queries:
-        texts_by_id = queries.items()
-        return [Query(id, text) if isinstance(text, str) else text for id, text in texts_by_id]
+        return list(starmap(_query_of_id, queries.items()))
     if is_tabular(queries):
         return list(read_frame(queries, QUERIES, QUERY_COLUMNS))
     return as_list(queries)
+
+
+def _query_of_id(id: str, text_or_query: object) -> object:
+    """Return the query with this id and text; a value that is not a text should be a query itself."""
+    if isinstance(text_or_query, str):
+        return Query(id, text_or_query)
+    return text_or_query
 
 
 def _as_query(query: object, position: int) -> Query:
@@ -98,7 +105,7 @@ def as_qrels(qrels: Judgments, queries: Sequence[Query] = ()) -> Qrels:
     >>> as_qrels({"Wolf": {"d7": 1}}, [Query("q1", "wolf")])["q1"]
     {'d7': 1}
     """
-    if isinstance(qrels, (str, os.PathLike)):
+    if is_path(qrels):
         qrels = read_qrels(qrels)
     elif not isinstance(qrels, Qrels):
         qrels = Qrels(_judgment_values(qrels))
@@ -108,22 +115,27 @@ def as_qrels(qrels: Judgments, queries: Sequence[Query] = ()) -> Qrels:
 def _judgment_values(qrels: Any) -> Any:
     """Return judgments as arguments of Qrels."""
     if is_tabular(qrels):
-        return list(map(_as_judgment, read_frame(qrels, JUDGMENTS, _JUDGMENT_COLUMNS)))
-    if isinstance(qrels, Mapping) or not isinstance(qrels, Iterable):
-        return qrels
-    return [_as_judgment(row) if isinstance(row, Mapping) else row for row in qrels]
+        qrels = read_frame(qrels, JUDGMENTS, _JUDGMENT_COLUMNS)
+    if is_series(qrels):
+        return list(map(_as_judgment, qrels))
+    return qrels
 
 
-def _as_judgment(record: Mapping[str, Any]) -> tuple[Any, Any, Any]:
-    """Return query, document and grade of a record with these fields, by any of their names."""
-    by_name = {normalize_column(str(name)): value for name, value in record.items()}
+def _as_judgment(row: object) -> object:
+    """Return query, document and grade of a record with these fields, by any of their names.
+
+    Other values, such as tuples of the three, are unchanged.
+    """
+    if not isinstance(row, Mapping):
+        return row
+    by_name = {normalize_column(str(name)): value for name, value in row.items()}
     values: list[Any] = []
     for field, names in _JUDGMENT_COLUMNS.items():
-        name = next((name for name in (normalize_column(field), *names) if name in by_name), None)
+        name = first_in((normalize_column(field), *names), by_name)
         if name is None:
-            raise UsageError(f"qrels: {shorten(record)} has no {field}; add it")
+            raise UsageError(f"qrels: {shorten(row)} has no {field}; add it")
         values.append(by_name[name])
-    return values[0], values[1], values[2]
+    return tuple(values)
 
 
 def with_query_ids(qrels: Qrels, queries: Sequence[Query]) -> Qrels:
@@ -155,7 +167,9 @@ def _ids_by_text(queries: Iterable[Query]) -> dict[str, list[str]]:
 
 def from_file(values: Value | File, read_file: Callable[[File], Value]) -> Value:
     """Return the content of a file, or other values unchanged."""
-    return read_file(values) if isinstance(values, (str, os.PathLike)) else values
+    if is_path(values):
+        return read_file(values)
+    return values  # type: ignore[return-value]  # not a file
 
 
 def as_pairs(pairs: Pairs, find_ids: Callable[[Iterable[str]], Collection[str]]) -> Sequence[LabeledPair]:
@@ -168,24 +182,17 @@ def as_pairs(pairs: Pairs, find_ids: Callable[[Iterable[str]], Collection[str]])
     >>> as_pairs([("a", "b", 1)], find_ids=set)
     [LabeledPair(a='a', b='b', related=True)]
     """
-    if isinstance(pairs, (str, os.PathLike)):
+    if is_path(pairs):
         return read_labeled_pairs(pairs, find_ids)
-    return [_as_pair(pair) for pair in as_list(pairs)]
+    return list(map(_as_pair, as_list(pairs)))
 
 
 def _as_pair(pair: object) -> LabeledPair:
     if isinstance(pair, LabeledPair):
         return pair
-    values = _items(pair)
-    label = integral_grade(values[2]) if len(values) == 3 else None
-    if label not in (0, 1):
+    values = tuple(items_of(pair))
+    if len(values) != 3 or integral_grade(values[2]) not in (0, 1):
         raise UsageError(f"pairs: {shorten(pair)} is not two ids and a label (1 related, 0 not)")
-    first, second = (record_id(value, "pairs: an id") for value in values[:2])
-    return LabeledPair(first, second, bool(label))
-
-
-def _items(value: object) -> tuple[Any, ...]:
-    """Return the items of a list or tuple; () for a text, an object with names, or a single value."""
-    if isinstance(value, (str, Mapping)) or not isinstance(value, Iterable):
-        return ()
-    return tuple(value)
+    first = record_id(values[0], "pairs: an id")
+    second = record_id(values[1], "pairs: an id")
+    return LabeledPair(first, second, bool(values[2]))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count, filterfalse, pairwise
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from rerank.formats.jats_xml import BLOCKS, NOT_MATH, NOT_TEXT, PARAGRAPHS, SEPARATED
@@ -47,7 +49,7 @@ def read_sentences(body: _Element, article_key: str, key_of_entry: Mapping[str, 
     from lxml import etree
 
     etree.strip_elements(body, *NOT_TEXT, *NOT_MATH, with_tail=False)
-    references = ReferenceList(key_of_entry)
+    references = ReferenceList(key_of_entry, article_key)
     sections: list[_Element] = []
     paragraph_number = 0
     for paragraph in body.iter(*PARAGRAPHS):
@@ -62,8 +64,7 @@ def read_sentences(body: _Element, article_key: str, key_of_entry: Mapping[str, 
             sections.append(section)
         spans = _sentence_spans(reader.text, reader.block_starts)
         cited_keys = _keys_by_sentence(spans, reader.citations)
-        for (start, end), keys in zip(spans, cited_keys):
-            cites = tuple(key for key in keys if key != article_key)
+        for (start, end), cites in zip(spans, cited_keys):
             yield Sentence(reader.text[start:end].strip(), len(sections) - 1, paragraph_number, cites)
         paragraph_number += 1
 
@@ -73,21 +74,21 @@ def _sentence_spans(text: str, block_starts: Sequence[int]) -> list[Span]:
     from nupunkt import sent_spans
 
     spans: list[Span] = []
-    for block_start, block_end in zip((0, *block_starts), (*block_starts, len(text))):
+    for block_start, block_end in pairwise((0, *block_starts, len(text))):
         for start, end in sent_spans(text[block_start:block_end]):
             if text[block_start + start : block_start + end].strip():
                 spans.append((block_start + start, block_start + end))
     return spans or [(0, len(text))]
 
 
-def _keys_by_sentence(spans: Sequence[Span], citations: Sequence[tuple[int, str]]) -> list[list[str]]:
+def _keys_by_sentence(spans: Sequence[Span], citations: Sequence[tuple[int, str]]) -> list[tuple[str, ...]]:
     """Return the cited keys of each sentence, each key once. citations: (position in the text, key)."""
-    starts = [start for start, _ in spans]
+    starts = list(map(itemgetter(0), spans))
     keys: list[dict[str, None]] = [{} for _ in spans]
     for position, key in citations:
         sentence = max(bisect_right(starts, position) - 1, 0)
         keys[sentence][key] = None
-    return [list(sentence_keys) for sentence_keys in keys]
+    return list(map(tuple, keys))
 
 
 def _section(paragraph: _Element, body: _Element) -> _Element:
@@ -105,25 +106,29 @@ class ReferenceList:
     """The entries of a reference list.
 
     key_of_entry: id of an entry -> its key, in the order of the list; the key can be empty.
+    article_key:  key of the article itself, which it does not cite.
     """
 
-    def __init__(self, key_of_entry: Mapping[str, str]) -> None:
+    def __init__(self, key_of_entry: Mapping[str, str], article_key: str) -> None:
         self._key_of_entry = key_of_entry
+        self._not_cited = {"", article_key}
         self._entries = list(key_of_entry)
-        self._positions = {entry: position for position, entry in enumerate(self._entries)}
+        self._positions = dict(zip(self._entries, count()))
 
     def keys(self, entries: Sequence[str]) -> list[str]:
-        """Return the keys of entries, without unknown entries and empty keys."""
+        """Return the keys of entries, without unknown entries, empty keys and the article itself."""
         keys = [self._key_of_entry.get(entry, "") for entry in entries]
-        return list(filter(None, keys))
+        return list(filterfalse(self._not_cited.__contains__, keys))
 
-    def between(self, first: str, last: str) -> list[str]:
+    def between(self, first: str | None, last: str | None) -> list[str]:
         """Return the entries between two others; none for unknown ones, or if the range is too long."""
-        start = self._positions.get(first)
-        end = self._positions.get(last)
-        if start is None or end is None:
+        if first not in self._positions or last not in self._positions:
             return []
-        return self._entries[start + 1 : end] if start < end <= start + MAX_RANGE else []
+        start = self._positions[first]
+        end = self._positions[last]
+        if end - start > MAX_RANGE:
+            return []
+        return self._entries[start + 1 : end]
 
 
 class _ParagraphReader:
@@ -148,7 +153,7 @@ class _ParagraphReader:
         """Read a paragraph with all its elements into the attributes."""
         self._read_element(paragraph)
         self.text = self.text.rstrip()
-        self.block_starts = [start for start in self.block_starts if start < len(self.text)]
+        del self.block_starts[bisect_left(self.block_starts, len(self.text)) :]
 
     def _read_element(self, element: _Element) -> None:
         self._add_text(element.text)
@@ -167,7 +172,7 @@ class _ParagraphReader:
             return
         self._left_out_number = False
         self._add_text(" ")
-        last_start = self.block_starts[-1] if self.block_starts else 0
+        last_start = max(self.block_starts, default=0)
         if element.tag in BLOCKS and len(self.text) > last_start:
             self.block_starts.append(len(self.text))
 
@@ -185,13 +190,13 @@ class _ParagraphReader:
         self.text += words
 
     def _read_citation(self, element: _Element) -> None:
-        entries = str(element.get("rid") or "").split()
+        entries = str(element.get("rid", "")).split()
         text = "".join(map(str, element.itertext()))
         range_end: str | None = None
         if entries and _NUMBER.fullmatch(text):
             range_end = entries[-1]
-            if len(entries) == 1:
-                entries = [*self._inside_range(range_end), range_end]
+        if entries == [range_end]:  # of a range such as "3–7", only the ends are marked as citations
+            entries = [*self._references.between(self._range_start, range_end), *entries]
         self._left_out_number = self._hides_end_of_sentence(text)
         self._add_citations(entries)
         if not self._left_out_number:
@@ -206,9 +211,6 @@ class _ParagraphReader:
 
     def _hides_end_of_sentence(self, text: str) -> bool:
         """Return whether a citation is a number after a sentence: "as known.<sup>3</sup> Next"."""
-        follows_sentence = self._left_out_number or self.text.endswith((".", "?", "!", ",", ";"))
-        return follows_sentence and _NUMBERS.fullmatch(text) is not None
-
-    def _inside_range(self, end: str) -> list[str]:
-        """Return the entries inside a range such as "3–7". Only its ends are marked as citations."""
-        return [] if self._range_start is None else self._references.between(self._range_start, end)
+        if not _NUMBERS.fullmatch(text):
+            return False
+        return self._left_out_number or self.text.endswith((".", "?", "!", ",", ";"))

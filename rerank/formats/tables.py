@@ -7,8 +7,11 @@ import io
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count, islice
+from operator import attrgetter
 
 from rerank.common.errors import InputError
+from rerank.common.values import first_in, without_empty
 from rerank.formats.contents import describe_line
 from rerank.formats.lines import LONGEST, Line, check_columns, decode, read_numbered_lines
 from rerank.formats.opening import Source, name_of
@@ -37,16 +40,14 @@ def split_rows(name: str, lines: Iterator[Line], separator: str) -> Iterator[Row
             yield decode(f"{name}:{number}", line)
 
     reader = csv.reader(texts(), delimiter=separator, strict=True)
-    while True:
-        begin = None
-        try:
-            cells = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            raise InputError(f"{name}:{begin}: {_quoting_problem(error)}") from error
-        if any(cell.strip() for cell in cells):
-            yield f"{name}:{begin}", [cell.strip() for cell in cells]
+    try:
+        for row in reader:
+            cells = list(map(str.strip, row))
+            if any(cells):
+                yield f"{name}:{begin}", cells
+            begin = None
+    except csv.Error as error:
+        raise InputError(f"{name}:{begin}: {_quoting_problem(error)}") from error
 
 
 def _quoting_problem(error: csv.Error) -> str:
@@ -65,9 +66,10 @@ def _quoting_problem(error: csv.Error) -> str:
 def split_line(text: str, separator: str) -> list[str]:
     """Return the stripped cells of one line; if its quotes are wrong, split at each separator."""
     try:
-        return [cell.strip() for cell in next(csv.reader([text], delimiter=separator, strict=True), [])]
+        cells = next(csv.reader([text], delimiter=separator, strict=True), [])
     except csv.Error:
-        return [cell.strip() for cell in text.split(separator)]
+        cells = text.split(separator)
+    return list(map(str.strip, cells))
 
 
 def read_rows(
@@ -92,14 +94,17 @@ def read_rows(
 
 def _refuse_other_content(location: str, cells: Sequence[str], layout: str) -> None:
     """Raise InputError for a line that is not a row of a table, and whose kind of file is known."""
-    kind = describe_line(cells[0]) if len(cells) == 1 else None
+    if len(cells) > 1:
+        return
+    kind = describe_line(cells[0])
     if kind is not None:
         raise InputError(f"{location}: the file looks like {kind}; {layout}")
 
 
 def _is_header(cells: Sequence[str], header: Sequence[str]) -> bool:
     """Whether a row has the names of the first columns, two or more."""
-    return len(cells) > 1 and [cell.lower() for cell in cells] == list(header[: len(cells)])
+    names = list(map(str.lower, cells))
+    return len(names) > 1 and names == list(header[: len(names)])
 
 
 class Table:
@@ -114,7 +119,7 @@ class Table:
     def __init__(self, separator: str, cells: Sequence[str], aliases: Mapping[str, Sequence[str]]) -> None:
         self.separator = separator
         self.width = len(cells)
-        names = [normalize_column(cell) for cell in cells]
+        names = list(map(normalize_column, cells))
         self.columns = _columns_of_fields(names, aliases)
         self.others = _other_columns(cells, self.columns)
         self.repeated = _repeated(names)
@@ -127,33 +132,30 @@ class Table:
                 f" {self.separator!r}"
             )
         positions = {**self.others, **self.columns}
-        return {name: cells[index] for name, index in positions.items() if cells[index]}
+        return without_empty({name: cells[position] for name, position in positions.items()})
 
 
 def _repeated(names: Sequence[str]) -> list[str]:
     """Return the names that several columns have. Columns without a name do not count."""
     counts = Counter(filter(None, names))
-    return [name for name, count in counts.items() if count > 1]
+    return list(counts - Counter(set(names)))
 
 
 def _other_columns(cells: Sequence[str], columns: Mapping[str, int]) -> dict[str, int]:
     """Return name -> position of each column that has a name and is not the column of a field."""
     used_positions = set(columns.values())
-    other_columns: dict[str, int] = {}
-    for position, cell in enumerate(cells):
-        if cell and position not in used_positions:
-            other_columns[cell] = position
-    return other_columns
+    positions = dict(zip(cells, count()))
+    positions.pop("", None)
+    return {name: position for name, position in positions.items() if position not in used_positions}
 
 
 def _columns_of_fields(names: Sequence[str], aliases: Mapping[str, Sequence[str]]) -> dict[str, int]:
     """Return field -> position of the column with the first of its names that the table has."""
     columns: dict[str, int] = {}
     for field, field_names in aliases.items():
-        for name in field_names:
-            if name in names:
-                columns[field] = names.index(name)
-                break
+        name = first_in(field_names, names)
+        if name is not None:
+            columns[field] = names.index(name)
     return columns
 
 
@@ -167,8 +169,8 @@ def read_header(text: str, aliases: Mapping[str, Sequence[str]]) -> Table | None
         cells = split_line(text, separator)
         if len(cells) > 1:
             tables.append(Table(separator, cells, aliases))
-    best = max(tables, key=lambda table: len(table.columns), default=None)
-    return best if best is not None and best.columns else None
+    named_tables = filter(attrgetter("columns"), tables)
+    return max(named_tables, key=lambda table: len(table.columns), default=None)
 
 
 def format_rows(rows: Iterable[Sequence[object]]) -> str:
@@ -184,9 +186,10 @@ def format_rows(rows: Iterable[Sequence[object]]) -> str:
 
 def skip_separator_hint(lines: Iterator[Line]) -> Iterator[Line]:
     """Yield the lines without a first line such as ``sep=;``."""
-    for number, line in lines:
-        if number > 1 or not _SEPARATOR_HINT.fullmatch(line.decode("utf-8", "replace")):
+    for number, line in islice(lines, 1):
+        if not _SEPARATOR_HINT.fullmatch(line.decode("utf-8", "replace")):
             yield number, line
+    yield from lines
 
 
 def normalize_column(name: str) -> str:

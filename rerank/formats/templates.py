@@ -6,7 +6,8 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -16,8 +17,6 @@ from rerank.formats.lines import read_texts
 from rerank.formats.opening import name_of
 from rerank.formats.trec import read_run
 
-KINDS = ("template", "run")
-
 SLOT = "%SearchText%"
 """The query in templates of Search Relevance Workbench, inside a JSON string."""
 
@@ -26,6 +25,10 @@ SLOTS = ("text", "query", "query_text", "query_string", "q", "keywords")
 
 _REQUEST = re.compile(r"(?:GET|POST)\s+(\S+)\s*", re.IGNORECASE)  # as Dev Tools copies it
 _TAG = re.compile(r"\{\{(\{?)\s*([&#^/!>=]?)\s*([\w.%-]*)")
+_VALUE = ("", "&")
+"""Marks of tags that print a value."""
+_SECTION_START = ("#", "^")
+"""Marks of tags that begin a section."""
 _FUNCTIONS = ("toJson", "join", "url")
 _FUNCTION = re.compile(
     rf"\{{\{{\s*#\s*(?:{'|'.join(_FUNCTIONS)})\b[^}}]*\}}\}}\s*([\w.]+)\s*\{{\{{\s*/[^}}]*\}}\}}"
@@ -44,12 +47,13 @@ def read_template(text: str, folder: Path | None = None) -> SearchTemplate | Non
     (True, True)
     """
     kind, colon, name = text.partition(":")
-    if not colon or kind not in KINDS:
+    if not colon or kind not in _READERS:
         return None
     if not name.strip():
         raise UsageError(f"--first-stage {text!r}: name the file")
-    path = name if folder is None else _path_inside(folder, name, text)
-    return _run(path) if kind == "run" else _template(path)
+    if folder is not None:
+        name = _path_inside(folder, name, text)
+    return _READERS[kind](name)
 
 
 def _path_inside(folder: Path, name: str, text: str) -> str:
@@ -98,9 +102,23 @@ def _index_and_pipeline(request: re.Match[str], location: str) -> tuple[str | No
     *indices, action = url.path.strip("/").split("/")
     if action != "_search" or len(indices) > 1:
         raise InputError(f"{location}:1: {request[0].strip()} is not a search; write GET /INDEX/_search")
-    index = indices[0] if indices else None
+    index = next(iter(indices), None)
     pipeline = parse_qs(url.query).get("search_pipeline", [None])[0]
     return index, pipeline
+
+
+_READERS: dict[str, Callable[[str], SearchTemplate]] = {"template": _template, "run": _run}
+"""Kind of a custom search -> the function that reads its file."""
+
+
+def _tag_names(source: str, *marks: str) -> list[str]:
+    """Return the names of the tags that have one of these marks. ``""``: tags without a mark."""
+    return [name for _, mark, name in _TAG.findall(source) if mark in marks]
+
+
+def _root(name: str) -> str:
+    """Return the field of a name such as ``user.id``."""
+    return name.partition(".")[0]
 
 
 def slots(source: str) -> list[str]:
@@ -109,16 +127,13 @@ def slots(source: str) -> list[str]:
     >>> slots('{"query": {"match": {"title": "{{text}}"}}}'), slots('{"query": "%SearchText%"}')
     (['text'], ['%SearchText%'])
     """
-    names = dict.fromkeys([SLOT] if SLOT in source else [])
-    for _, mark, name in _TAG.findall(source):
-        if mark in ("", "&") and name in SLOTS:
-            names[name] = None
-    return list(names)
+    names = dict.fromkeys([*re.findall(SLOT, source), *_tag_names(source, *_VALUE)])
+    return list(filter((SLOT, *SLOTS).__contains__, names))
 
 
 def check_slots(source: str, location: str) -> None:
     """Raise InputError unless a template has one name for query slots and escapes all slots."""
-    if any(mark == "=" for _, mark, _ in _TAG.findall(source)):
+    if _tag_names(source, "="):
         raise InputError(
             f"{location}: the template changes Mustache's delimiters; write {{{{ and }}}} everywhere"
         )
@@ -143,9 +158,12 @@ def check_slots(source: str, location: str) -> None:
 
 def _unescaped_slots(source: str) -> list[str]:
     """Return the names of slots whose values the cluster does not escape."""
-    unescaped = [name for brace, mark, name in _TAG.findall(source) if brace or mark == "&"]
+    unescaped: list[str] = []
+    for brace, mark, name in _TAG.findall(source):
+        if brace or mark == "&":
+            unescaped.append(name)
     # OpenSearch's functions do not escape texts.
-    unescaped += [name for name in _FUNCTION.findall(source) if name in SLOTS]
+    unescaped += filter(SLOTS.__contains__, _FUNCTION.findall(source))
     return unescaped
 
 
@@ -178,8 +196,9 @@ def fields_of(search: SearchTemplate) -> set[str]:
     >>> sorted(fields_of(SearchTemplate("template", "a", '{{text}} {{#tags}}{{.}}{{/tags}} {{user.id}}')))
     ['tags', 'user']
     """
-    names = {name for _, _, name in _TAG.findall(search.source)} | {*_FUNCTION.findall(search.source)}
-    roots = {name.partition(".")[0] for name in names - {*_FUNCTIONS}}
+    tags = _TAG.findall(search.source)
+    names = {*map(itemgetter(2), tags), *_FUNCTION.findall(search.source)}
+    roots = set(map(_root, names - {*_FUNCTIONS}))
     return roots - {*SLOTS, ""}
 
 
@@ -188,9 +207,9 @@ def _required_fields(source: str) -> set[str]:
     if SLOT in source:
         return set()
     plain = _FUNCTION.sub(r"{{\1}}", source)
-    sections = {name.partition(".")[0] for _, mark, name in _TAG.findall(plain) if mark in ("#", "^")}
-    outside = _TAG.findall(_SECTION.sub("", plain))
-    needed = {name.partition(".")[0] for _, mark, name in outside if mark in ("", "&")}
+    outside = _SECTION.sub("", plain)
+    sections = set(map(_root, _tag_names(plain, *_SECTION_START)))
+    needed = set(map(_root, _tag_names(outside, *_VALUE)))
     return needed - sections - {*SLOTS, "categories", ""}
 
 
