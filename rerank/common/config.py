@@ -22,7 +22,7 @@ from msgspec import Meta, Struct, ValidationError, convert
 from msgspec.structs import FieldInfo, asdict, fields
 
 from rerank.common.errors import UsageError, did_you_mean, option_name
-from rerank.common.values import is_collection
+from rerank.common.values import items_of, without, without_none
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -59,8 +59,7 @@ class Options(Struct, frozen=True, forbid_unknown_fields=True):
     @classmethod
     def of(cls, preset: str = "default", **values: object) -> Self:
         """Return a preset with changes; None changes nothing. Raises UsageError as :func:`build`."""
-        changes = {name: value for name, value in values.items() if value is not None}
-        return build(cls, changes, preset)
+        return build(cls, without_none(values), preset)
 
     @classmethod
     def derived_defaults(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -113,8 +112,7 @@ class Option(Struct, frozen=True):
     @property
     def values(self) -> str:
         """Describe the accepted values, such as ``a whole number, 1 or more``."""
-        kind = ", ".join(self.choices) or _TYPES[self.kind]
-        parts = [kind, *self._limits()]
+        parts = [*(self.choices or [_TYPES[self.kind]]), *self._limits()]
         if self.optional:
             parts.append("or none")
         description = ", ".join(parts)
@@ -126,13 +124,11 @@ class Option(Struct, frozen=True):
         """Describe the limits of a number, such as ``1 or more``."""
         texts: list[str] = []
         for meta in getattr(self.item, "__metadata__", ()):
-            if meta.ge is not None and meta.le is not None:
+            limits = without_none({name: getattr(meta, name) for name in _LIMIT_TEXTS})
+            if limits.keys() >= {"ge", "le"}:
                 texts.append(f"{meta.ge:g} to {meta.le:g}")
                 continue
-            for name, text in _LIMIT_TEXTS.items():
-                limit = getattr(meta, name)
-                if limit is not None:
-                    texts.append(text.format(limit))
+            texts += [_LIMIT_TEXTS[name].format(limit) for name, limit in limits.items()]
         return texts
 
     def read(self, value: object) -> Any:
@@ -150,7 +146,9 @@ class Option(Struct, frozen=True):
 
     def _is_none(self, value: object) -> bool:
         """Return whether a value stands for None; ``none`` can also be a choice of the option."""
-        return value is None or (value == "none" and value not in self.choices)
+        if "none" in self.choices:
+            return value is None
+        return value is None or value == "none"
 
     def _read_item(self, value: object) -> object:
         """Convert one value, or one item of a list."""
@@ -173,7 +171,7 @@ class Option(Struct, frozen=True):
 def _split_items(value: object) -> list[object]:
     """Return the items of a list, without empty texts. Texts are split at commas, also inside of a list."""
     items: list[object] = []
-    for item in value if is_collection(value) else [value]:
+    for item in items_of(value):
         if isinstance(item, str):
             items += filter(None, item.split(","))
         else:
@@ -209,7 +207,7 @@ def _without_limits(annotation: Any) -> Any:
 
 def options_of(config: type) -> list[Option]:
     """Return the options that the annotations of a configuration class declare, in their order."""
-    return [_option_of_field(field) for field in fields(config)]
+    return list(map(_option_of_field, fields(config)))
 
 
 def _option_of_field(field: FieldInfo) -> Option:
@@ -253,13 +251,13 @@ def merge_options(
     {'epochs': 3}
     """
     set_names = {name for name, value in overrides.items() if value not in (None, "none")}
-    remaining = dict(defaults)
+    replaced: set[str | None] = set()
     for option in options:
         if option.name in set_names:
-            remaining.pop(option.instead_of or "", None)
+            replaced.add(option.instead_of)
         if option.instead_of in set_names:
-            remaining.pop(option.name, None)
-    return {**remaining, **overrides}
+            replaced.add(option.name)
+    return {**without(defaults, replaced), **overrides}
 
 
 def build(config: type[Config], overrides: Mapping[str, Any], preset: str = "default") -> Config:

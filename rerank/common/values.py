@@ -103,7 +103,7 @@ def only(values: Mapping[Key, Value], keys: Container[Key]) -> dict[Key, Value]:
     return {key: value for key, value in values.items() if key in keys}
 
 
-def without(values: Mapping[Key, Value], keys: Container[Key]) -> dict[Key, Value]:
+def without(values: Mapping[Key, Value], keys: Container[object]) -> dict[Key, Value]:
     """Return a mapping without these keys.
 
     >>> without({"title": "Wolves", "text": "A wolf"}, ["title"])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import threading
 from collections import Counter
-from collections.abc import Iterable
-from functools import cache, lru_cache
+from collections.abc import Iterable, Set
+from functools import cache, lru_cache, partial
 
 from rerank.documents.text import STEMMERS, WORD, language_or_none, normalize, words
 
@@ -53,15 +53,20 @@ _LONGEST_STOP_WORD = 30
 
 def _languages(word: str) -> frozenset[str]:
     """Return the languages with this stop word, in lower case."""
-    return _languages_of_stop_word(word) if len(word) <= _LONGEST_STOP_WORD else frozenset()
+    if len(word) > _LONGEST_STOP_WORD:
+        return frozenset()
+    return _languages_of_stop_word(word)
 
 
 @lru_cache(100_000)
 def _languages_of_stop_word(word: str) -> frozenset[str]:
-    languages = {lang for lang, stop_words in _STOP_WORD_SETS.items() if word in stop_words}
+    languages: list[str] = []
+    for lang, stop_words in _STOP_WORD_SETS.items():
+        if word in stop_words:
+            languages.append(lang)
     for lang, remover in _stop_words().analyzers.items():
         if not remover.analyze(word):
-            languages.add(lang)
+            languages.append(lang)
     return frozenset(languages)
 
 
@@ -92,7 +97,9 @@ def guess_language(texts: Iterable[str], max_words: int = 20_000) -> str | None:
     ranked = sorted(stop_word_counts.items(), key=lambda item: (-item[1], item[0]))
     (best, highest), (_, second_highest) = (*ranked, ("", 0))[:2]
     required_count = max(LEAST_STOP_WORDS * word_counts.total(), 1.2 * second_highest)
-    return best if highest > required_count else None
+    if highest <= required_count:
+        return None
+    return best
 
 
 def query_language(text: str, lang: str | None) -> str | None:
@@ -116,15 +123,11 @@ def query_language(text: str, lang: str | None) -> str | None:
         if len(word) > 1:
             stop_words.update(_languages(word))
     expected = stop_words.pop(code, 0)
-    query_lang = lang
-    highest = (0, False, "")
-    for other_lang, count in stop_words.items():
-        is_english = other_lang == "en"
-        surplus = count - expected if is_english else count - expected - 1
-        if surplus > 0 and (surplus, is_english, other_lang) > highest:
-            query_lang = other_lang
-            highest = (surplus, is_english, other_lang)
-    return query_lang
+    stop_words.subtract(stop_words.keys() - {"en"})  # they need one more
+    best = max(stop_words, key=lambda other: (stop_words[other], other == "en", other), default="")
+    if stop_words[best] > expected:
+        return best
+    return lang
 
 
 def without_stop_words(text: str, lang: str | None) -> str:
@@ -144,18 +147,21 @@ def without_stop_words(text: str, lang: str | None) -> str:
     if code not in STEMMERS:
         return text
     stop_words = {word for word in words(text) if code in _languages(word)}
-    all_capitals = text.isupper()
+    shortened = WORD.sub(partial(_without_stop_word, stop_words=stop_words), text)
+    if not WORD.search(shortened):
+        return text
+    return shortened
 
-    def replacement(match: re.Match[str]) -> str:
-        word = match[0]
-        if not all_capitals and _is_abbreviation(match):
-            return word
-        return "" if normalize(word.lower()) in stop_words else word
 
-    shortened = WORD.sub(replacement, text)
-    return shortened if WORD.search(shortened) else text
+def _without_stop_word(word: re.Match[str], stop_words: Set[str]) -> str:
+    """Return a word of a text, or an empty text for a stop word that is not an abbreviation."""
+    if normalize(word[0].lower()) in stop_words and not _is_abbreviation(word):
+        return ""
+    return word[0]
 
 
 def _is_abbreviation(word: re.Match[str]) -> bool:
-    """Return whether a word in a text is in capitals, and not only because it starts the text."""
-    return word[0].isupper() and (len(word[0]) > 1 or word.start() > 0)
+    """Return whether a word is in capitals, and not only because it starts the text or all words are."""
+    if not word[0].isupper() or word.string.isupper():
+        return False
+    return len(word[0]) > 1 or word.start() > 0

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from operator import itemgetter, methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from msgspec import Struct
 
 from rerank.common.errors import InputError
 from rerank.common.files import atomic_write
+from rerank.common.values import without, without_empty
 from rerank.documents.records import Document, Query
 from rerank.documents.text import query_key
 from rerank.formats.contents import describe_line
@@ -130,17 +132,6 @@ def read_queries(source: Source) -> list[Query]:
     >>> read_queries(path)[0].text
     'wolves at night'
     """
-    locations: dict[str, str] = {}
-
-    def build(location: str, fields: dict[str, Any], record: _Query) -> Query:
-        query = _build_query(location, fields, record)
-        if query.id in locations:
-            line = locations[query.id].rpartition(":")[2].strip()
-            line = f"line {line}" if line.isdigit() else line
-            raise InputError(f"{location}: query id {query.id!r} is already on {line}; change one of them")
-        locations[query.id] = location
-        return query
-
     name = name_of(source)
     first, lines = first_line(skip_separator_hint(read_numbered_lines(source)))
     is_srw, lines = is_query_set(first, lines)
@@ -148,10 +139,23 @@ def read_queries(source: Source) -> list[Query]:
         text_by_key = {query_key(text): text for text in read_query_set(name, lines)}
         ids = query_ids(text_by_key)
         return [Query(ids[key], text) for key, text in text_by_key.items()]
-    queries = list(_parse_records(name, lines, (_Query, QUERY_COLUMNS, build)))
+    queries: dict[str, tuple[str, Query]] = {}
+    for location, query in _parse_records(name, lines, (_Query, QUERY_COLUMNS, _build_located_query)):
+        earlier_location, earlier = queries.setdefault(query.id, (location, query))
+        if earlier is not query:
+            line = _line_of(earlier_location)
+            raise InputError(f"{location}: query id {query.id!r} is already on {line}; change one of them")
     if not queries:
         raise InputError(f'{name_of(source)}: no queries; write one per line: {{"_id": ..., "text": ...}}')
-    return queries
+    return [query for _, query in queries.values()]
+
+
+def _line_of(location: str) -> str:
+    """Return the line, or the item of a JSON array, of a location such as ``queries.jsonl:3``."""
+    line = location.rpartition(":")[2].strip()
+    if line.isdigit():
+        return f"line {line}"
+    return line
 
 
 def write_queries(path: str | os.PathLike[str], queries: Iterable[Query]) -> None:
@@ -168,10 +172,8 @@ def write_queries(path: str | os.PathLike[str], queries: Iterable[Query]) -> Non
                 "lang": query.lang,
                 "lexical_text": query.lexical_text,
             }
-            filled = {name: value for name, value in optional.items() if value}
-            file.write(
-                msgspec.json.encode({"_id": query.id, "text": query.text, **filled, **query.params}) + b"\n"
-            )
+            fields = {"_id": query.id, "text": query.text, **without_empty(optional), **query.params}
+            file.write(msgspec.json.encode(fields) + b"\n")
 
 
 def document_from_fields(location: str, fields: Mapping[str, Any]) -> Document:
@@ -202,28 +204,38 @@ def _plain_values(location: str, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain_value(value: object) -> object:
-    if isinstance(value, np.datetime64):
-        return None if np.isnat(value) else str(value)
-    if isinstance(value, (np.generic, np.ndarray)):
-        return value.tolist()
-    if isinstance(value, Mapping):
-        return dict(value)
     if type(value).__name__ in ("NAType", "NaTType"):  # missing values of pandas
         return None
-    if isinstance(value, datetime):  # a subclass, such as Timestamp of pandas
-        return datetime.isoformat(value)
+    for kinds, convert in _CONVERTERS:
+        if isinstance(value, kinds):
+            return convert(value)
     raise TypeError(type(value).__name__)
+
+
+def _plain_date(date: np.datetime64) -> str | None:
+    if np.isnat(date):
+        return None
+    return str(date)
+
+
+_CONVERTERS: tuple[tuple[Any, Callable[[Any], object]], ...] = (
+    (np.datetime64, _plain_date),
+    ((np.generic, np.ndarray), methodcaller("tolist")),
+    (Mapping, dict),
+    (datetime, datetime.isoformat),  # a subclass, such as Timestamp of pandas
+)
+"""Types of values -> the function that returns a value of JSON; the first type that fits."""
 
 
 def _build_document(location: str, fields: dict[str, Any], record: _Document) -> Document:
     return Document(
         id=_id(location, record),
-        title=record.title or "",
-        text=record.text or "",
-        categories=record.categories,  # type: ignore[arg-type]  # normalized by the class
+        title=record.title,  # type: ignore[arg-type]  # normalized by the class, as the next three
+        text=record.text,  # type: ignore[arg-type]
+        categories=record.categories,  # type: ignore[arg-type]
         links=record.links,  # type: ignore[arg-type]
-        lang=record.lang or None,
-        extra={name: value for name, value in fields.items() if name not in _DOCUMENT_FIELDS},
+        lang=record.lang,
+        extra=without(fields, _DOCUMENT_FIELDS),
     )
 
 
@@ -232,10 +244,14 @@ def _build_query(location: str, fields: dict[str, Any], record: _Query) -> Query
         id=_id(location, record),
         text=record.text,
         categories=record.categories,  # type: ignore[arg-type]  # normalized by the class
-        lang=record.lang or None,
-        params={name: value for name, value in fields.items() if name not in _QUERY_FIELDS},
+        lang=record.lang,
+        params=without(fields, _QUERY_FIELDS),
         lexical_text=record.lexical_text or None,
     )
+
+
+def _build_located_query(location: str, fields: dict[str, Any], record: _Query) -> tuple[str, Query]:
+    return location, _build_query(location, fields, record)
 
 
 def _read_records(
@@ -259,9 +275,8 @@ def _parse_records(
     """Yield the records of the lines of a file. form: the fields, the columns, and the value of a record."""
     kind, columns, build = form
     first, lines = first_line(lines)
-    table = None if first[:1] in (b"{", b"[") else read_header(first.decode("utf-8", "replace"), columns)
+    table = _table_of(name, first, columns)
     if table is None:
-        _refuse_table_without_header(name, first, columns)
         yield from parse_json_lines(name, lines, kind, build, invalid)
         return
     rows = split_rows(name, lines, table.separator)
@@ -276,17 +291,27 @@ def _parse_records(
         yield value
 
 
-def _refuse_table_without_header(name: str, first: bytes, columns: Mapping[str, Sequence[str]]) -> None:
-    """Raise InputError for the first line of a table that names no column."""
+def _table_of(name: str, first: bytes, columns: Mapping[str, Sequence[str]]) -> Table | None:
+    """Return the table that begins with this line, or None if it is a line of JSON or unclear.
+
+    Raises InputError for the first line of a table that names no column.
+    """
     if first[:1] in (b"{", b"[", b""):
-        return
-    kind = describe_line(first.decode("utf-8", "replace")) or ""
-    if kind.startswith("a table") or Path(name).suffix.lower() in (".csv", ".tsv"):
-        names = ",".join(aliases[0] for aliases in columns.values())
+        return None
+    text = first.decode("utf-8", "replace")
+    table = read_header(text, columns)
+    if table is None and _looks_like_table(name, text):
+        names = ",".join(map(itemgetter(0), columns.values()))
         raise InputError(
             f"{name}:1: the first line of the table has no name of a column; begin with a header of some of"
             f" {names}"
         )
+    return table
+
+
+def _looks_like_table(name: str, text: str) -> bool:
+    """Return whether a file with this name and this first line should be a table."""
+    return Path(name).suffix.lower() in (".csv", ".tsv") or describe_line(text).startswith("a table")
 
 
 def _check_header(
@@ -297,7 +322,7 @@ def _check_header(
         raise InputError(
             f"{location}: the header has several columns {table.repeated[0]!r}; rename or remove them"
         )
-    text_columns = [field for field in ("title", "text") if field in columns]
+    text_columns = list(filter(columns.__contains__, ("title", "text")))
     for alternatives in (["_id"], text_columns):
         if table.columns.keys().isdisjoint(alternatives):
             raise _missing_column(location, alternatives, table, header)
@@ -308,7 +333,7 @@ def _missing_column(
 ) -> InputError:
     """Return the error for a header without any of these columns, which may be a line of judgments."""
     problem = f"{location}: the header has no column {' or '.join(alternatives)}"
-    kind = describe_line(table.separator.join(header)) or ""
+    kind = describe_line(table.separator.join(header))
     if kind.startswith("judgments"):
         return InputError(f"{problem} and looks like {kind}; check the order of the files")
     return InputError(f"{problem}; {rename_or_add([*table.others])}")
@@ -335,9 +360,12 @@ def split_cell(cell: str, *, spaces: bool) -> list[str]:
     >>> split_cell("wolves; foxes", spaces=False), split_cell("a b", spaces=True)
     (['wolves', 'foxes'], ['a', 'b'])
     """
-    if "|" not in cell and spaces:
-        return cell.split()
-    names = cell.split("|" if "|" in cell else ";")
+    if "|" in cell:
+        names = cell.split("|")
+    elif spaces:
+        names = cell.split()
+    else:
+        names = cell.split(";")
     return list(filter(None, map(str.strip, names)))
 
 
@@ -349,7 +377,9 @@ def parse_cell(cell: str) -> str | int | float:
     """
     if _INTEGER.fullmatch(cell):
         return int(cell)
-    return float(cell) if _DECIMAL.fullmatch(cell) else cell
+    if _DECIMAL.fullmatch(cell):
+        return float(cell)
+    return cell
 
 
 def _id(location: str, record: _Record) -> str:

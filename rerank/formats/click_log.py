@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
-from itertools import chain
+from itertools import chain, filterfalse
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from rerank.common.errors import InputError
+from rerank.common.values import without_empty
 from rerank.formats.lines import (
     LONGEST,
     Line,
@@ -19,6 +20,7 @@ from rerank.formats.lines import (
     decode,
     describe_invalid_json,
     first_line,
+    line_items,
     read_numbered_lines,
 )
 from rerank.formats.opening import Source, name_of
@@ -43,8 +45,8 @@ _SECONDS = 10**11
 """Larger numbers are milliseconds since 1970, smaller ones are seconds."""
 _LATEST = 10**15
 """Larger numbers are not times."""
-_MOST_DIGITS = 20
-"""Longer texts are not times, and Python refuses numbers of more than 4,300 digits."""
+_DIGITS = re.compile(r"\d{1,20}")
+"""Longer numbers are not times, and Python refuses numbers of more than 4,300 digits."""
 
 
 class Search(Struct):
@@ -191,9 +193,8 @@ def _read_json_lines(name: str, lines: Iterator[Line]) -> Iterator[LogRecord]:
         content = _read_rest(name, first_number, lines)
         yield from records_of_line(f"{name}:{first_number}", content)
         return
-    for number, line in lines:
-        if line := line.strip():
-            yield from records_of_line(f"{name}:{number}", line)
+    for location, line in line_items(name, lines):
+        yield from records_of_line(location, line)
 
 
 def _is_json(line: bytes) -> bool:
@@ -253,8 +254,8 @@ def _record(location: str, fields: _Fields) -> LogRecord:
     return Search(
         location=location,
         query_id=_text(fields.query_id),
-        text=fields.user_query or "",
-        application=fields.application or "",
+        text=_text(fields.user_query),
+        application=_text(fields.application),
         client=_text(fields.client_id),
         time=milliseconds(fields.timestamp),
         hits=list(map(_text, hits)),
@@ -264,16 +265,16 @@ def _record(location: str, fields: _Fields) -> LogRecord:
 
 def _event(location: str, fields: _Fields, action: str) -> Event:
     attributes = fields.event_attributes or _Attributes()
-    ordinal = None if attributes.position is None else attributes.position.ordinal
+    position = attributes.position or _Position()
     return Event(
         location=location,
         action=action,
         query_id=_text(fields.query_id),
         user_query=fields.user_query,
         object=attributes.object or {},
-        ordinal=_ordinal(ordinal),
-        plain_ordinal=isinstance(ordinal, int | float),
-        application=fields.application or "",
+        ordinal=_ordinal(position.ordinal),
+        plain_ordinal=isinstance(position.ordinal, int | float),
+        application=_text(fields.application),
         client=_text(fields.client_id),
         time=milliseconds(fields.timestamp),
     )
@@ -281,7 +282,9 @@ def _event(location: str, fields: _Fields, action: str) -> Event:
 
 def _text(value: _Id) -> str:
     """Return an id as text, "" without one."""
-    return "" if value is None else str(value)
+    if value is None:
+        return ""
+    return str(value)
 
 
 def _ordinal(value: _Ordinal) -> int | None:
@@ -306,12 +309,14 @@ def milliseconds(value: _Id) -> int | None:
     (1717527762025, None, None)
     """
     if isinstance(value, str):
-        if not value.isdecimal() or len(value) > _MOST_DIGITS:
+        if not _DIGITS.fullmatch(value):
             return _milliseconds_of_text(value)
         value = int(value)
     if value is None or not abs(value) < _LATEST:
         return None
-    return int(value if abs(value) >= _SECONDS else value * 1000)
+    if abs(value) < _SECONDS:
+        value *= 1000
+    return int(value)
 
 
 def milliseconds_of_date(text: str) -> int | None:
@@ -361,13 +366,12 @@ def _read_table(name: str, lines: Iterator[Line], first: bytes) -> Iterator[LogR
                 f"{location}: a JSON record in a table; keep UBI records and tables in separate files"
             )
         row = table.fields(location, cells)
-        document = row.get("document")
         event = Event(
             location=location,
             action=IMPRESSION if has_impressions else CLICK,
             query_id=row.get("session", "" if "session" in table.columns else location),
             user_query=row.get("query", ""),
-            object={"object_id": document} if document else {},
+            object=without_empty({"object_id": row.get("document")}),
             ordinal=_rank(row.get("rank", ""), location),
         )
         is_clicked = _is_yes(row.get("clicked", ""), location)
@@ -382,7 +386,7 @@ def _read_header_of_clicks(location: str, first: bytes) -> Table:
     if table is None:
         raise InputError(f"{location}: no column query, document; {_ADVICE}")
     required = _COLUMNS if "clicked" in table.columns else ("query", "document")
-    missing = [field for field in required if field not in table.columns]
+    missing = list(filterfalse(table.columns.__contains__, required))
     if missing:
         raise InputError(f"{location}: no column {', '.join(missing)}; {_ADVICE}")
     return table

@@ -15,12 +15,20 @@ _KINDS = (
     (re.compile(r"(\S+\s+){3}-?\d+\Z"), "judgments (TREC)"),
 )
 """Beginning of a line, or the whole line -> kind of file; the first that matches."""
+_GRADE = re.compile(rf"{_NUMBER.pattern}|score|grade", re.IGNORECASE)
+"""A grade, or the name of the column of grades."""
+_OBJECTS = (
+    ({"query", "document"}, "pairs of texts (JSON lines)"),
+    ({"title"}, "documents (JSON lines)"),
+    ({"text"}, "queries or documents (JSON lines)"),
+)
+"""Names of fields -> kind of file with a JSON object that has all of them; the first that fits."""
 _TABLES = (("\t", "TSV", 2), (",", "CSV", 3), (";", "CSV with semicolons", 3))
 """Separator, kind of table, and its smallest number of cells: a sentence can have a comma."""
 
 
-def describe_line(text: str) -> str | None:
-    """Return the kind of file that has such a line, or None if it is unclear.
+def describe_line(text: str) -> str:
+    """Return the kind of file that has such a line; empty if it is unclear.
 
     >>> describe_line("q1 0 d7 2")
     'judgments (TREC)'
@@ -38,28 +46,22 @@ def describe_line(text: str) -> str | None:
     return _describe_table(text)
 
 
-def _describe_table(text: str) -> str | None:
+def _describe_table(text: str) -> str:
     for separator, kind, least_cells in _TABLES:
-        cells = [cell.strip(' "') for cell in text.split(separator)]
-        if len(cells) == 3 and _is_grade(cells[2]):
+        cells = text.split(separator)
+        if len(cells) == 3 and _GRADE.fullmatch(cells[2].strip(' "')):
             return f"judgments ({kind})"
         if len(cells) >= least_cells:
             return f"a table ({kind})"
-    return None
+    return ""
 
 
-def _is_grade(cell: str) -> bool:
-    """Whether a cell is a grade, or the name of the column of grades."""
-    return _NUMBER.fullmatch(cell) is not None or cell.lower() in ("score", "grade")
-
-
-def _describe_object(text: str) -> str | None:
+def _describe_object(text: str) -> str:
     try:
         fields = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
     except (msgspec.MsgspecError, RecursionError):
-        return None
-    if {"query", "document"} <= fields.keys():
-        return "pairs of texts (JSON lines)"
-    if "title" in fields:
-        return "documents (JSON lines)"
-    return "queries or documents (JSON lines)" if "text" in fields else "JSON lines"
+        return ""
+    for names, kind in _OBJECTS:
+        if fields.keys() >= names:
+            return kind
+    return "JSON lines"

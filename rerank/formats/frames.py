@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, partial
 from typing import Any
 
 from rerank.common.errors import UsageError
+from rerank.common.values import first_in
 from rerank.formats.tables import normalize_column
 
 DOCUMENTS = "docs"
@@ -36,16 +38,14 @@ def read_frame(values: Any, kind: str, columns: Mapping[str, Sequence[str]]) -> 
     Raises UsageError for a data set without such records, and for a missing column of the first field.
     """
     rows = _frame_rows(values) if is_frame(values) else _data_set_rows(values, kind)
-    names: dict[tuple[str, ...], dict[str, str]] = {}
+    fields_of = cache(partial(_fields_of_columns, kind=kind, columns=columns))
     for row in rows:
-        key = tuple(row)
-        if key not in names:
-            names[key] = _fields_of_columns(key, kind, columns)
-        yield {names[key].get(column, column): value for column, value in row.items()}
+        fields = fields_of(tuple(row))
+        yield {fields.get(column, column): value for column, value in row.items()}
 
 
 def _frame_rows(frame: Any) -> Iterator[dict[str, Any]]:
-    columns = [str(column) for column in frame.columns]
+    columns = list(map(str, frame.columns))
     for values in frame.itertuples(index=False, name=None):
         yield dict(zip(columns, values))
 
@@ -83,8 +83,8 @@ def _column_of_field(field: str, aliases: Sequence[str], names: Sequence[str]) -
     """Return the column with the name of the field, else the one with the first alias that a column has."""
     if field in names:
         return field
-    for alias in (field, *aliases):
-        for name in names:
-            if normalize_column(name) == alias:
-                return name
-    return None
+    normalized_names = list(map(normalize_column, names))
+    alias = first_in((field, *aliases), normalized_names)
+    if alias is None:
+        return None
+    return names[normalized_names.index(alias)]

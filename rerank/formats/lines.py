@@ -13,6 +13,7 @@ from typing import Any, NoReturn, TypeVar
 import msgspec
 
 from rerank.common.errors import InputError
+from rerank.common.values import first_in, items_at, without
 from rerank.documents.text import join_names
 from rerank.formats.contents import describe_line
 from rerank.formats.opening import DAMAGE, Source, name_of, open_source, reading_error
@@ -66,7 +67,7 @@ def read_lines(source: Source) -> Iterator[tuple[str, bytes]]:
     """
     name = name_of(source)
     for number, line in read_numbered_lines(source):
-        if line and not line.isspace():
+        if not line.isspace():
             yield f"{name}:{number}", line.rstrip(b"\r\n")
 
 
@@ -104,11 +105,10 @@ def check_columns(
     location: str, columns: Sequence[str], count: int, layout: str, required: Sequence[int] | None = None
 ) -> None:
     """Raise InputError unless there are ``count`` columns, and required ones are filled (default: all)."""
-    filled = sum(map(bool, columns))
-    if len(columns) != count:
-        raise InputError(f"{location}: {filled} filled columns, not {count}; {layout}")
-    positions = range(count) if required is None else required
-    if not all(columns[index] for index in positions):
+    if required is None:
+        required = range(count)
+    if len(columns) != count or not all(items_at(columns, required)):
+        filled = sum(map(bool, columns))
         raise InputError(f"{location}: {filled} filled columns, not {count}; {layout}")
 
 
@@ -139,8 +139,10 @@ def parse_json_lines(
 ) -> Iterator[Value]:
     """Yield the records of numbered lines of the file ``name``, as :func:`read_json_lines`."""
     first, lines = first_line(lines)
-    items = array_items if first.startswith(b"[") else _line_items
-    for location, text in items(name, lines):
+    items = line_items(name, lines)
+    if first.startswith(b"["):
+        items = array_items(name, lines)
+    for location, text in items:
         try:
             fields = _parse_object(location, decode(location, text))
             value = build(location, fields, check_fields(location, fields, kind))
@@ -152,33 +154,42 @@ def parse_json_lines(
 
 def first_line(lines: Iterator[Line]) -> tuple[bytes, Iterator[Line]]:
     """Return the first line that is not blank, stripped, and all lines from it on."""
-    for line in lines:
-        if stripped := line[1].strip():
-            return stripped, chain([line], lines)
+    for number, line in lines:
+        stripped = line.strip()
+        if stripped:
+            return stripped, chain([(number, line)], lines)
     return b"", iter(())
 
 
-def _line_items(name: str, lines: Iterator[Line]) -> Iterator[tuple[str, bytes]]:
+def line_items(name: str, lines: Iterable[Line]) -> Iterator[tuple[str, bytes]]:
+    """Yield the location and the stripped bytes of each line that is not blank."""
     for number, line in lines:
-        if stripped := line.strip():
+        stripped = line.strip()
+        if stripped:
             yield f"{name}:{number}", stripped
 
 
-def array_items(name: str, lines: Iterator[Line]) -> Iterator[tuple[str, bytes]]:
-    """Yield the location and the text of each item of a JSON array, which is read at once."""
-    number = 1
+def read_whole(name: str, lines: Iterable[Line], kind: str, remedy: str) -> bytearray:
+    """Return all lines of a file in one text. Raises InputError above 256 MB.
+
+    kind: of the content, and remedy: for the error.
+    """
     content = bytearray()
     for number, line in lines:
         content += line
         if len(content) > LONGEST:
-            raise InputError(
-                f"{name}:{number}: a JSON array of more than {LONGEST:,} bytes; write one object per line,"
-                f" for example with `jq -c '.[]'`"
-            )
+            raise InputError(f"{name}:{number}: {kind} of more than {LONGEST:,} bytes; {remedy}")
+    return content
+
+
+def array_items(name: str, lines: Iterator[Line]) -> Iterator[tuple[str, bytes]]:
+    """Yield the location and the text of each item of a JSON array, which is read at once."""
+    remedy = "write one object per line, for example with `jq -c '.[]'`"
+    content = read_whole(name, lines, "a JSON array", remedy)
     try:
         items = msgspec.json.decode(content, type=list[msgspec.Raw])
     except (msgspec.DecodeError, RecursionError):
-        yield from _line_items(name, iter(enumerate(bytes(content).splitlines(), 1)))  # errors with lines
+        yield from line_items(name, enumerate(bytes(content).splitlines(), 1))  # errors with lines
         return
     for position, item in enumerate(items, 1):
         yield f"{name}: item {position}", bytes(item)
@@ -200,16 +211,18 @@ def _parse_object(location: str, text: str) -> dict[str, Any]:
 def describe_invalid_json(text: str, error: Exception) -> str:
     """Return what is wrong with a text that is not JSON: it looks like something else, or has an error."""
     kind = describe_line(text)
-    return f"not JSON, it looks like {kind}" if kind else f"invalid JSON ({_describe_error(error, text)})"
+    if kind:
+        return f"not JSON, it looks like {kind}"
+    return f"invalid JSON ({_describe_error(error, text)})"
 
 
 def _describe_error(error: Exception, text: str) -> str:
     """Return the problem of an invalid JSON text in words of JSON."""
     problem = str(error).removeprefix("JSON is malformed: ").partition(" - at ")[0]
-    if position := re.search(r"\(byte (\d+)\)", problem):
-        value = _NOT_FINITE.match(text.encode(), int(position[1]))
-        if value:
-            return f"{value[0].decode()} is not a number of JSON, use null"
+    position = re.search(r"\(byte (\d+)\)", problem)
+    value = position and _NOT_FINITE.match(text.encode(), int(position[1]))
+    if value:
+        return f"{value[0].decode()} is not a number of JSON, use null"
     if _LONE_SURROGATE.search(text):
         return "half of a pair of surrogates such as \\ud83d\\ude00"
     return problem
@@ -238,8 +251,9 @@ def rename_or_add(other_names: Sequence[str]) -> str:
     """
     if not other_names:
         return "add it"
-    choice = "" if len(other_names) == 1 else "one of "
-    return f"rename {choice}{join_names(other_names)}, or add it"
+    if len(other_names) == 1:
+        return f"rename {join_names(other_names)}, or add it"
+    return f"rename one of {join_names(other_names)}, or add it"
 
 
 def _describe_field(
@@ -256,19 +270,18 @@ def _describe_field(
         similar = _similar_field(field, fields)
         if similar is not None:
             return f'missing field {field}; rename "{similar}" to "{field}"'
-        return (
-            f"missing field {field}; {rename_or_add([name for name in fields if name not in known_fields])}"
-        )
+        return f"missing field {field}; {rename_or_add(list(without(fields, known_fields)))}"
     message = message[0].lower() + message[1:].replace(" | ", " or ")
     message = re.sub(r"\b(str|int|float|bool|array)\b", lambda name: _TYPES[name[0]], message)
     name = path.removeprefix("$").removeprefix(".")
-    return f"{name}: {message}; correct it" if name else f"{message}; correct it"
+    if not name:
+        return f"{message}; correct it"
+    return f"{name}: {message}; correct it"
 
 
 def _similar_field(field: str, names: Iterable[str]) -> str | None:
     """Return the name that a user probably wrote instead of the field, or None."""
     other_names = [name for name in names if name != field]
-    for alias in _ALIASES.get(field, ()):
-        if alias in other_names:
-            return alias
-    return next(iter(get_close_matches(field.lower(), other_names, 1, 0.75)), None)
+    alias = first_in(_ALIASES.get(field, ()), other_names)
+    similar_names = get_close_matches(field.lower(), other_names, 1, 0.75)
+    return alias or next(iter(similar_names), None)

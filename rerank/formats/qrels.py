@@ -11,6 +11,7 @@ from typing import NamedTuple
 from rerank.common.batches import batched
 from rerank.common.errors import InputError
 from rerank.common.files import atomic_write
+from rerank.common.values import first_in, items_at
 from rerank.documents.records import LARGEST_GRADE, Qrels
 from rerank.formats.contents import describe_line
 from rerank.formats.lines import Line, check_columns, decode, first_line, number, read_numbered_lines
@@ -73,10 +74,10 @@ def read_qrels(source: Source) -> Qrels:
     >>> read_qrels(path)["q1"]
     {'d7': 2}
     """
-    judgments: dict[tuple[str, str], int] = {}
+    judgments: dict[str, dict[str, int]] = {}
     for location, query, document, text in _rows(source):
         grade = _grade(text, location)
-        before = judgments.setdefault((query, document), grade)
+        before = judgments.setdefault(query, {}).setdefault(document, grade)
         if before != grade:
             raise InputError(
                 f"{location}: document {document!r} was already judged {before} for query {query!r}, now"
@@ -84,7 +85,7 @@ def read_qrels(source: Source) -> Qrels:
             )
     if not judgments:
         raise InputError(f"{name_of(source)}: no judgments; {_LAYOUTS}")
-    return Qrels((query, document, grade) for (query, document), grade in judgments.items())
+    return Qrels(judgments)
 
 
 def write_qrels(path: str | os.PathLike[str], qrels: Qrels) -> None:
@@ -105,7 +106,9 @@ def write_judgments(path: str | os.PathLike[str], judgments: Iterable[tuple[str,
 def _unknown_layout(location: str, first: bytes) -> InputError:
     """Return the error for a first line that is in no form of judgments."""
     kind = describe_line(decode(location, first))
-    problem = f"not judgments, it looks like {kind}" if kind else f"{len(first.split())} filled columns"
+    problem = f"{len(first.split())} filled columns"
+    if kind:
+        problem = f"not judgments, it looks like {kind}"
     return InputError(f"{location}: {problem}; {_LAYOUTS}")
 
 
@@ -121,21 +124,26 @@ def _rows(source: Source) -> Iterator[tuple[str, str, str, str]]:
     layout = _layout(first.decode("utf-8", "replace"))
     if layout is None:
         raise _unknown_layout(f"{name}:{next(lines)[0]}", first)
-    for position, (location, cells) in enumerate(_split(name, lines, layout.separator)):
-        if position == 0 and layout.has_header:
-            continue
+    rows = _split(name, lines, layout.separator)
+    if layout.has_header:
+        next(rows)
+    for location, cells in rows:
         check_columns(location, cells, layout.width, _LAYOUTS, required=layout.columns)
-        query, document, grade = (cells[column] for column in layout.columns)
+        query, document, grade = items_at(cells, layout.columns)
         yield location, query, document, grade
 
 
 def _split(name: str, lines: Iterator[Line], separator: str | None) -> Iterator[Row]:
     if separator is not None:
-        yield from split_rows(name, lines, separator)
-        return
+        return split_rows(name, lines, separator)
+    return _split_at_spaces(name, lines)
+
+
+def _split_at_spaces(name: str, lines: Iterator[Line]) -> Iterator[Row]:
     for line_number, line in lines:
         location = f"{name}:{line_number}"
-        if cells := decode(location, line).split():
+        cells = decode(location, line).split()
+        if cells:
             yield location, cells
 
 
@@ -182,19 +190,20 @@ def _layout_without_header(cells_by_separator: Mapping[str | None, list[str]]) -
             return _Layout(separator, _TREC_COLUMNS, 4)
         if len(cells) == 3 and separator is not None:
             return _Layout(separator, _BEIR_COLUMNS, 3)
-    return _Layout(None, _TREC_COLUMNS, 4) if len(cells_by_separator[None]) == 4 else None
+    if len(cells_by_separator[None]) == 4:
+        return _Layout(None, _TREC_COLUMNS, 4)
+    return None
 
 
 def _header(cells: list[str]) -> tuple[int, ...]:
     """Return the positions of query, document and grade; () if the line is not a header."""
-    names = [normalize_column(cell) for cell in cells]
-    positions: list[int] = []
-    for known_names in COLUMNS:
-        matches = [index for index, name in enumerate(names) if name in known_names]
-        positions += matches[:1]
-    if len(positions) == len(COLUMNS):
-        return tuple(positions)
-    return _BEIR_COLUMNS if len(names) == 3 and names[0] in COLUMNS[0] else ()
+    names = list(map(normalize_column, cells))
+    header_names = [first_in(names, known_names) for known_names in COLUMNS]
+    if None not in header_names:
+        return tuple(map(names.index, filter(None, header_names)))
+    if len(names) == 3 and names[0] in COLUMNS[0]:
+        return _BEIR_COLUMNS
+    return ()
 
 
 def _is_grade(text: str) -> bool:
@@ -204,7 +213,9 @@ def _is_grade(text: str) -> bool:
 def _grade(text: str, location: str) -> int:
     value = number(text)
     if not value.is_integer():
-        remedy = _FRACTIONS if math.isfinite(value) else _LAYOUTS
+        remedy = _LAYOUTS
+        if math.isfinite(value):
+            remedy = _FRACTIONS
         raise InputError(f"{location}: grade {text[:40]!r} is not an integer; {remedy}")
     if abs(value) > LARGEST_GRADE:
         raise InputError(

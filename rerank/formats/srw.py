@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from itertools import chain
+from operator import attrgetter
 
 import msgspec
 from msgspec import Struct
 
 from rerank.common.errors import InputError
-from rerank.formats.lines import LONGEST, Line
+from rerank.formats.lines import Line, read_whole
 
+_SRW_NAMES = re.compile(rb'"(judgmentRatings|querySetQueries|hits|_source)"')
 _Number = str | int | float | None
 
 
@@ -48,16 +50,16 @@ class _File(_Source):
     def sources(self) -> list[_Source]:
         """Return the lists of the file: itself, a hit, or all hits of an answer."""
         if self.hits is not None:
-            return [hit.source for hit in self.hits.hits]
-        return [self if self.source is None else self.source]
+            return list(map(attrgetter("source"), self.hits.hits))
+        return [self.source or self]
 
 
 def may_be_srw(first: bytes) -> bool:
     """Return whether a file with this first line can be of SRW: a JSON object of SRW, or its beginning."""
     if not first.startswith(b"{"):
         return False
-    names = (b'"judgmentRatings"', b'"querySetQueries"', b'"hits"', b'"_source"')
-    return first == b"{" or first.endswith(b",") or any(name in first for name in names)
+    is_beginning = first == b"{" or first.endswith(b",")
+    return is_beginning or _SRW_NAMES.search(first) is not None
 
 
 def read_ratings(name: str, lines: Iterator[Line]) -> Iterator[tuple[str, str, str, str]]:
@@ -87,17 +89,18 @@ def read_query_set(name: str, lines: Iterator[Line]) -> list[str]:
     for source in _read(name, lines).sources():
         if source.query_set_queries is None:
             raise InputError(f"{name}: no querySetQueries; give a query set of Search Relevance Workbench")
-        for query in source.query_set_queries:
-            texts.append(query if isinstance(query, str) else query.query_text)
+        texts += map(_text_of, source.query_set_queries)
     return texts
 
 
+def _text_of(query: _Text | str) -> str:
+    if isinstance(query, str):
+        return query
+    return query.query_text
+
+
 def _read(name: str, lines: Iterator[Line]) -> _File:
-    content = bytearray()
-    for number, line in lines:
-        content += line
-        if len(content) > LONGEST:
-            raise InputError(f"{name}:{number}: a JSON object of more than {LONGEST:,} bytes; split it")
+    content = read_whole(name, lines, "a JSON object", "split it")
     try:
         return msgspec.json.decode(content, type=_File)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -111,6 +114,6 @@ def is_query_set(first: bytes, lines: Iterator[Line]) -> tuple[bool, Iterator[Li
     """Return whether the file is a query set, and its lines. Only files that may be one are read at once."""
     if not may_be_srw(first):
         return False, lines
-    read_lines = list(lines)
-    has_name = any(b'"querySetQueries"' in line for _, line in read_lines[:1000])
-    return has_name, chain(read_lines)
+    numbered_lines = list(lines)
+    has_name = any(b'"querySetQueries"' in line for _, line in numbered_lines[:1000])
+    return has_name, iter(numbered_lines)

@@ -97,7 +97,7 @@ def _refuse_other_content(location: str, cells: Sequence[str], layout: str) -> N
     if len(cells) > 1:
         return
     kind = describe_line(cells[0])
-    if kind is not None:
+    if kind:
         raise InputError(f"{location}: the file looks like {kind}; {layout}")
 
 
