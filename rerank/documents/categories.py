@@ -8,9 +8,10 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
-from itertools import chain, combinations, pairwise
+from itertools import chain, combinations, filterfalse, pairwise
 from typing import TYPE_CHECKING
 
+from rerank.common.values import first_in, without_none
 from rerank.documents.text import count_of, normalize
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def path_names(categories: Iterable[str]) -> tuple[list[str], list[str]]:
         else:
             count = count_of(len(members), "category")
             remarks.append(f"{count} with {separator!r}: no paths, because few share a prefix")
-    return [name for name in names if name in paths], remarks
+    return list(filter(paths.__contains__, names)), remarks
 
 
 def _first_part(name: str) -> str:
@@ -140,21 +141,15 @@ class CategoryGraph:
             paths, remarks = path_names(categories)
             all_edges = path_edges(paths)
             in_paths = set(chain.from_iterable(all_edges))
-            for edge in co_occurrence_edges(distinct_sets):
-                if not in_paths.issuperset(edge):
-                    all_edges.append(edge)
+            all_edges += filterfalse(in_paths.issuperset, co_occurrence_edges(distinct_sets))
         names = sorted({*categories, *chain.from_iterable(all_edges)})
         return cls(names, _adjacency(names, all_edges), tuple(remarks))
 
 
 def _prefix_edges(categories: Iterable[str], vocabulary: Container[str]) -> list[tuple[str, str]]:
     """Return an edge from each category to its nearest known prefix, or to itself if it is known."""
-    edges: list[tuple[str, str]] = []
-    for category in categories:
-        prefix = nearest_known(category, vocabulary)
-        if prefix is not None:
-            edges.append((category, prefix))
-    return edges
+    prefixes = {category: nearest_known(category, vocabulary) for category in categories}
+    return list(without_none(prefixes).items())
 
 
 def _adjacency(names: Sequence[str], edges: Iterable[tuple[str, str]]) -> csr_matrix:
@@ -162,7 +157,7 @@ def _adjacency(names: Sequence[str], edges: Iterable[tuple[str, str]]) -> csr_ma
     import numpy as np
     from scipy.sparse import csr_matrix
 
-    position_of = {name: position for position, name in enumerate(names)}
+    position_of = dict(zip(names, range(len(names))))
     pairs = [(position_of[a], position_of[b]) for a, b in edges if a != b]
     ends = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     both_ways = np.concatenate([ends, ends[:, ::-1]])
@@ -190,8 +185,8 @@ def infer_categories(ranked: Iterable[tuple[float, Sequence[str]]]) -> tuple[str
             total += score
         for category in set(categories):
             votes[category] += score
-    frequent = [category for category, vote in votes.items() if vote >= 0.25 * total]
-    return tuple(sorted(frequent, key=lambda category: (-votes[category], category))[:4])
+    best = sorted(votes, key=lambda category: (-votes[category], category))[:4]
+    return tuple(category for category in best if votes[category] >= 0.25 * total)
 
 
 def nearest_known(category: str, vocabulary: Container[str]) -> str | None:
@@ -200,10 +195,7 @@ def nearest_known(category: str, vocabulary: Container[str]) -> str | None:
     >>> nearest_known("C.2.4", ["C", "C.2"]), nearest_known("C.2", ["C.2.4"])
     ('C.2', None)
     """
-    for name in (category, *parents_of_path(category)):
-        if name in vocabulary:
-            return name
-    return None
+    return first_in((category, *parents_of_path(category)), vocabulary)
 
 
 class CategoryNames:
@@ -221,7 +213,8 @@ class CategoryNames:
 
     @cached_property
     def _folded(self) -> dict[str, str]:
-        return {name.casefold(): name for name in sorted(self._names, reverse=True)}
+        names = sorted(self._names, reverse=True)
+        return dict(zip(map(str.casefold, names), names))
 
     def find(self, category: str) -> str | None:
         """Return a category with its spelling in the training, or None if it is unknown.
@@ -233,8 +226,11 @@ class CategoryNames:
         folded = nearest_known(category.casefold(), self._folded)
         if exact is not None and exact.casefold() == folded:
             return category
-        return None if folded is None else self._folded[folded]
+        if folded is None:
+            return None
+        return self._folded[folded]
 
     def similar(self, category: str) -> list[str]:
         """Return up to three known categories with similar names, best first."""
-        return [self._folded[name] for name in get_close_matches(category.casefold(), self._folded)]
+        similar_names = get_close_matches(category.casefold(), self._folded)
+        return list(map(self._folded.__getitem__, similar_names))

@@ -187,7 +187,9 @@ class Terms(threading.local):
             words = self._analyzer.analyze(self.searchable(text))
         except UnicodeEncodeError:  # a lone surrogate, which only a query can have
             words = self._analyzer.analyze(self.searchable(text.encode(errors="replace").decode()))
-        return words if self._stems is None else list(map(self._stems.__getitem__, words))
+        if self._stems is None:
+            return words
+        return list(map(self._stems.__getitem__, words))
 
     def searchable(self, text: str) -> str:
         """Return the text that the analyzer reads instead of a text, as :func:`searchable` makes it.
@@ -195,7 +197,9 @@ class Terms(threading.local):
         In Turkish, the lower case of ``I`` is ``ı``.
         """
         text = searchable(text, stemmed=self._lang in STEMMERS)
-        return text.replace("I", "ı") if self._lang == "tr" else text
+        if self._lang == "tr":
+            return text.replace("I", "ı")
+        return text
 
 
 # -- normalization ---------------------------------------------------------------------------------------
@@ -289,7 +293,9 @@ def compose(text: str) -> str:
     >>> len(compose("e\\u0301"))
     1
     """
-    return text if text.isascii() else unicodedata.normalize("NFC", text)
+    if text.isascii():
+        return text
+    return unicodedata.normalize("NFC", text)
 
 
 def normalize(text: str) -> str:
@@ -333,17 +339,25 @@ def searchable(text: str, *, stemmed: bool) -> str:
     """
     text = normalize(text).replace("ς", "σ")
     if not text.isascii() and _RARE.search(text):
-        has_pairs = stemmed and _CJK.search(text) is not None
-        text = _CJK_PAIRS.sub(r"\1\2 ", text) if has_pairs else _spaced(text)
+        text = _in_pairs(text, stemmed=stemmed)
     if _may_have_long_words(text):
         text = _LONG.sub(r"\1", text)
     return text
 
 
+def _in_pairs(text: str, *, stemmed: bool) -> str:
+    """Write texts without spaces, and with a stemmer also Chinese and Japanese ones, as pairs of letters."""
+    if stemmed and _CJK.search(text):
+        return _CJK_PAIRS.sub(r"\1\2 ", text)
+    return _spaced(text)
+
+
 def _character(entity: re.Match[str]) -> str:
     """Return the character of an HTML entity, or the entity itself if its name is unknown."""
     text = entity[0]
-    return html.unescape(text) if text[1] == "#" else html5.get(text[1:], text)
+    if text[1] == "#":
+        return html.unescape(text)
+    return html5.get(text[1:], text)
 
 
 @lru_cache(4096)
@@ -371,7 +385,9 @@ def _may_have_long_words(text: str) -> bool:
 
 def _spaced(text: str) -> str:
     """Write texts without spaces as pairs of letters."""
-    return _PAIRS.sub(r"\1\2 ", text) if _SPACELESS.search(text) else text
+    if _SPACELESS.search(text):
+        return _PAIRS.sub(r"\1\2 ", text)
+    return text
 
 
 WORD = re.compile(f"[{CJK}]|(?:(?![{CJK}])[^\\W_]|[{_MARK_RANGES}])+")
@@ -404,7 +420,9 @@ def plural_of(noun: str) -> str:
     """
     if noun.endswith("y"):
         return f"{noun[:-1]}ies"
-    return f"{noun}es" if noun.endswith(("tch", "rch", "s", "x")) else f"{noun}s"
+    if noun.endswith(("tch", "rch", "s", "x")):
+        return f"{noun}es"
+    return f"{noun}s"
 
 
 def count_of(number: int, noun: str) -> str:
@@ -413,7 +431,9 @@ def count_of(number: int, noun: str) -> str:
     >>> count_of(1, "query"), count_of(2000, "query")
     ('1 query', '2,000 queries')
     """
-    return f"{number:,} {noun if number == 1 else plural_of(noun)}"
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number:,} {plural_of(noun)}"
 
 
 def join_names(names: Sequence[str], max_names: int = 5) -> str:
@@ -423,8 +443,12 @@ def join_names(names: Sequence[str], max_names: int = 5) -> str:
     'q1, q2 and 1 more'
     """
     shown = ", ".join(map(_cut_name, names[:max_names]))
-    return f"{shown} and {len(names) - max_names} more" if len(names) > max_names else shown
+    if len(names) <= max_names:
+        return shown
+    return f"{shown} and {len(names) - max_names} more"
 
 
 def _cut_name(name: str) -> str:
-    return name if len(name) <= 80 else f"{name[:79]}…"
+    if len(name) <= 80:
+        return name
+    return f"{name[:79]}…"

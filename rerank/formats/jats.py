@@ -202,9 +202,9 @@ def read_article(data: bytes, name: str, *, sentences: bool = True, key: str = "
 def _subjects(meta: _Element) -> tuple[str, ...]:
     subjects: list[str] = []
     for group in meta.findall("article-categories/subj-group"):
-        group_type = (group.get("subj-group-type") or "").lower()
+        group_type = group.get("subj-group-type", "").lower()
         if not group_type.endswith(_NOT_SUBJECTS):
-            subjects += [plain(subject) for subject in group.iter("subject")]
+            subjects += map(plain, group.iter("subject"))
     return tuple(subjects)
 
 
@@ -324,7 +324,7 @@ def _reference(entry: _Element) -> tuple[str, str]:
 def _linked_doi(entry: _Element) -> str:
     """Return the DOI of the first link with ``doi`` in its address; empty if it has none."""
     for link in entry.iter("ext-link"):
-        address = link.get(HREF) or ""
+        address = link.get(HREF, "")
         if "doi" in address:
             return find_doi(address)
     return ""

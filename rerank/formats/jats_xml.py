@@ -40,6 +40,8 @@ _GREEK_NAMES = "a b g d e z ee th i k l m n x o p r sf s t u ph kh ps oh".split(
 _GREEK = dict(zip(_GREEK_NAMES, "αβγδεζηθικλμνξοπρςστυφχψω"))
 _GREEK |= {name.upper(): letter.upper() for name, letter in _GREEK.items()}
 """Names of ISO entities such as ``&bgr;`` without ``gr``. HTML has the other sets."""
+_CHARACTERS = {**html5, **{f"{name}gr;": letter for name, letter in _GREEK.items()}}
+"""Name of an entity and a semicolon -> its character."""
 
 
 def parse_article(data: bytes, name: str) -> tuple[_Element, _Element]:
@@ -110,8 +112,7 @@ def _replace_undeclared_entities(data: bytes) -> bytes:
 
 def _entity_text(name: str) -> str:
     """Return the character of a named entity of HTML or ISO; the entity itself if the name is unknown."""
-    greek = _GREEK.get(name[:-2]) if name.endswith("gr") else None
-    return html5.get(f"{name};") or greek or f"&{name};"
+    return _CHARACTERS.get(f"{name};", f"&{name};")
 
 
 def plain(element: _Element | None, without: Set[str] = frozenset(NOT_TEXT)) -> str:
@@ -121,17 +122,22 @@ def plain(element: _Element | None, without: Set[str] = frozenset(NOT_TEXT)) -> 
     """
     if element is None:
         return ""
-    parts: list[str] = []
-    _collect_text(element, without, parts)
-    return " ".join(unicodedata.normalize("NFC", "".join(parts)).split())
+    parts: list[str | None] = []
+    _collect_text(element, without | NOT_MATH, parts)
+    text = "".join(filter(None, parts))
+    return " ".join(unicodedata.normalize("NFC", text).split())
 
 
-def _collect_text(element: _Element, without: Set[str], parts: list[str]) -> None:
-    parts.append(element.text or "")
+_GAPS = dict.fromkeys(SEPARATED, " ")
+"""Element -> the text before and after it."""
+
+
+def _collect_text(element: _Element, without: Set[str], parts: list[str | None]) -> None:
+    """Add the texts inside of an element to the parts, None for no text."""
+    parts.append(element.text)
     for child in element:
-        gap = " " if child.tag in SEPARATED else ""
+        gap = _GAPS.get(child.tag)
         parts.append(gap)
-        if child.tag not in without and child.tag not in NOT_MATH:
+        if child.tag not in without:
             _collect_text(child, without, parts)
-        parts.append(gap)
-        parts.append(child.tail or "")
+        parts += (gap, child.tail)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import filterfalse
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -21,8 +22,11 @@ FindIds = Callable[[Iterable[str]], Collection[str]]
 _LAYOUT = 'write each line as {"query": "...", "document": "..."}'
 _TEXTS_AS_TSV = "write each line as query, tab, document"
 _TSV = re.compile(r"\.tsv(\.\w+)?$", re.IGNORECASE)
-_LABELED = "write each line as id, tab, id, tab, 1 or 0"
-_UNLABELED = "write each line as id, tab, id"
+_LAYOUTS = {
+    True: ("write each line as id, tab, id, tab, 1 or 0", 3),
+    False: ("write each line as id, tab, id", 2),
+}
+"""Whether all lines have a label -> their layout, and the number of required cells."""
 _LABELS = {"1": True, "0": False}
 _HEADER = ("a", "b", "related")
 
@@ -44,21 +48,22 @@ def read_pairs(source: Source) -> list[tuple[str, str]]:
     >>> read_pairs(path)
     [('the cat', 'die Katze')]
     """
-
-    def build(location: str, _: object, pair: _Texts) -> tuple[str, str]:
-        for side in ("query", "document"):
-            if not getattr(pair, side).strip():
-                raise InputError(f"{location}: {side} is empty; give both texts or remove the pair")
-        return pair.query, pair.document
-
     if _TSV.search(name_of(source)):
         rows = read_rows(source, ("query", "document"), _TEXTS_AS_TSV)
-        pairs = [build(location, None, _Texts(*cells)) for location, cells in rows]
+        pairs = [_texts(location, {}, _Texts(*cells)) for location, cells in rows]
     else:
-        pairs = list(read_json_lines(source, _Texts, build))
+        pairs = list(read_json_lines(source, _Texts, _texts))
     if not pairs:
         raise InputError(f"{name_of(source)}: no pairs; {_LAYOUT}")
     return pairs
+
+
+def _texts(location: str, _: object, pair: _Texts) -> tuple[str, str]:
+    """Return the two texts of a pair. Raises InputError for an empty one."""
+    for side in ("query", "document"):
+        if not getattr(pair, side).strip():
+            raise InputError(f"{location}: {side} is empty; give both texts or remove the pair")
+    return pair.query, pair.document
 
 
 def read_labeled_pairs(source: Source, find_ids: FindIds | None = None) -> list[LabeledPair]:
@@ -129,9 +134,9 @@ class _Line(NamedTuple):
 
 def _read(source: Source, find_ids: FindIds | None, *, labels: bool) -> list[_Line]:
     """Return the lines of a file. labels: every line needs a label."""
-    layout = _LABELED if labels else _UNLABELED
+    layout, min_cells = _LAYOUTS[labels]
     lines: list[_Line] = []
-    for location, cells in read_rows(source, _HEADER, layout, min_cells=3 if labels else 2):
+    for location, cells in read_rows(source, _HEADER, layout, min_cells=min_cells):
         related = _read_label(cells, location, layout)
         lines.append(_Line(location, cells[0], cells[1], related))
     if not lines:
@@ -161,10 +166,12 @@ def _check_ids(lines: Sequence[_Line], find_ids: FindIds) -> None:
         locations.setdefault(line.first, line.location)
         locations.setdefault(line.second, line.location)
     existing = find_ids(locations)
-    unknown = [id for id in locations if id not in existing]
+    unknown = list(filterfalse(existing.__contains__, locations))
     if unknown:
         first_id = unknown[0]
-        total = f" ({len(unknown)} unknown ids in the file)" if len(unknown) > 1 else ""
+        total = ""
+        if len(unknown) > 1:
+            total = f" ({len(unknown)} unknown ids in the file)"
         raise InputError(
             f"{locations[first_id]}: unknown document {first_id!r}{total}; ingest it, or remove the pair"
         )

@@ -16,14 +16,14 @@ _PMCID = re.compile(
 )
 
 
-def find_doi(text: str | None) -> str:
+def find_doi(text: str) -> str:
     """Return the DOI in a text, in lower case; empty if none.
 
     >>> find_doi("https://doi.org/10.7554/eLife.00003")
     '10.7554/elife.00003'
     """
-    match = _DOI.search((text or "").strip().lower())
-    return match[0] if match else ""
+    dois = _DOI.findall(text.lower())
+    return next(iter(dois), "")
 
 
 def reference_key(*, doi: str = "", pmid: str = "", pmcid: str = "", title: str = "", year: str = "") -> str:
@@ -43,7 +43,9 @@ def reference_key(*, doi: str = "", pmid: str = "", pmcid: str = "", title: str 
     if pmcid_match is not None:
         return f"PMC{pmcid_match[1]}"
     words = re.findall(r"\w+", title.casefold())
-    return f"title:{' '.join(words)}|{year}" if words else ""
+    if not words:
+        return ""
+    return f"title:{' '.join(words)}|{year}"
 
 
 def named_key(name: str) -> str:
@@ -62,4 +64,6 @@ def named_key(name: str) -> str:
     if pmid is not None:
         return f"pmid:{pmid[1]}"
     pmcid = _PMCID.fullmatch(name)
-    return f"PMC{pmcid[1]}" if pmcid is not None and not name.isdigit() else name
+    if pmcid is None or name.isdigit():
+        return name
+    return f"PMC{pmcid[1]}"

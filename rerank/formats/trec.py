@@ -98,13 +98,17 @@ def _score(location: str, text: str) -> float:
 
 
 def _ordered(hits: Mapping[str, tuple[float, float]]) -> list[tuple[str, float]]:
-    def key(document: str) -> tuple[float, float, str]:
-        score, position = hits[document]
-        return -score, math.inf if math.isnan(position) else position, document
+    return [(document, score) for document, (score, _) in sorted(hits.items(), key=_sort_key)]
 
-    return [(document, hits[document][0]) for document in sorted(hits, key=key)]
+
+def _sort_key(hit: tuple[str, tuple[float, float]]) -> tuple[float, float, str]:
+    """Return the negative score, the rank and the id of a document. A rank that is no number comes last."""
+    document, (score, position) = hit
+    if math.isnan(position):
+        position = math.inf
+    return -score, position, document
 
 
 def _refuse_space(field: str, value: str) -> None:
-    if not value or value.split() != [value]:
+    if value.split() != [value]:  # also if it is empty
         raise InputError(f"{field} {value!r} is empty or contains white space; rename it for a TREC run")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -45,9 +45,12 @@ class PairScores(Report):
         """
         rows: list[dict[str, object]] = []
         for (a, b, related), score in zip(self.pairs, self.scores.tolist()):
-            label = None if related is None else int(related)
-            predicted = None if self.threshold is None else int(score >= self.threshold)
-            rows.append({"a": a, "b": b, "related": label, "score": score, "predicted": predicted})
+            row: dict[str, object] = {"a": a, "b": b, "related": None, "score": score, "predicted": None}
+            if related is not None:
+                row["related"] = int(related)
+            if self.threshold is not None:
+                row["predicted"] = int(score >= self.threshold)
+            rows.append(row)
         return rows
 
     def to_json(self) -> dict[str, object]:
@@ -143,13 +146,21 @@ def predict_pairs(
     [1, 0]
     """
     workspace = Workspace.open(workspace)
-    if dev_pairs and threshold is not None:
-        raise UsageError("give --threshold or --dev-pairs, not both")
-    if threshold is not None and not np.isfinite(threshold):
-        raise UsageError(f"--threshold must be a number, not {threshold}")
+    if threshold is not None:
+        _check_threshold(threshold, dev_pairs)
     dev = _drop_duplicates(as_pairs(dev_pairs, workspace.engine.contains))
     scores, best = _scores(workspace, ranker, pairs, dev, progress)
-    return PairScores(ranker, best if threshold is None else threshold, list(pairs), scores)
+    if threshold is None:
+        threshold = best
+    return PairScores(ranker, threshold, list(pairs), scores)
+
+
+def _check_threshold(threshold: float, dev_pairs: Pairs) -> None:
+    """Raise UsageError for a threshold that is not a number, or if dev pairs also set one."""
+    if dev_pairs:
+        raise UsageError("give --threshold or --dev-pairs, not both")
+    if not np.isfinite(threshold):
+        raise UsageError(f"--threshold must be a number, not {threshold}")
 
 
 def evaluate_pairs(
@@ -197,7 +208,7 @@ def evaluate_pairs(
     if baseline is None:
         stages = workspace.engine.first_stages
         baseline = "tfidf" if "tfidf" in stages else stages[0]
-    labels = [pair.related for pair in pairs]
+    labels = _labels(pairs)
     scores: dict[str, Array] = {}
     results: list[PairRow] = []
     for name in dict.fromkeys([baseline, *as_list(rankers)]):
@@ -251,11 +262,19 @@ def _scores(
     (signal,) = resolve([name], rankers)
     threshold: float | None = None
     if dev_pairs:
-        dev_scores = score_pairs(workspace.engine, signal, [pair[:2] for pair in dev_pairs], progress)
-        threshold = best_threshold(dev_scores, [pair.related for pair in dev_pairs])
+        dev_scores = score_pairs(workspace.engine, signal, _ids(dev_pairs), progress)
+        threshold = best_threshold(dev_scores, _labels(dev_pairs))
     elif isinstance(signal, Relates):
         threshold = signal.threshold
-    return score_pairs(workspace.engine, signal, [pair[:2] for pair in pairs], progress), threshold
+    return score_pairs(workspace.engine, signal, _ids(pairs), progress), threshold
+
+
+def _ids(pairs: Iterable[tuple[str, str, bool | None]]) -> list[tuple[str, str]]:
+    return [(first, second) for first, second, _ in pairs]
+
+
+def _labels(pairs: Iterable[LabeledPair]) -> list[bool]:
+    return [pair.related for pair in pairs]
 
 
 def _drop_duplicates(pairs: Sequence[LabeledPair]) -> list[LabeledPair]:
@@ -273,7 +292,7 @@ def _drop_duplicates(pairs: Sequence[LabeledPair]) -> list[LabeledPair]:
             unique.setdefault(pair.key, pair)
 
     are_all_used = len(unique) == len(labels)
-    remaining_labels = {pair.related for pair in unique.values()}
+    remaining_labels = set(_labels(unique.values()))
     if not are_all_used and len(remaining_labels) < 2:
         raise UsageError("without pairs that have both labels, all are related, or all unrelated; add pairs")
     return list(unique.values())
