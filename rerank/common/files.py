@@ -149,7 +149,9 @@ def system_reason(error: OSError) -> str:
 
 def unreadable_text(error: OSError | ValueError) -> str:
     """Return the reason why a text file cannot be read: of the system, or that it is not UTF-8."""
-    return system_reason(error) if isinstance(error, OSError) else "not UTF-8 text"
+    if isinstance(error, OSError):
+        return system_reason(error)
+    return "not UTF-8 text"
 
 
 def as_system_error(error: BaseException | None, path: object) -> RerankError | None:

@@ -66,7 +66,8 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields of the report in the types of JSON, as ``--json`` prints them."""
-        return {name: to_json_value(value) for name, value in _shown_fields(self).items()}
+        values: dict[str, Any] = to_json_value(_shown_fields(self))
+        return values
 
 
 def frame_of(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> Any:

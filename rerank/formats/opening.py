@@ -38,6 +38,11 @@ _ENCODINGS = {
     b"\xfe\xff": "utf-16",
 }
 """Byte order mark -> encoding; UTF-32 begins like UTF-16."""
+_ENCODINGS_WITHOUT_MARK: dict[tuple[bool, ...], str] = {
+    (True, False): "utf-16-le",
+    (False, True): "utf-16-be",
+}
+"""Whether the first and the second byte of an ASCII text are not zero -> encoding."""
 _EXPORT = "export it as JSON lines or as CSV in UTF-8"
 _UNPACK = "unpack it first"
 _OTHER_KINDS = {
@@ -161,9 +166,8 @@ def _encoding(start: bytes) -> str | None:
     encoding = _look_up(start, _ENCODINGS)
     if encoding is not None:
         return encoding
-    if len(start) < 2 or bool(start[0]) == bool(start[1]):
-        return None
-    return "utf-16-le" if start[0] else "utf-16-be"  # ASCII without a mark
+    are_filled = tuple(map(bool, start[:2]))
+    return _ENCODINGS_WITHOUT_MARK.get(are_filled)
 
 
 class _Recoded(io.RawIOBase):

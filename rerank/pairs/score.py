@@ -69,8 +69,7 @@ def score_pairs(
             partner_features = features[[row_of[partner] for partner in partner_ids]]
         partner_scores = _score_partners(scorer, documents[id], partner_ids, partner_features)
         for partner, score in zip(partner_ids, partner_scores.tolist()):
-            for position in positions_by_partner[partner]:
-                scores[position] += score / 2
+            np.add.at(scores, positions_by_partner[partner], score / 2)  # both, if a pair is of one document
     return scores
 
 
