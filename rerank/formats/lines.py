@@ -209,7 +209,7 @@ def _parse_object(location: str, text: str) -> dict[str, Any]:
 
 
 def describe_invalid_json(text: str, error: Exception) -> str:
-    """Return what is wrong with a text that is not JSON: it looks like something else, or has an error."""
+    """Return the problem of a text that is not JSON: it looks like another kind of file, or has an error."""
     kind = describe_line(text)
     if kind:
         return f"not JSON, it looks like {kind}"

@@ -154,7 +154,7 @@ def _unpack_layer(file: io.BufferedReader, name: str, stack: ExitStack) -> Binar
 
 
 def _look_up(start: bytes, values: Mapping[bytes, Value]) -> Value | None:
-    """Return the value of the first key with which a file starts, or None."""
+    """Return the value of the first key that the start of a file has, or None."""
     for key, value in values.items():
         if start.startswith(key):
             return value

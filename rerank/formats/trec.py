@@ -102,7 +102,7 @@ def _ordered(hits: Mapping[str, tuple[float, float]]) -> list[tuple[str, float]]
 
 
 def _sort_key(hit: tuple[str, tuple[float, float]]) -> tuple[float, float, str]:
-    """Return the negative score, the rank and the id of a document. A rank that is no number comes last."""
+    """Return the negative score, the rank and the id of a document. Ranks that are not numbers come last."""
     document, (score, position) = hit
     if math.isnan(position):
         position = math.inf
