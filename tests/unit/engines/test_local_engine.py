@@ -218,7 +218,6 @@ class TestDerivedFiles:
                 damaged.write_bytes(whole[: len(whole) // 2] if damage == "shortened" else b"")
             refused += is_refused(copy)
             LocalEngine.open(copy).write([])
-            assert not is_refused(copy)
             assert contents(copy) == expected, path
         assert refused > 10
 
