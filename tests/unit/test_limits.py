@@ -56,8 +56,8 @@ LIMITS = {
     "rerank": {
         "vague names": 0.1,
         "double assignments": 0.0,
-        "comprehensions": 22.8,
-        "decisions": 32.4,
+        "comprehensions": 21.4,
+        "decisions": 31.6,
         "dense functions": 0,
     },
     "cli": {
