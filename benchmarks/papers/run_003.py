@@ -242,11 +242,7 @@ def protocols(
     deepest = {}
     for split, (queries, qrels) in splits.items():
         request = TableRequest(
-            queries=queries,
-            qrels=qrels,
-            signals=signals,
-            first_stage=FIRST,
-            protocol=DEEPEST[kind],
+            queries=queries, qrels=qrels, signals=signals, first_stage=FIRST, protocol=DEEPEST[kind]
         )
         deepest[split] = score_table(pipeline, request)[0]
     values: dict[str, dict[str, float]] = {}

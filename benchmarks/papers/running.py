@@ -90,8 +90,10 @@ def carry_out(paper: str, steps: Iterable[Step], options: argparse.Namespace) ->
         results.cache_clear()
         complete = {result["step"]: result for result in results(paper)}
         if options.list:
-            hours = f"{complete[step.name]['cpu_hours']:.2f} h" if step.name in complete else "not run yet"
-            print(f"{step.table:12} {step.name:50} {hours}")
+            state = "complete" if step.name in complete else "not run yet"
+            if "cpu_hours" in complete.get(step.name, {}):  # older results have no time
+                state = f"{complete[step.name]['cpu_hours']:.2f} h"
+            print(f"{step.table:12} {step.name:50} {state}")
             continue
         if step.done(complete) or options.step not in (None, step.name):
             continue

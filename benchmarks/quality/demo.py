@@ -64,11 +64,7 @@ def readme(results: Mapping[str, Any]) -> str:
     """Return the table of the README, from the comparison with other programs on the demo."""
     rows = {row["peer"]: row for row in results["rows"]}
     strongest = max(FUSIONS, key=lambda peer: rows[peer]["nDCG@10"])
-    titles = {
-        "rerank-bm25": "BM25",
-        strongest: FUSIONS[strongest],
-        "rerank-auto": "`rerank auto FOLDER`",
-    }
+    titles = {"rerank-bm25": "BM25", strongest: FUSIONS[strongest], "rerank-auto": "`rerank auto FOLDER`"}
     counts = f"{results['documents']:,} articles, {results['queries']['test']} summaries as queries"
     lines: list[list[str]] = []
     for peer, title in titles.items():

@@ -75,8 +75,7 @@ def measured(folder: Path) -> dict[str, Any]:
     found = [name for name in rankers if workspace.ranker(name).retrieves]
     alone = {
         name: replace(
-            Stack.parse(name, first_stage=first),
-            retrieve=(first, f"{name}:{FOUND}") if name in found else (),
+            Stack.parse(name, first_stage=first), retrieve=(first, f"{name}:{FOUND}") if name in found else ()
         )
         for name in rankers
     }

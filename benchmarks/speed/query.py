@@ -57,11 +57,7 @@ def random_ranker(name: str, preset: str, head: str | None, vocabularies: dict[s
     model = TorchRanker(towers, config)
     query, document = ([tower.numpy() for tower in side] for side in towers.values())
     return CnnRanker(
-        name=name,
-        version=f"{preset}-{head}-random",
-        query=query,
-        document=document,
-        head=model.head(),
+        name=name, version=f"{preset}-{head}-random", query=query, document=document, head=model.head()
     )
 
 
