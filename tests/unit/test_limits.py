@@ -56,8 +56,8 @@ LIMITS = {
     "rerank": {
         "vague names": 0.1,
         "double assignments": 0.0,
-        "comprehensions": 21.4,
-        "decisions": 31.6,
+        "comprehensions": 20.2,
+        "decisions": 30.6,
         "dense functions": 0,
     },
     "cli": {
