@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rerank.common.values import without_none
+
 from .options import Function, option
 
 if TYPE_CHECKING:
@@ -57,7 +59,7 @@ def connection_settings(
     from rerank.engines.opensearch import Settings
 
     options: dict[str, Any] = {"index": index, "shards": shards, "replicas": replicas}
-    overrides = {name: value for name, value in options.items() if value is not None}
+    overrides = without_none(options)
     if profile is None and not url:
         if overrides:
             raise click.UsageError("--index, --shards and --replicas need --url or --profile")

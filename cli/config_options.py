@@ -19,6 +19,10 @@ Configurations = Mapping[str, type[Options]]
 """Name, such as a family of rankers -> its configuration class."""
 
 
+_METAVARS: Mapping[object, str] = {int: "N", float: "X"}
+"""Type of a value -> its form in the help; other values are texts."""
+
+
 def setting_options(configurations: Configurations) -> list[GroupedOption]:
     """Return an option for each setting, all in one group. Equal names share one option."""
     settings_by_name: dict[str, dict[str, Setting]] = {}
@@ -93,9 +97,7 @@ def _metavar(setting: Setting) -> str:
         return "A,B,..."
     if setting.choices:
         return "|".join(setting.choices)
-    if setting.kind is int:
-        return "N"
-    return "X" if setting.kind is float else "TEXT"
+    return _METAVARS.get(setting.kind, "TEXT")
 
 
 def _describe_default(setting: Setting, configuration: type[Options]) -> str:

@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 import click
 
 from rerank.common.progress import Progress
+from rerank.common.values import items_not_in, without_empty
 from rerank.documents.text import count_of, join_names, plural_of
 
 if TYPE_CHECKING:
@@ -273,7 +274,7 @@ def show_weights(stack: Stack) -> None:
     combiner_by_case = stack.combiner.cases
     other_cases: list[str] = []
     if combiner_by_case:
-        other_cases = [case for case in CASES if case not in combiner_by_case]
+        other_cases = items_not_in(CASES, combiner_by_case)
     click.echo("  " + weights_of(stack.combiner, *other_cases))
     for case, combiner in combiner_by_case.items():
         click.echo("  " + weights_of(combiner, case))
@@ -316,17 +317,27 @@ def print_scoring_notes(scoring: ScoringReport) -> None:
     note(*_scoring_notes(scoring))
 
 
+def notes_of(counts: Mapping[str, int]) -> list[str]:
+    """Return sentences about counts, without the ones whose count is 0. counts: sentence -> its count.
+
+    >>> notes_of({"2 queries not found": 2, "0 queries ignored": 0})
+    ['2 queries not found']
+    """
+    return list(without_empty(counts))
+
+
 def _scoring_notes(scoring: ScoringReport) -> Iterator[str]:
-    if scoring.unknown_queries:
-        yield f"{not_in_query_file(scoring.unknown_queries)}; left out"
-    if scoring.unknown_documents:
-        yield not_in_workspace(scoring.unknown_documents)
-    if scoring.without_hits:
-        yield f"{without_candidates(scoring.without_hits)}; counted as 0: {join_names(scoring.silent)}"
-    if scoring.unknown_categories:
-        yield f"{count_of(scoring.unknown_categories, 'query')} with unknown categories, which are ignored"
-    if scoring.inferred_categories:
-        yield inferred_categories(scoring.inferred_categories)
+    left_out = f"{not_in_query_file(scoring.unknown_queries)}; left out"
+    silent = f"{without_candidates(scoring.without_hits)}; counted as 0: {join_names(scoring.silent)}"
+    unknown_categories = count_of(scoring.unknown_categories, "query")
+    counts = {
+        left_out: scoring.unknown_queries,
+        not_in_workspace(scoring.unknown_documents): scoring.unknown_documents,
+        silent: scoring.without_hits,
+        f"{unknown_categories} with unknown categories, which are ignored": scoring.unknown_categories,
+        inferred_categories(scoring.inferred_categories): scoring.inferred_categories,
+    }
+    yield from notes_of(counts)
     for ranker, count in scoring.not_found.items():
         yield cannot_be_retrieved(count, ranker)
     for ranker, count in scoring.recomputed.items():

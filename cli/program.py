@@ -12,6 +12,7 @@ from typing import NoReturn, TextIO
 import click
 
 from rerank.common.errors import NotInstalledError, RerankError, UsageError, did_you_mean
+from rerank.common.values import items_not_in
 
 from . import INTERRUPTED, ignore_interrupts
 from .output import Session, escape_terminal, remark
@@ -57,7 +58,7 @@ class _Commands(click.Group):
         options = args[:end_of_options]
         if not set(_QUIET_NAMES).isdisjoint(options):
             ctx.params["quiet"] = True
-        remaining = [word for word in options if word not in _QUIET_NAMES] + args[end_of_options:]
+        remaining = items_not_in(options, _QUIET_NAMES) + args[end_of_options:]
         if remaining:
             _check_command(remaining[0], ctx)
         return super().resolve_command(ctx, remaining)

@@ -11,6 +11,7 @@ import click
 import msgspec
 
 import rerank
+from rerank.common.values import items_in, items_not_in, without_empty, without_none
 from rerank.documents.text import count_of, join_names
 
 from . import output
@@ -193,9 +194,8 @@ def _choose_stack(
     stack = workspace.stack(text or workspace.default_stack)
     if first_stage is not None:
         stack = _with_first_stage(workspace, stack, first_stage)
-    if retrieve:
-        stack = replace(stack, retrieve=retrieve)
-    return stack if depth is None else replace(stack, depth=depth)
+    changes: dict[str, Any] = {"retrieve": retrieve, "depth": depth}
+    return replace(stack, **without_empty(changes))
 
 
 def _with_first_stage(workspace: rerank.Workspace, stack: rerank.Stack, first_stage: str) -> rerank.Stack:
@@ -216,15 +216,11 @@ def _with_second_phase(
 
     if cross_encoder is not None:
         return replace(stack, second_phase=parse_second_phase(cross_encoder, top, milliseconds))
-    if top is None and milliseconds is None:
+    changes = without_none({"top": top, "ms": milliseconds})
+    if not changes:
         return stack
     if stack.second_phase is None:
         raise click.UsageError(f"the stack {stack} has no second phase; give --then cross-encoder:FOLDER")
-    changes: dict[str, int] = {}
-    if top is not None:
-        changes["top"] = top
-    if milliseconds is not None:
-        changes["ms"] = milliseconds
     return replace(stack, second_phase=msgspec.structs.replace(stack.second_phase, **changes))
 
 
@@ -274,12 +270,10 @@ def _missing_features(
         yield "the second phase took too long: this is the stack's order; raise --then-ms or lower --top"
     for name, count in answer.recomputed.items():
         yield output.computed_features(count, name)
-    for name in retriever_depths(stack.retrieve):
-        ranker = pipeline.rankers.get(name)
-        if ranker is not None:
-            missing = workspace.engine.count_missing_vectors(name, ranker.version)
-            if missing:
-                yield output.cannot_be_retrieved(missing, name)
+    for name in items_in(retriever_depths(stack.retrieve), pipeline.rankers):
+        missing = workspace.engine.count_missing_vectors(name, pipeline.rankers[name].version)
+        if missing:
+            yield output.cannot_be_retrieved(missing, name)
 
 
 def check_categories(scorer: Scorer, unknown: Sequence[str]) -> None:
@@ -305,9 +299,9 @@ def check_params(params: Mapping[str, Any], stack: rerank.Stack) -> None:
         return
     slots = fields_of(stack.search)
     problem = f"has the slots {', '.join(sorted(slots))}" if slots else "has no such slots"
-    for name in params:
-        if name not in slots:
-            raise click.UsageError(f"--param {name}: {stack.search} {problem}; leave it out")
+    unknown = items_not_in(params, slots)
+    if unknown:
+        raise click.UsageError(f"--param {unknown[0]}: {stack.search} {problem}; leave it out")
 
 
 def show(

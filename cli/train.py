@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 import rerank
+from rerank.common.values import items_not_in
 from rerank.documents.text import count_of, join_names
 from rerank.rankers.registry import families
 
@@ -180,7 +181,7 @@ def _note_missing_rankers(rankers: Sequence[str], report: TrainReport) -> None:
     """Describe the work that an interruption left undone."""
     output.note("`rerank encode` computes the features of the documents")
     trained = {result.ranker.variant for result in report.rankers}
-    not_trained = [name for name in rankers if name not in trained]
+    not_trained = items_not_in(rankers, trained)
     if not_trained:
         output.note(f"not trained: {', '.join(not_trained)}; train again")
 
@@ -204,14 +205,14 @@ def _show(report: TrainReport) -> None:
 
 def _print_notes(report: TrainReport) -> None:
     """Print which judgments could not be used, and which queries got categories."""
-    if report.unknown_queries:
-        output.note(output.not_in_query_file(report.unknown_queries))
-    if report.unknown_documents:
-        output.note(output.not_in_workspace(report.unknown_documents))
-    if report.without_hits:
-        output.note(f"{output.without_candidates(report.without_hits)}: {join_names(report.silent)}")
-    if report.inferred_categories:
-        output.note(output.inferred_categories(report.inferred_categories))
+    silent = f"{output.without_candidates(report.without_hits)}: {join_names(report.silent)}"
+    counts = {
+        output.not_in_query_file(report.unknown_queries): report.unknown_queries,
+        output.not_in_workspace(report.unknown_documents): report.unknown_documents,
+        silent: report.without_hits,
+        output.inferred_categories(report.inferred_categories): report.inferred_categories,
+    }
+    output.note(*output.notes_of(counts))
 
 
 def _describe(result: TrainingResult) -> str:

@@ -1,10 +1,10 @@
-"""Forms of values that users and files give: one value or several, and values that are empty."""
+"""Forms of values that users and files give, and choices of some values of a list or a mapping."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, TypeGuard, TypeVar, overload
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -85,13 +85,44 @@ def objects_inside(json_value: object) -> Iterator[Mapping[Any, Any]]:
             values += value
 
 
-def items_at(items: Sequence[Value], positions: Iterable[int]) -> list[Value]:
-    """Return the items at these positions, in the order of the positions.
+@overload
+def items_at(items: Mapping[Key, Value], positions: Iterable[Key]) -> list[Value]: ...
+@overload
+def items_at(items: Sequence[Value], positions: Iterable[int]) -> list[Value]: ...
+def items_at(items: Any, positions: Iterable[Any]) -> list[Any]:
+    """Return the items at these positions of a sequence, or at these keys of a mapping, in this order.
 
-    >>> items_at(["wolf", "fox", "bear"], [2, 0])
-    ['bear', 'wolf']
+    >>> items_at(["wolf", "fox", "bear"], [2, 0]), items_at({"d1": "wolf", "d2": "fox"}, ["d2"])
+    (['bear', 'wolf'], ['fox'])
     """
     return list(map(items.__getitem__, positions))
+
+
+def items_in(items: Iterable[Value], allowed: Container[object]) -> list[Value]:
+    """Return the items that are also among others, in their order.
+
+    >>> items_in(["wolf", "fox", "bear"], {"bear", "wolf"})
+    ['wolf', 'bear']
+    """
+    return [item for item in items if item in allowed]
+
+
+def items_not_in(items: Iterable[Value], excluded: Container[object]) -> list[Value]:
+    """Return the items that are not among others, in their order.
+
+    >>> items_not_in(["wolf", "fox", "bear"], ["fox"])
+    ['wolf', 'bear']
+    """
+    return [item for item in items if item not in excluded]
+
+
+def of_type(items: Iterable[object], kind: type[Value]) -> list[Value]:
+    """Return the items that are instances of a class, in their order.
+
+    >>> of_type(["wolf", 7, "fox"], str)
+    ['wolf', 'fox']
+    """
+    return [item for item in items if isinstance(item, kind)]
 
 
 def only(values: Mapping[Key, Value], keys: Container[Key]) -> dict[Key, Value]:
@@ -101,6 +132,15 @@ def only(values: Mapping[Key, Value], keys: Container[Key]) -> dict[Key, Value]:
     {'title': 'Wolves'}
     """
     return {key: value for key, value in values.items() if key in keys}
+
+
+def with_keys(values: Mapping[Key, Value], keys: Iterable[Key]) -> dict[Key, Value]:
+    """Return the values of these keys, in the order of the keys. Keys that it does not have are ignored.
+
+    >>> with_keys({"title": "Wolves", "text": "A wolf"}, ["text", "lang", "title"])
+    {'text': 'A wolf', 'title': 'Wolves'}
+    """
+    return {key: values[key] for key in keys if key in values}
 
 
 def without(values: Mapping[Key, Value], keys: Container[object]) -> dict[Key, Value]:

@@ -17,6 +17,7 @@ from rerank.common.errors import InputError, UsageError
 from rerank.common.files import check_new_file, parse_json, write_text
 from rerank.common.progress import SILENT, Progress
 from rerank.common.results import Report, to_json_value
+from rerank.common.values import items_at
 from rerank.documents.records import Query
 from rerank.documents.text import count_of, join_names
 from rerank.formats.beir import write_queries
@@ -248,7 +249,7 @@ def _write(folder: Path, log: ClickLog, documents: Documents, views: PageViews) 
     counts = count_clicks(views.shown)
     texts = log.texts.values()
     shown_texts = np.unique(counts.text).tolist()
-    ids = query_ids([texts[number] for number in shown_texts])
+    ids = query_ids(items_at(texts, shown_texts))
     names = {number: ids[texts[number]] for number in shown_texts}
     is_dev = np.array([is_for_tuning(text) for text in texts], bool)[counts.text]
 
@@ -267,7 +268,7 @@ def _write(folder: Path, log: ClickLog, documents: Documents, views: PageViews) 
         dev = rows(tuning_grades(counts), is_dev)
     judged = {query for query, _, _ in (*train, *(dev or ()))}
     text_of_view = views.shown.text[_first_rows(views.shown.view)]
-    page_views_by_text = Counter(texts[number] for number in text_of_view.tolist())
+    page_views_by_text = Counter(items_at(texts, text_of_view.tolist()))
     write_queries(folder / QUERIES, _queries(ids, judged, page_views_by_text))
     write_judgments(folder / TRAIN, train)
     if dev is None:

@@ -15,6 +15,7 @@ from typing import Literal, get_args
 from rerank.common.errors import InputError, UsageError
 from rerank.common.files import check_new_file, write_text
 from rerank.common.results import Report
+from rerank.common.values import items_at, items_not_in
 from rerank.documents.records import Qrels, Query
 from rerank.documents.text import count_of, join_names
 from rerank.formats import read_qrels
@@ -113,13 +114,13 @@ def _read(source: Source) -> tuple[Qrels, str]:
 def _judged_queries(qrels: Qrels, known_queries: Sequence[Query], source: Source) -> list[Query]:
     """Return the queries of judgments, in their order. Raises InputError for a query without a text."""
     by_id = {query.id: query for query in known_queries}
-    missing = [query for query in qrels if query not in by_id]
+    missing = items_not_in(qrels, by_id)
     if missing:
         raise InputError(
             f"{name_of(source)}: {count_of(len(missing), 'judged query')} without a text in --queries:"
             f" {join_names(missing, 3)}; add their texts"
         )
-    return [by_id[query] for query in qrels]
+    return items_at(by_id, qrels)
 
 
 def _is_by_hand(source: Source) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rerank.common.errors import InputError, UsageError
 from rerank.common.results import Report
+from rerank.common.values import first_in
 from rerank.documents.text import join_names, query_key
 from rerank.evaluation.interleaving import TEAMS, anytime_p, sessions_needed, wilson_interval
 from rerank.formats.click_log import Event, LogRecord, Search, read_click_log, records_of_line
@@ -290,8 +291,5 @@ def _add_click(page_views: Mapping[str, _PageView], event: Event, drops: Drops) 
 
 def _clicked_hit(event: Event, view: _PageView) -> str | None:
     """Return the id of the clicked document if it is among the logged hits, else None."""
-    for name in ID_FIELDS:
-        document = id_text(event.object.get(name))
-        if document and document in view.team_of:
-            return document
-    return None
+    ids = map(id_text, map(event.object.get, ID_FIELDS))
+    return first_in(filter(None, ids), view.team_of)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from array import array
 from collections.abc import Hashable, Mapping, Sequence
@@ -110,11 +111,7 @@ class Names:
         self._numbers: dict[Any, int] = {}
 
     def __getitem__(self, value: Hashable) -> int:
-        numbers = self._numbers
-        number = numbers.get(value)
-        if number is None:
-            number = numbers[value] = len(numbers)
-        return number
+        return self._numbers.setdefault(value, len(self._numbers))
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -130,18 +127,16 @@ class Unselected:
     def __init__(self) -> None:
         self.events = 0
         self._applications: set[str] = set()
-        self._earliest: int | None = None
-        self._latest: int | None = None
+        self._earliest: float = math.inf
+        self._latest: float = -math.inf
 
     def add(self, event: Event) -> None:
         """Count an event."""
         self.events += 1
         self._applications.add(event.application)
-        moment = event.time
-        if moment is None:
-            return
-        self._earliest = moment if self._earliest is None else min(moment, self._earliest)
-        self._latest = moment if self._latest is None else max(moment, self._latest)
+        if event.time is not None:
+            self._earliest = min(event.time, self._earliest)
+            self._latest = max(event.time, self._latest)
 
     def describe(self, options: ClickOptions) -> str:
         """Return why none of the events of a log was selected, and what the log has."""
@@ -152,7 +147,7 @@ class Unselected:
                 f"none of {total} is of the application {options.application!r}; the log has"
                 f" {join_names(names, _SHOWN_NAMES)}"
             )
-        if self._earliest is None or self._latest is None:
+        if self._latest < self._earliest:
             return f"none of {total} has a time, so no event is between --from and --to"
         return (
             f"none of {total} is between --from and --to; the events are from {_minute(self._earliest)} to"
@@ -160,7 +155,7 @@ class Unselected:
         )
 
 
-def _minute(moment: int) -> str:
+def _minute(moment: float) -> str:
     """Return a time in milliseconds since 1970 as text, in UTC; the latest one is of the year 9999."""
     seconds = min(moment // 1000, _LATEST_SECOND)
     return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%dT%H:%M}"
@@ -196,6 +191,9 @@ class ClickLog:
         self.hit_searches = array("i")
         self.hit_documents = array("i")
         self.hit_positions = array("i")
+        self._has_period = (options.start, options.end) != (None, None)
+        self._start = -math.inf if options.start is None else options.start
+        self._end = math.inf if options.end is None else options.end
         self._now = round(time.time() * 1000) + _TOLERANCE
         self._kinds = dict.fromkeys((name.lower() for name in options.impressions), False)
         self._kinds |= dict.fromkeys((name.lower() for name in options.clicks), True)
@@ -222,21 +220,13 @@ class ClickLog:
 
     def _is_in_period(self, moment: int | None) -> bool:
         """Return whether a time is in the period of the options. Without a start and an end, any time is."""
-        start = self.options.start
-        end = self.options.end
-        if start is None and end is None:
-            return True
         if moment is None:
-            return False
-        is_after_start = start is None or moment >= start
-        is_before_end = end is None or moment < end
-        return is_after_start and is_before_end
+            return not self._has_period
+        return self._start <= moment < self._end
 
     def _add_event(self, event: Event) -> None:
         application = self.applications[event.application]
-        is_click = self._kinds.get(event.action)
-        if is_click is None:
-            is_click = self._kinds.get(event.action.lower())
+        is_click = self._kinds.get(event.action.lower())
         if is_click is None:
             self.drops.add(OTHER_ACTION, f"{event.location}: {event.action}")
             return

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.common.errors import InputError
+from rerank.common.values import items_at, items_not_in
 from rerank.documents.text import count_of, join_names
 from rerank.judging.drops import Drops
 from rerank.judging.log import ClickLog, is_missing
@@ -145,7 +146,7 @@ def resolve_documents(log: ClickLog, workspace: HasIds | None) -> Documents:
     in_events = np.unique(np.asarray(log.columns["document"], np.int64)).tolist()
     unknown_by_field: dict[str, list[str]] = {}
     for field, ids in ids_by_field.items():
-        unknown_by_field[field] = [ids[number] for number in in_events if ids[number] not in existing]
+        unknown_by_field[field] = items_not_in(items_at(ids, in_events), existing)
     best_field = min(unknown_by_field, key=lambda field: len(unknown_by_field[field]))
     unknown = unknown_by_field[best_field]
     if 2 * len(unknown) > len(in_events):
@@ -179,7 +180,7 @@ def _documents(ids_by_number: Sequence[str], existing: Collection[str]) -> Docum
     existing = {*existing}
     return Documents(
         ids=ids,
-        numbers=np.array([positions[id] for id in ids_by_number], np.int64),
+        numbers=np.array(items_at(positions, ids_by_number), np.int64),
         exists=np.array([id in existing for id in ids], bool),
     )
 
@@ -218,9 +219,10 @@ def page_views(log: ClickLog, documents: Documents, drops: Drops) -> PageViews:
             rows = _with_hits(rows, hits)
             reason = "the log has no impressions; the hits of the queries are used instead"
     else:
-        without = np.isin(rows.application, np.unique(rows.application[~rows.is_click]), invert=True)
-        _count_events(drops, NO_IMPRESSIONS, log, rows, without)
-        rows = rows.select(~without)
+        with_impressions = np.unique(rows.application[~rows.is_click])
+        is_dropped = np.isin(rows.application, with_impressions, invert=True)
+        _count_events(drops, NO_IMPRESSIONS, log, rows, is_dropped)
+        rows = rows.select(~is_dropped)
     shown = _join(log, rows, drops, source)
     return PageViews(_existing(shown, documents, drops), first_ranks, source, reason)
 
@@ -357,7 +359,7 @@ def _join(log: ClickLog, rows: Rows, drops: Drops, source: str) -> Shown:
     rows = rows.select(rows.is_click | (rows.rank > 0))
     view = _group(rows.id, rows.application, rows.text)
     pair = _group(view, rows.document)
-    pairs = int(pair.max()) + 1 if len(pair) else 0
+    pairs = int(pair.max(initial=-1)) + 1
     impressions = np.bincount(pair[~rows.is_click], minlength=pairs)
     clicks = np.bincount(pair[rows.is_click], minlength=pairs)
     impression_rank = _smallest(pair, rows.rank, ~rows.is_click, pairs)
@@ -409,14 +411,13 @@ def _smallest(group: Ints, values: Ints, mask: Bools, groups: int) -> Ints:
 
 def _of_bots(log: ClickLog, rows: Rows, view: Ints, shown: Shown, drops: Drops) -> Bools:
     """Return which page views are of bots."""
-    views = int(view.max()) + 1 if len(view) else 0
+    views = int(view.max(initial=-1)) + 1
     is_bot = np.zeros(views, bool)
     client = _smallest(view, rows.client, rows.client >= 0, views)
     moment = _smallest(view, rows.time, rows.time >= 0, views)
     is_shown = np.bincount(shown.view, minlength=views) > 0
     has_client = (client != _NONE) & is_shown
-    names = sorted(log.clients.values())
-    names = names[1:] if names and not names[0] else names
+    names = sorted(filter(None, log.clients.values()))
     offset = len(log.clients) - len(names)
 
     def add(reason: str, mask: Bools) -> None:

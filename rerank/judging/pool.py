@@ -21,6 +21,7 @@ from rerank.common.errors import InputError, UsageError
 from rerank.common.files import as_system_error, write_text
 from rerank.common.progress import SILENT, Progress
 from rerank.common.results import Report
+from rerank.common.values import items_not_in, without, without_none
 from rerank.documents.records import Query
 from rerank.documents.text import count_of, query_key
 from rerank.formats.inputs import Queries, as_list, as_queries
@@ -131,7 +132,8 @@ class Pool(msgspec.Struct, frozen=True):
         """Return why people cannot judge this pool, or None."""
         if not self.hits:
             return "nothing to judge"
-        if _has_repeated_ids(self.queries) or any(_has_repeated_ids(query.hits) for query in self.queries):
+        lists: list[Sequence[PoolQuery] | Sequence[PoolHit]] = [query.hits for query in self.queries]
+        if any(map(_has_repeated_ids, [self.queries, *lists])):
             return "an id comes twice"
         return None
 
@@ -214,10 +216,9 @@ def make_pool(
     """
     workspace = Workspace.open(workspace)
     loaded: list[Stack] = []
-    for text_or_stack in as_list(stacks):
-        for stack in _load_stacks(workspace, text_or_stack):
-            if stack not in loaded:
-                loaded.append(stack)
+    for stack in itertools.chain.from_iterable(map(partial(_load_stacks, workspace), as_list(stacks))):
+        if stack not in loaded:
+            loaded.append(stack)
     if len(loaded) == 1 and loaded[0].signals != (loaded[0].first_stage,):
         loaded.insert(0, workspace.stack(loaded[0].first_stage, latest=True))
     if not loaded:
@@ -255,7 +256,7 @@ def _distinct(queries: Sequence[Query]) -> list[Query]:
     """
     most_frequent: dict[tuple[object, ...], Query] = {}
     for query in sorted(queries, key=lambda query: (-_count_of(query), query.id)):
-        params = {name: value for name, value in query.params.items() if name != COUNT_FIELD}
+        params = without(query.params, [COUNT_FIELD])
         words = (query_key(query.text), query_key(query.lexical))
         key = (*words, query.categories, query.lang, repr(sorted(params.items())))
         most_frequent.setdefault(key, query)
@@ -291,7 +292,7 @@ def separate_first_stage(stack: Stack) -> list[Stack]:
     >>> list(map(str, separate_first_stage(Stack.parse("bm25*1 + tfidf*1 + text*1 + meta*1"))))
     ['bm25*1.00', 'text*1.00 + meta*1.00']
     """
-    remaining = tuple(name for name in stack.signals if name != stack.first_stage)
+    remaining = tuple(items_not_in(stack.signals, [stack.first_stage]))
     second_signals = ranker_names(remaining) or remaining
     if not second_signals or stack.first_stage not in stack.signals:
         return [stack]
@@ -316,9 +317,8 @@ class _Chooser:
 
     def choose(self, shuffled: Sequence[Query]) -> list[tuple[Query, str]]:
         """Return queries with the reason of their choice. shuffled: all queries in random order."""
-        counts = {query.id: _count_of(query) for query in shuffled}
-        frequent = sorted(shuffled, key=lambda query: -counts[query.id])
-        reason = TRAFFIC if any(counts.values()) else RANDOM
+        frequent = sorted(shuffled, key=_count_of, reverse=True)  # stable: ties stay random
+        reason = TRAFFIC if any(map(_count_of, shuffled)) else RANDOM
         half = (self._count + 1) // 2
         with self._progress.step("rank queries", unit="query") as advance:
             first_half = list(itertools.islice(self._with_hits(frequent, advance), half))
@@ -362,7 +362,7 @@ def _pair_difference(first: Sequence[str], second: Sequence[str]) -> float:
 
 def _ranker(workspace: Workspace, stacks: Sequence[Stack], top: int) -> Callable[[Query], Rankings]:
     """Return a function that ranks a query by each stack."""
-    pipelines = [workspace.pipeline_of(stack) for stack in stacks]
+    pipelines = list(map(workspace.pipeline_of, stacks))
 
     def rank(query: Query) -> Rankings:
         answers = [pipeline.answer(query, stack) for pipeline, stack in zip(pipelines, stacks)]
@@ -371,10 +371,10 @@ def _ranker(workspace: Workspace, stacks: Sequence[Stack], top: int) -> Callable
     return rank
 
 
-def _hits(workspace: Workspace, ids: Sequence[str]) -> Iterator[PoolHit]:
-    for id, document in zip(ids, workspace.engine.get(ids)):
-        if document is not None:
-            yield PoolHit(id, document.title, document.text[:LONGEST_TEXT])
+def _hits(workspace: Workspace, ids: Sequence[str]) -> list[PoolHit]:
+    """Return the documents with these ids as hits, without deleted ones."""
+    documents = without_none(dict(zip(ids, workspace.engine.get(ids))))
+    return [PoolHit(id, document.title, document.text[:LONGEST_TEXT]) for id, document in documents.items()]
 
 
 def _count_of(query: Query) -> float:

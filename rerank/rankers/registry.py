@@ -133,18 +133,19 @@ BUILT_IN = (
 )
 
 
+_BUILT_IN_BY_NAME = {family.name: family for family in BUILT_IN}
+
+
 def families() -> dict[str, Family]:
     """Return the families by name, with the families of installed packages last."""
-    names = [built_in.name for built_in in BUILT_IN]
-    names += [entry.name for entry in entry_points(group=GROUP)]
-    return {name: family(name) for name in names}
+    external = [entry.name for entry in entry_points(group=GROUP)]
+    return {name: family(name) for name in (*_BUILT_IN_BY_NAME, *external)}
 
 
 def family(name: str) -> Family:
     """Return the family with this name. Raises WorkspaceError if no installed package has it."""
-    for built_in in BUILT_IN:
-        if built_in.name == name:
-            return built_in
+    if name in _BUILT_IN_BY_NAME:
+        return _BUILT_IN_BY_NAME[name]
     for entry in entry_points(group=GROUP, name=name):
         loaded = entry.load()
         return loaded if isinstance(loaded, Family) else Family(name, (), loaded)

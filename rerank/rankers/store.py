@@ -17,6 +17,7 @@ from msgspec import Meta, MsgspecError, Struct, json
 
 from rerank.common.errors import NotTrainedError, RerankError, UsageError, WorkspaceError, did_you_mean
 from rerank.common.files import as_system_error, folder_lock, parse_json, sync_folder, write_bytes, write_text
+from rerank.common.values import items_at, items_in, items_not_in
 from rerank.engines.base import FIRST_STAGES
 from rerank.rankers.base import Ranker
 from rerank.rankers.registry import families, load_ranker, trainable
@@ -189,10 +190,12 @@ class RankerStore:
                 listed = self._listed()
                 needed = self._needed()
                 record = self._write(ranker, extra or {}, new, listed)
-                older = [entry for entry in listed.get(name, ()) if entry.version != record.version]
+                entries = {entry.version: entry for entry in listed.get(name, ())}
+                older = items_not_in(entries, [record.version])
                 if needed is not None:
-                    older = [entry for entry in older if entry.version in needed.get(name, ())]
-                write_bytes(self.folder / f"{name}.json", json.encode([record, *older]) + b"\n")
+                    older = items_in(older, needed.get(name, ()))
+                versions = [record, *items_at(entries, older)]
+                write_bytes(self.folder / f"{name}.json", json.encode(versions) + b"\n")
                 self._sweep()
             finally:
                 shutil.rmtree(new, ignore_errors=True)

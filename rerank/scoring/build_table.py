@@ -13,6 +13,7 @@ import numpy as np
 
 from rerank.common.errors import InputError, UsageError
 from rerank.common.progress import SILENT, Progress
+from rerank.common.values import items_at, items_not_in
 from rerank.documents.filters import Filter
 from rerank.documents.records import Candidates, Qrels, Query, SearchTemplate
 from rerank.engines.base import Engine
@@ -236,7 +237,7 @@ def _pools(engine: Engine, request: TableRequest) -> dict[str, list[str]]:
         relevant = request.qrels.relevant(query.id)
         enough = protocol.size + len(relevant)  # even if all relevant documents are among them
         documents = select_documents(query, enough)
-        irrelevant = [id for id in documents if id not in relevant]
+        irrelevant = items_not_in(documents, relevant)
         pools[query.id] = [*relevant, *irrelevant[: protocol.size]]
     return pools
 
@@ -257,7 +258,7 @@ def _draw(ids: Sequence[str], query: Query, count: int) -> list[str]:
     """Return at most ``count`` random ids. The query decides, so other queries do not change them."""
     seed = hashlib.sha256(query.id.encode()).digest()[:8]
     positions = np.random.default_rng([*seed]).choice(len(ids), min(len(ids), count), replace=False)
-    return [ids[position] for position in positions.tolist()]
+    return items_at(ids, positions.tolist())
 
 
 def _candidates(

@@ -9,6 +9,7 @@ from itertools import compress
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.common.values import items_at, only
 from rerank.scoring.scorer import ReadDocuments, ScoringResult
 from rerank.scoring.second_phase import rank_scored
 from rerank.scoring.timer import StageTimer
@@ -43,16 +44,15 @@ class CandidatePool:
 
     def select(self, rows: NDArray[np.intp], retrievers: Collection[str]) -> CandidatePool:
         """Return the candidates of some rows, as these retrievers found them."""
-        ids = [self.ids[row] for row in rows.tolist()]
+        ids = items_at(self.ids, rows.tolist())
         scorable = self.scorable[rows]
         scored_ids = list(compress(ids, scorable.tolist()))
         scored_rows = (np.cumsum(self.scorable) - 1)[rows[scorable]]
         scored = ScoringResult(
             scored_ids, self.scored.raw[scored_rows], self.scored.query, self.scored.inferred
         )
-        retrieved_by = {
-            name: is_found[rows] for name, is_found in self.retrieved_by.items() if name in retrievers
-        }
+        selected = only(self.retrieved_by, retrievers)
+        retrieved_by = {name: is_found[rows] for name, is_found in selected.items()}
         return CandidatePool(ids, scorable, retrieved_by, scored)
 
 

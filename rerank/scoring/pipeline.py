@@ -10,6 +10,7 @@ import numpy as np
 
 from rerank.common.errors import UsageError
 from rerank.common.results import Report
+from rerank.common.values import with_keys
 from rerank.documents.filters import Filter
 from rerank.documents.records import Candidates, Query, SearchTemplate
 from rerank.documents.text import count_of
@@ -106,7 +107,7 @@ class ResultPage(Report):
         """Return one table row per hit: its rank, score, id and title, and its weighted scores."""
         rows: list[dict[str, Any]] = []
         for hit in self.hits:
-            row = {name: hit[name] for name in ("rank", "score", "id", "title")}
+            row = with_keys(hit, ("rank", "score", "id", "title"))
             for name, signal in hit["signals"].items():
                 row[name] = signal["weighted"]
             rows.append(row)
@@ -235,7 +236,7 @@ class Pipeline:
             stack=stack.for_case(scored.case),
             ranking=ranking if min_score is None else ranking.above(min_score),
             found={name: int(np.count_nonzero(rows)) for name, rows in retrieved_by.items()},
-            seconds={name: timer.seconds[name] for name in STAGES if name in timer.seconds},
+            seconds=with_keys(timer.seconds, STAGES),
             unknown_categories=unknown_categories,
             without_features=selected.without_features,
             approximate=candidates.approximate,

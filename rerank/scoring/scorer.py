@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from rerank.common.arrays import scatter
 from rerank.common.errors import UsageError
 from rerank.common.order import rank
+from rerank.common.values import items_at, items_not_in, of_type, without, without_none
 from rerank.documents.categories import CategoryNames, infer_categories
 from rerank.documents.records import Candidates, Document, Query
 from rerank.engines.base import Engine
@@ -66,7 +67,7 @@ class ScoringInput:
         names = list(rankers)
         features = dict.fromkeys(names, np.empty((len(by_id), 0), np.float32))
         missing = dict.fromkeys(names, np.ones(len(by_id), np.bool_))
-        return cls(list(by_id), scores, features, missing, documents=lambda ids: [by_id[id] for id in ids])
+        return cls(list(by_id), scores, features, missing, documents=partial(items_at, by_id))
 
     @classmethod
     def from_candidates(
@@ -150,15 +151,10 @@ class Scorer:
         """
         if not self._category_names or not query.categories:
             return query, ()
-        known_categories: dict[str, None] = {}
-        unknown_categories: list[str] = []
-        for category in query.categories:
-            name = self._find_category(category)
-            if name is None:
-                unknown_categories.append(category)
-            else:
-                known_categories[name] = None
-        categories = tuple(known_categories)
+        name_of = {category: self._find_category(category) for category in query.categories}
+        known_name_of = without_none(name_of)
+        unknown_categories = items_not_in(query.categories, known_name_of)
+        categories = tuple(dict.fromkeys(known_name_of.values()))
         if categories != query.categories:
             query = replace(query, categories=categories)
         return query, tuple(unknown_categories)
@@ -201,16 +197,13 @@ class Scorer:
     @cached_property
     def _search_signals(self) -> tuple[str, ...]:
         """The names of the first stage and of the lexical signals, which a search scores."""
-        names = {self.first_stage: None}
-        for signal in self.signals:
-            if isinstance(signal, LexicalSignal):
-                names[signal.name] = None
-        return tuple(names)
+        lexical_names = [signal.name for signal in of_type(self.signals, LexicalSignal)]
+        return tuple(dict.fromkeys((self.first_stage, *lexical_names)))
 
     @cached_property
     def _field_signals(self) -> tuple[FieldSignal, ...]:
         """The signals that are values of fields."""
-        return tuple(signal for signal in self.signals if isinstance(signal, FieldSignal))
+        return tuple(of_type(self.signals, FieldSignal))
 
     @cached_property
     def _existing_fields(self) -> set[str]:
@@ -285,7 +278,7 @@ class Scorer:
         """
         inputs = self._with_fields(inputs)
         missing_scores = self._missing_scores(inputs)
-        versions = {name: v for name, v in self.features.items() if name not in inputs.features}
+        versions = without(self.features, inputs.features)
         if missing_scores or versions:
             text = query.search_text(self.engine.lang)
             inputs = self._read(text, inputs, missing_scores, versions)
@@ -295,7 +288,7 @@ class Scorer:
         """Return the first stage and the lexical signals for which the input has no scores."""
         if SEARCH in self._search_signals:
             _search_scores(SEARCH, inputs)  # raises UsageError without a search
-        return [name for name in self._search_signals if name not in inputs.scores]
+        return items_not_in(self._search_signals, inputs.scores)
 
     def _validated(self, inputs: ScoringInput) -> ScoringInput:
         """Mark the features as missing that their ranker cannot use."""
@@ -319,7 +312,7 @@ class Scorer:
             request = SearchRequest(text, scored_by, ids=inputs.ids, features=versions)
             candidates = self.engine.find(request)
             position_of = {id: position for position, id in enumerate(inputs.ids)}
-            rows = np.array([position_of[id] for id in candidates.ids], np.int64)
+            rows = np.array(items_at(position_of, candidates.ids), np.int64)
 
         spread = partial(scatter, rows=rows, count=len(inputs.ids))
         scores = dict(inputs.scores)
@@ -358,13 +351,12 @@ class Scorer:
 
     def _documents_without_features(self, inputs: ScoringInput) -> dict[int, Document | None]:
         """Return position -> document, for documents without features of any ranker."""
-        missing = [inputs.missing[name] for name in self.features if inputs.missing[name].any()]
-        if not missing:
-            return {}
+        missing = items_at(inputs.missing, self.features)
         positions = np.flatnonzero(np.logical_or.reduce(missing)).tolist()
+        if not positions:
+            return {}
         read_documents = inputs.reader(self.engine)
-        ids = [inputs.ids[position] for position in positions]
-        return dict(zip(positions, read_documents(ids)))
+        return dict(zip(positions, read_documents(items_at(inputs.ids, positions))))
 
     def _infer_categories(
         self, inputs: ScoringInput, feedback_candidates: Candidates | None
@@ -383,7 +375,7 @@ def _read_categories(
 ) -> list[Sequence[str]]:
     """Return the categories of documents. They are read only if ``categories`` does not have all of them."""
     if categories.keys() >= {*ids}:
-        return [categories[id] for id in ids]
+        return items_at(categories, ids)
     documents_categories: list[Sequence[str]] = []
     for document in read_documents(ids):
         documents_categories.append(() if document is None else document.categories)
@@ -415,10 +407,8 @@ def feedback_categories(
     scores:     (n,) of the first stage. If one is negative, as in a run file, the lowest becomes 0.
     categories: reads the categories of documents by id.
     """
-    if len(scores) and scores.min() < 0:
-        scores = scores - scores.min()
+    scores = scores - scores.min(initial=0)
     positive = np.flatnonzero(scores > 0)
-    order = rank([ids[i] for i in positive.tolist()], scores[positive])
+    order = rank(items_at(ids, positive.tolist()), scores[positive])
     best = positive[order[:FEEDBACK_DEPTH]].tolist()
-    best_ids = [ids[i] for i in best]
-    return infer_categories(zip(scores[best].tolist(), categories(best_ids)))
+    return infer_categories(zip(scores[best].tolist(), categories(items_at(ids, best))))

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.common.values import items_at, without_empty, without_none
 from rerank.documents.records import Document
 from rerank.scoring.scorer import ReadDocuments, Scorer, ScoringInput
 from rerank.scoring.timer import StageTimer
@@ -33,12 +34,7 @@ class ScorableInput:
     @property
     def without_features(self) -> dict[str, int]:
         """The numbers above zero, with the names that answers and the log give them."""
-        counts: dict[str, int] = {}
-        if self.encoded:
-            counts["encoded"] = self.encoded
-        if self.skipped:
-            counts["unscored"] = self.skipped
-        return counts
+        return without_empty({"encoded": self.encoded, "unscored": self.skipped})
 
 
 def select_scorable(
@@ -60,11 +56,11 @@ def select_scorable(
     limit = timer.encoding_limit(rankers)
     if limit is None and owned is None:  # all documents exist, and the scorer reads the ones to encode
         return ScorableInput(inputs, scorable)
-    without_features = np.logical_or.reduce([inputs.missing[name] for name in rankers]) & scorable
+    without_features = np.logical_or.reduce(items_at(inputs.missing, rankers)) & scorable
     positions = np.flatnonzero(without_features).tolist()
     read_documents = inputs.reader(scorer.engine)
     with timer.stage("engine"):
-        documents = _read_existing([inputs.ids[i] for i in positions[:limit]], read_documents)
+        documents = _read_existing(items_at(inputs.ids, positions[:limit]), read_documents)
     scorable[positions] = [inputs.ids[i] in documents for i in positions]
     read_again = partial(_documents_of, documents, read_documents)
     inputs = replace(inputs, documents=read_again, candidates=None)
@@ -79,11 +75,7 @@ def _rankers_with_gaps(inputs: ScoringInput, scorable: NDArray[np.bool_]) -> lis
 
 def _read_existing(ids: Sequence[str], read_documents: ReadDocuments) -> dict[str, Document]:
     """Return id -> document, for the ids that exist."""
-    documents: dict[str, Document] = {}
-    for id, document in zip(ids, read_documents(ids)):
-        if document is not None:
-            documents[id] = document
-    return documents
+    return without_none(dict(zip(ids, read_documents(ids))))
 
 
 def _documents_of(
@@ -91,7 +83,7 @@ def _documents_of(
 ) -> Sequence[Document | None]:
     """Return the documents with these ids. They are read only if one of them is not in ``documents``."""
     if documents.keys() >= {*ids}:
-        return [documents[id] for id in ids]
+        return items_at(documents, ids)
     return read_documents(ids)
 
 
@@ -104,7 +96,7 @@ def select_rows(inputs: ScoringInput, rows: NDArray[np.int64]) -> ScoringInput:
         return inputs
     return replace(
         inputs,
-        ids=[inputs.ids[i] for i in rows.tolist()],
+        ids=items_at(inputs.ids, rows.tolist()),
         scores=_rows_of_columns(inputs.scores, rows),
         features=_rows_of_columns(inputs.features, rows),
         missing=_rows_of_columns(inputs.missing, rows),

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import re
 from collections.abc import Iterable
 
 from rerank.service.settings import Settings, Token
 
 Headers = Iterable[tuple[bytes, bytes]]
+
+_PORT = re.compile(r":\d+\Z")
 
 
 class Access:
@@ -51,8 +54,7 @@ class Access:
 
     def _is_own(self, host: str) -> bool:
         """Return whether a ``Host`` header names this service, by a name or by an address."""
-        name, _, port = host.rpartition(":")
-        name = _host_name(name if port.isdecimal() else host)
+        name = _host_name(_PORT.sub("", host))
         return name in self._hosts or _is_address(name)  # a page's own name is never an address
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from rerank.common.values import items_not_in
 from rerank.service.access import Headers, header_values
 
 _FREE = 2**18
@@ -130,7 +131,7 @@ def content_encoding(headers: Headers) -> str | None:
     Raises UnknownEncodingError for another encoding.
     """
     values = [value.strip().lower() for value in header_values(headers, b"content-encoding")]
-    encodings = [value for value in values if value not in ("", "identity")]
+    encodings = items_not_in(values, ("", "identity"))
     if not encodings:
         return None
     if encodings in (["gzip"], ["x-gzip"]):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rerank.common.errors import EngineError, UsageError
+from rerank.common.values import items_at, without_empty
 from rerank.documents.filters import filters_of
 from rerank.documents.records import Document, Query
 from rerank.documents.text import language
@@ -73,7 +75,7 @@ def rerank(snapshot: Snapshot, body: RerankBody, context: RequestContext) -> dic
             stack = stack.for_any_documents()
             calibrated = _has_probabilities(stack)
         by_id = {document.id: document for document in documents}
-        ranking = rank_scored(stack, scored, context, lambda ids: [by_id[id] for id in ids])
+        ranking = rank_scored(stack, scored, context, partial(items_at, by_id))
         context.late = ranking.late
         if body.min_score is not None:
             ranking = ranking.above(body.min_score)
@@ -255,7 +257,7 @@ def rerank_ids(snapshot: Snapshot, body: IdsBody, context: RequestContext) -> di
         {"index": position, "relevance_score": float(str(score))}
         for position, score in zip(ranking.order.tolist(), scores.astype(np.float32))
     ]
-    counts = {"without_features": context.without_features} if context.without_features else {}
+    counts = without_empty({"without_features": context.without_features})
     return {"model": str(stack), "results": results, **counts}
 
 

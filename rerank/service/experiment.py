@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.common.errors import UsageError
+from rerank.common.values import items_at
 from rerank.evaluation.interleaving import (
     MOST_DRAFTED,
     NO_TEAM,
@@ -163,7 +164,7 @@ class Experiment:
     def _columns(self) -> list[list[int]]:
         """The columns of each stack among the signals of ``joint``."""
         columns = {name: column for column, name in enumerate(self.joint.signals)}
-        return [[columns[name] for name in stack.signals] for stack in self.arms]
+        return [items_at(columns, stack.signals) for stack in self.arms]
 
 
 def _first_stage_of(stack: Stack) -> Stack:

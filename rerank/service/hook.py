@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.common.errors import InputError, NotTrainedError, RerankError, TrainingError, UsageError
+from rerank.common.values import items_at, without_empty, without_none
 from rerank.documents.records import Document, Query
 from rerank.documents.text import language_or_none
 from rerank.engines.opensearch.columns import DOCUMENT, Column, feature_key
@@ -20,10 +21,10 @@ from rerank.scoring.unscored import ScorableInput, select_rows, select_scorable
 from rerank.service import logs
 from rerank.service.context import DeadlineError, RequestContext
 from rerank.service.endpoints import make_query
-from rerank.service.experiment import Experiment, can_take_part
-from rerank.service.hook_hits import HookHits
-from rerank.service.query_text import query_text
-from rerank.service.retrieve import Added, Features, check_first, cut_to_depth, is_free, vector_queries
+from rerank.service.experiment import Experiment
+from rerank.service.hook_hits import HookHits, as_computed
+from rerank.service.hook_search import HookSearch, is_free
+from rerank.service.retrieve import Added, Features, check_first, cut_to_depth, vector_queries
 from rerank.service.schemas import FRAME, HookCall, SearchOptions, Values
 from rerank.service.snapshot import Snapshot
 from rerank.service.ubi_log import MOST_HITS, SearchRecord
@@ -32,7 +33,6 @@ from rerank.stack.ranking import Hit, Ranking
 from rerank.stack.signals import is_field, leg_names, lexical_names, ranker_names
 from rerank.stack.stack import Stack
 
-_NO_OPTIONS = SearchOptions()
 _LONGEST_ANSWER = 2**24 - 1
 """Bytes of the JSON of an answer."""
 
@@ -45,7 +45,7 @@ class NotRerankedError(Exception):
 
     def __init__(self, message: str, requested_fields: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
-        self.fields = {} if requested_fields is None else {"requested_fields": requested_fields}
+        self.fields = without_none({"requested_fields": requested_fields})
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,34 +112,21 @@ def _rerank(snapshot: Snapshot, call: HookCall, context: RequestContext) -> byte
 
 def _parse(snapshot: Snapshot, call: HookCall, context: RequestContext) -> _Search:
     """Read a call, and note its text. Raises NotRerankedError if it has no text, no hits or no right."""
-    ids = call.ids
-    options = call.body.rerank or _NO_OPTIONS
-    context.timeout = call.body.timeout or context.timeout
-    context.check_count(len(ids), "hits")
-    text = options.query
-    if text is None:
-        text = query_text(call.body.query, snapshot.words)
-    context.query = text
-
-    stack, scorer = snapshot.scorer(options.stack or call.body.stack)
-    experiment: Experiment | None = None
-    coins = b""
-    if can_take_part(call.body):
-        experiment, coins = snapshot.draw(options.client_id, text)
-    if experiment is not None:
-        stack = experiment.joint
-        scorer = snapshot.scorer_of(stack)
-
-    if text is None or not text.strip():
+    count = len(call.ids)
+    context.check_count(count, "hits")
+    search = HookSearch.read(snapshot, call.body, context)
+    if not search.has_words:
         raise NotRerankedError("the query has no text")
-    if not ids:
+    if not count:
         raise NotRerankedError("the search has no hits")
+    stack = search.stack
+    options = search.options
     by_id = _needs_ids(stack)
     is_chosen_by_user = options.stack is not None and not call.body.stack_allowed
     if is_chosen_by_user and (by_id or not is_free(snapshot, options.stack or "", stack)):
         raise NotRerankedError("the pipeline does not allow this stack")
-    query = make_query(text, options.categories, lang=language_or_none(options.lang))
-    query, unknown = scorer.with_known_categories(query)
+    query = make_query(search.text, options.categories, lang=language_or_none(options.lang))
+    query, unknown = search.scorer.with_known_categories(query)
     return _Search(
         context=context,
         call=call,
@@ -147,12 +134,12 @@ def _parse(snapshot: Snapshot, call: HookCall, context: RequestContext) -> _Sear
         options=options,
         query=query,
         stack=stack,
-        scorer=scorer,
+        scorer=search.scorer,
         by_id=by_id,
         unknown=unknown,
-        first=check_first(call.body.first, len(ids)),
-        experiment=experiment,
-        coins=coins,
+        first=check_first(call.body.first, count),
+        experiment=search.experiment,
+        coins=search.coins,
     )
 
 
@@ -200,7 +187,7 @@ def _stored(snapshot: Snapshot, search: _Search) -> ScoringInput:
 
     def read(ids_to_read: Sequence[str]) -> list[Document | None]:
         position = {id: i for i, id in enumerate(ids)}
-        return hits.documents([position[id] for id in ids_to_read])
+        return hits.documents(items_at(position, ids_to_read))
 
     scores = {search.stack.first_stage: search.call.scores, **_leg_scores(search)}
     inputs = ScoringInput(ids, scores, features, missing, categories, read)
@@ -239,8 +226,7 @@ def _select(search: _Search, inputs: ScoringInput, positions: NDArray[np.int64])
     selected = select_scorable(search.scorer, inputs, context, owned)
     foreign = np.count_nonzero(~owned)
     missing = np.count_nonzero(owned & ~selected.scorable)
-    counts = {"foreign": int(foreign), "missing": int(missing)}
-    context.unscored = {reason: count for reason, count in counts.items() if count}
+    context.unscored = without_empty({"foreign": int(foreign), "missing": int(missing)})
     context.without_features = selected.without_features
     if not selected.scorable.any():
         raise NotRerankedError("the engine knows none of the hits")
@@ -260,7 +246,7 @@ def _answer(search: _Search, added: Added, selected: ScorableInput, scored: Scor
     read_documents = selected.inputs.documents
     assert read_documents is not None
     stack = search.stack.for_case(scored.case)
-    ids = [search.hits.ids[position] for position in added.kept_rows.tolist()]
+    ids = items_at(search.hits.ids, added.kept_rows.tolist())
     answer: dict[str, Any] = {"requested_fields": _requested_fields(search)}
     if search.experiment is None:
         pool = CandidatePool(ids, selected.scorable, added.found_by, scored)
@@ -278,12 +264,14 @@ def _answer(search: _Search, added: Added, selected: ScorableInput, scored: Scor
     if search.call.body.min_score is not None:
         ranking = _above(ranking, search.call.body.min_score)
         answer["removed"] = ranking.removed
-    if ranking.late:
-        answer["late"] = True
-    if search.unknown and search.call.body.raw_values:  # else a user could test which hidden categories exist
-        answer["unknown_categories"] = list(search.unknown)
-    if context.without_features:
-        answer["without_features"] = context.without_features
+    # Without raw values, a user could test which hidden categories exist.
+    unknown_categories = list(search.unknown) if search.call.body.raw_values else []
+    limits = {
+        "late": ranking.late,
+        "unknown_categories": unknown_categories,
+        "without_features": context.without_features,
+    }
+    answer |= without_empty(limits)
     if search.options.explain:
         answer |= _explanation(search, ranking, has_added=bool(added.found_by))
         # Without the inferred categories: the user may not be allowed to read them.
@@ -304,7 +292,7 @@ def _record(search: _Search, positions: NDArray[np.int64], experiment: dict[str,
     options = search.options
     if hits.attached:
         hits.find_ids()
-    ids = [hits.ids[position] for position in positions[:MOST_HITS].tolist()]
+    ids = items_at(hits.ids, positions[:MOST_HITS].tolist())
     hit_ids = ["" if id.startswith("\0") else id for id in ids]
     return SearchRecord(search.query.text, options.query_id, options.client_id, hit_ids, experiment)
 
@@ -387,5 +375,4 @@ def _retrieving(search: _Search) -> list[str]:
 def _decode(column: Column, stored: Values) -> tuple[NDArray[Any], NDArray[np.bool_]]:
     """Return features of n hits, and (n,) bool: missing or of another size."""
     rows, missing = stored.of_size(column.stored_bytes)
-    values = column.fill(rows, missing)
-    return values.astype(np.float32) if values.dtype == np.float16 else values, missing  # as rankers do
+    return as_computed(column.fill(rows, missing)), missing

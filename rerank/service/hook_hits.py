@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.common.errors import UsageError
+from rerank.common.values import items_at, without_empty, without_none
 from rerank.documents.records import Document
 from rerank.engines.base import Engine
 from rerank.engines.opensearch.columns import DOCUMENT, rows
@@ -86,31 +87,30 @@ class HookHits:
             positions = np.flatnonzero(self._index == index)
             shards, seq_nos, terms = (values[positions] for values in self._locations)
             rows[positions], ids = self._files.find(uuid, shards, seq_nos, terms)
-            for position, id in zip(positions.tolist(), ids):
-                if id:
-                    self._stored_ids[position] = id
+            self._stored_ids |= without_empty(dict(zip(positions.tolist(), ids)))
         moved = np.flatnonzero((rows < 0) & self.ours)  # written since the encoding; the text may be the same
         documents = self._documents_by_position(moved.tolist())
         if documents:
             rows[list(documents)] = self._files.of_texts(list(documents.values()))
-            self._stored_ids.update((position, document.id) for position, document in documents.items())
+            self._store_ids(documents)
         self.repeated |= len(set(self._stored_ids.values())) < len(self._stored_ids)
         return rows
 
     def _documents_by_position(self, positions: Sequence[int]) -> dict[int, Document]:
         """Read the documents of these hits, without deleted ones."""
-        documents: dict[int, Document] = {}
-        if positions:
-            for position, document in zip(positions, self.documents(positions)):
-                if document is not None:
-                    documents[position] = document
-        return documents
+        if not positions:
+            return {}
+        return without_none(dict(zip(positions, self.documents(positions))))
+
+    def _store_ids(self, documents: Mapping[int, Document]) -> None:
+        """Note the ids of documents by the positions of their hits."""
+        self._stored_ids |= {position: document.id for position, document in documents.items()}
 
     def features(self, name: str, version: str) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """Return the (n, width) features of a ranker in the files, and (n,) bool: missing."""
         assert self._files is not None
         values, missing = self._files.features.read(name, version, self.rows)
-        return values.astype(np.float32) if values.dtype == np.float16 else values, missing  # as rankers do
+        return as_computed(values), missing
 
     def categories(self, scores: NDArray[np.float64]) -> dict[str, Sequence[str]]:
         """Return id -> categories of the hits from which the categories of a query are inferred.
@@ -124,7 +124,7 @@ class HookHits:
         last = np.partition(scores, -depth)[-depth]
         positions = np.flatnonzero((scores >= last) & (self.rows >= 0))
         categories_of_hits = self._files.categories(self.rows[positions])
-        ids = [self.ids[position] for position in positions.tolist()]
+        ids = items_at(self.ids, positions.tolist())
         return dict(zip(ids, categories_of_hits))
 
     def documents(self, positions: Sequence[int]) -> list[Document | None]:
@@ -133,13 +133,12 @@ class HookHits:
         positions: of the hits in the call.
         """
         if self._source is None or self._locations is None:
-            return list(self._engine.get([self.ids[position] for position in positions]))
+            return list(self._engine.get(items_at(self.ids, positions)))
         shards, seq_nos, _ = self._locations
-        locations: list[tuple[str, int, int]] = []
-        for position in positions:
-            uuid = self._uuids[int(self._index[position])]
-            locations.append((uuid, int(shards[position]), int(seq_nos[position])))
-        return self._source.documents_at(locations)
+        rows = list(positions)
+        uuids = items_at(self._uuids, self._index[rows].tolist())
+        locations = zip(uuids, shards[rows].tolist(), seq_nos[rows].tolist())
+        return self._source.documents_at(list(locations))
 
     def find_ids(self) -> None:
         """Find the ids of hits without an id; a hit without a document keeps its placeholder."""
@@ -147,8 +146,7 @@ class HookHits:
         if unnamed and self.attached:
             _ = self.rows  # stores the ids
         else:
-            for position, document in self._documents_by_position(unnamed).items():
-                self._stored_ids[position] = document.id
+            self._store_ids(self._documents_by_position(unnamed))
         used_ids = set(self.ids)
         for position in unnamed:
             id = self._stored_ids.get(position)
@@ -157,6 +155,11 @@ class HookHits:
             elif id is not None:
                 self.ids[position] = id
                 used_ids.add(id)
+
+
+def as_computed(features: NDArray[Any]) -> NDArray[Any]:
+    """Return stored features in the precision in which rankers compute: float32 instead of float16."""
+    return features.astype(np.float32) if features.dtype == np.float16 else features
 
 
 def _index_of_hits(call: HookCall) -> NDArray[np.int64]:

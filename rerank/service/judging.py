@@ -26,6 +26,8 @@ HEADERS = (
     ("X-Frame-Options", "DENY"),
 )
 """Headers of the page."""
+_NO_JUDGMENT = HandJudgment("", "", None, "")
+"""Stands for the judgment of a hit that is not judged yet."""
 
 
 class Judging:
@@ -88,10 +90,8 @@ class Judging:
             return msgspec.json.encode({"query": None, "hits": [], **progress})
         hits = []
         for hit in query.hits:
-            judgment = judgments.get((query.id, hit.id))
-            grade = None if judgment is None else judgment.grade
-            note = "" if judgment is None else judgment.note
-            hits.append({**msgspec.to_builtins(hit), "grade": grade, "note": note})
+            judgment = judgments.get((query.id, hit.id), _NO_JUDGMENT)
+            hits.append({**msgspec.to_builtins(hit), "grade": judgment.grade, "note": judgment.note})
         number = list(self._queries).index(query.id) + 1
         shown = {"id": query.id, "text": query.text}
         return msgspec.json.encode({"query": shown, "number": number, "hits": hits, **progress})
@@ -104,8 +104,7 @@ class Judging:
         start = list(self._queries).index(after) + 1 if after in self._queries else 0
         for query in (*queries[start:], *queries[:start]):
             for hit in query.hits:
-                judgment = judgments.get((query.id, hit.id))
-                if judgment is None or judgment.grade is None:
+                if judgments.get((query.id, hit.id), _NO_JUDGMENT).grade is None:
                     return query
         return None
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 _SPACE = r" \t\n\r\u3000"
 _TERM_END = rf"[{_SPACE}!():^\[\]\"{{}}~/]|\Z"
+_TERM = rf"(?:[^{_SPACE}+\-!():^\[\]\"{{}}~\\/]|\\.)(?:[^{_SPACE}!():^\[\]\"{{}}~\\/]|\\.)*"
 _TOKEN = re.compile(
     rf"""
     (?P<space>[{_SPACE}]+)
@@ -24,7 +25,8 @@ _TOKEN = re.compile(
     | (?P<regex>(?<![^{_SPACE}(:+\-!])/(?:[^/\\]|\\.)*/(?=[{_SPACE})~^]|\Z))
     | (?P<open>\() | (?P<close>\)) | (?P<colon>:)
     | (?P<suffix>[~^][\d.]*)                         # a distance or a boost
-    | (?P<term>(?:[^{_SPACE}+\-!():^\[\]"{{}}~\\/]|\\.)(?:[^{_SPACE}!():^\[\]"{{}}~\\/]|\\.)*)
+    | (?P<field>{_TERM}(?=[{_SPACE}]*:))
+    | (?P<term>{_TERM})
     | (?P<other>.)
     """,
     re.VERBOSE | re.DOTALL,
@@ -32,7 +34,8 @@ _TOKEN = re.compile(
 _CLAUSES = frozenset(("open", "close", "term", "phrase", "range", "regex", "bare"))
 """Tokens that begin or end a clause, so a field or ``NOT`` holds only up to the next one."""
 
-_ESCAPED = re.compile(r"\\(.)|[*?]", re.DOTALL)
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+_WILDCARD_OR_ESCAPED = re.compile(r"\\(.)|[*?]", re.DOTALL)
 _EXISTS = "_exists_"
 """The name of a field whose value is the name of another field."""
 
@@ -65,8 +68,8 @@ def parse_query_string(text: str) -> list[FieldText]:
     [FieldText(field=None, text='wolf'), FieldText(field='title', text='pup')]
     """
     reader = _QueryStringReader()
-    for kind, token, following_kind in _tokens(text):
-        reader.read(kind, token, following_kind)
+    for match in _TOKEN.finditer(text):
+        reader.read(str(match.lastgroup), match[0])
     return reader.words
 
 
@@ -83,12 +86,12 @@ class _QueryStringReader:
         self.groups = [_Scope()]
         self.next_clause = _Scope()
 
-    def read(self, kind: str, token: str, following_kind: str) -> None:
-        """Read a token of :func:`_tokens`."""
+    def read(self, kind: str, token: str) -> None:
+        """Read a token. kind: its group in ``_TOKEN``; other kinds than these have no effect."""
         if kind == "not":
             self.next_clause = self.next_clause._replace(excluded=True)
-        elif kind == "term" and following_kind == "colon":
-            self.next_clause = self.next_clause._replace(field=_unescape(token, wildcards=True))
+        elif kind == "field":
+            self.next_clause = self.next_clause._replace(field=_unescape_name(token))
         elif kind in _CLAUSES:
             clause = self.next_clause.inside(self.groups[-1])
             self.next_clause = _Scope()
@@ -108,14 +111,6 @@ class _QueryStringReader:
             self.groups.pop()
 
 
-def _tokens(text: str) -> Iterator[tuple[str, str, str]]:
-    """Yield the kind and the text of each token, and the kind of the next one; "" after the last one."""
-    matches = [match for match in _TOKEN.finditer(text) if match.lastgroup != "space"]
-    kinds = [str(match.lastgroup) for match in matches]
-    for match, kind, following_kind in zip(matches, kinds, [*kinds[1:], ""]):
-        yield kind, match[0], following_kind
-
-
 def _is_searched(token: str, scope: _Scope) -> bool:
     """Return whether a term has words that are not excluded.
 
@@ -126,17 +121,23 @@ def _is_searched(token: str, scope: _Scope) -> bool:
     return not (scope.excluded or is_name or is_range)
 
 
-def _unescape(token: str, *, wildcards: bool = False) -> str:
-    def replacement(match: re.Match[str]) -> str:
-        return match[1] or (match[0] if wildcards else " ")
-
-    return _ESCAPED.sub(replacement, token).replace('"', " ")
+def _unescape(token: str) -> str:
+    """Return the words of a term or phrase. Quotes and wildcards separate words, unless they are escaped."""
+    return _WILDCARD_OR_ESCAPED.sub(_escaped_sign, token).replace('"', " ")
 
 
-_SIMPLE_TOKEN = re.compile(r"(?:\\.|[^\\\"|+() \t\n\r])+|.", re.DOTALL)
+def _escaped_sign(match: re.Match[str]) -> str:
+    return match[1] or " "
+
+
+def _unescape_name(token: str) -> str:
+    """Return the name of a field, which may have wildcards."""
+    return _ESCAPED.sub(r"\1", token).replace('"', " ")
+
+
+_SIMPLE_TOKEN = re.compile(r"(?P<word>(?:\\.|[^\\\"|+() \t\n\r])+)|.", re.DOTALL)
 _SIMPLE_WORD = re.compile(r"(?:\\.|[^\\])(?:\\.|[^\\~])*", re.DOTALL)  # without the distance of a fuzzy word
 _SIMPLE_DISTANCE = re.compile(r"~\d*")
-_SIMPLE_SIGNS = frozenset('\\|+() \t\n\r"')
 
 
 def parse_simple_query_string(text: str, *, has_not: bool = True) -> str:
@@ -245,7 +246,7 @@ def _read_word(text: str, begin: int, end: int) -> tuple[str, int]:
     """Return the word at an index, and the index after it. A sign has no word."""
     match = _SIMPLE_TOKEN.match(text, begin, end)
     assert match is not None
-    word = None if match[0] in _SIMPLE_SIGNS else _SIMPLE_WORD.match(match[0])
+    word = _SIMPLE_WORD.match(match["word"] or "")
     return _unescape(word[0]) if word else "", match.end()
 
 

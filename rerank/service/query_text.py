@@ -8,13 +8,13 @@ from binascii import Error as Base64Error
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from fnmatch import translate
 from functools import lru_cache, partial
-from itertools import groupby
+from itertools import chain, groupby
 from operator import attrgetter
 from typing import Any, TypeVar
 
 import msgspec
 
-from rerank.common.values import listed
+from rerank.common.values import items_not_in, listed, with_keys
 from rerank.documents.text import words
 from rerank.service.query_syntax import parse_query_string, parse_simple_query_string
 
@@ -132,7 +132,8 @@ def _read_clause(clause: Query) -> tuple[list[Text], list[Any]]:
     for kind, body in clause.items():
         if not isinstance(body, Mapping):
             continue
-        inner += _inner_clauses(kind, body)
+        read_clauses = _CLAUSE_READERS.get(kind, _inner_clauses)
+        inner += read_clauses(kind, body)
         read_texts = _TEXT_READERS.get(kind, _no_texts)
         texts += read_texts(kind, body)
     return texts, inner
@@ -140,16 +141,12 @@ def _read_clause(clause: Query) -> tuple[list[Text], list[Any]]:
 
 def _inner_clauses(kind: str, body: Query) -> list[Any]:
     """Return the queries inside a query of this kind."""
-    if kind == "template":  # a query that another processor has not filled in yet
-        return [body]
-    if kind == "wrapper":
-        return _decode_wrapper(body)
-    return _values_of(body, _AROUND.get(kind, ()))
+    return list(with_keys(body, _AROUND.get(kind, ())).values())
 
 
-def _values_of(body: Query, names: Sequence[str]) -> list[Any]:
-    """Return the values of these names, without names that the object does not have."""
-    return [body[name] for name in names if name in body]
+def _filled_template(kind: str, body: Query) -> list[Any]:
+    """Return the query of a ``template`` that another processor has not filled in yet."""
+    return [body]
 
 
 def _as_text(value: object) -> str | None:
@@ -262,16 +259,14 @@ def _read_interval_rule(rule: Query) -> tuple[list[str], list[Any]]:
         inner.append(options.get("intervals"))
         filters = options.get("filter")
         if isinstance(filters, Mapping):
-            inner += _values_of(filters, _INTERVAL_FILTERS)
+            inner += with_keys(filters, _INTERVAL_FILTERS).values()
     return texts, inner
 
 
 def _like_texts(kind: str, body: Query) -> list[Text]:
     """Return the texts of ``like`` in a ``more_like_this``, without the words of ``unlike``."""
     fields = _fields(body)
-    excluded: set[str] = set()
-    for text in _example_texts(body.get("unlike")):
-        excluded.update(words(text))
+    excluded = {*chain.from_iterable(map(words, _example_texts(body.get("unlike"))))}
     texts: list[Text] = []
     for text in _example_texts(body.get("like")):
         texts.append((fields, _without_words(text, excluded)))
@@ -282,8 +277,7 @@ def _without_words(text: str, excluded: Set[str]) -> str:
     """Return a text without some words. Without words to exclude, it stays as it is."""
     if not excluded:
         return text
-    remaining_words = [word for word in words(text) if word not in excluded]
-    return " ".join(remaining_words)
+    return " ".join(items_not_in(words(text), excluded))
 
 
 def _example_texts(examples: object) -> list[str]:
@@ -308,12 +302,19 @@ _TEXT_READERS: Mapping[str, Callable[[str, Query], list[Text]]] = {
 """Kind of a query -> the function that returns its texts."""
 
 
-def _decode_wrapper(body: Query) -> list[Any]:
+def _decode_wrapper(kind: str, body: Query) -> list[Any]:
     """Return the query inside a ``wrapper``: JSON in Base64."""
     try:
         return [msgspec.json.decode(b64decode(str(body.get("query"))))]
     except (Base64Error, ValueError, msgspec.DecodeError, RecursionError):
         return []
+
+
+_CLAUSE_READERS: Mapping[str, Callable[[str, Query], list[Any]]] = {
+    "template": _filled_template,
+    "wrapper": _decode_wrapper,
+}
+"""Kind of a query -> the function that returns the queries inside; others: :func:`_inner_clauses`."""
 
 
 def _fields(body: Query) -> tuple[str, ...]:
@@ -350,7 +351,10 @@ def _is_one_of_fields(name: str, pattern: re.Pattern[str], beginnings: Sequence[
     name_beginning, wildcard, _ = name.partition("*")
     if not wildcard:
         return pattern.match(name) is not None
-    for field_beginning in beginnings:
-        if name_beginning.startswith(field_beginning) or field_beginning.startswith(name_beginning):
-            return True
-    return False
+    return any(map(partial(_begins_equally, name_beginning), beginnings))
+
+
+def _begins_equally(a: str, b: str) -> bool:
+    """Return whether one of two texts is the beginning of the other one."""
+    length = min(len(a), len(b))
+    return a[:length] == b[:length]

@@ -22,35 +22,26 @@ from rerank.engines.nearest import products
 from rerank.engines.search_request import VectorQuery
 from rerank.service.context import RequestContext
 from rerank.service.endpoints import make_query
-from rerank.service.experiment import can_take_part
-from rerank.service.query_text import query_text
-from rerank.service.schemas import RetrieveBody, SearchOptions
+from rerank.service.hook_search import HookSearch, is_free
+from rerank.service.schemas import RetrieveBody
 from rerank.service.snapshot import Snapshot
-from rerank.stack.parse import parse_stack, retriever_depths
+from rerank.stack.parse import retriever_depths
 from rerank.stack.signals import ranker_names
 from rerank.stack.stack import Stack
 
 
 def retrieve(snapshot: Snapshot, body: RetrieveBody, context: RequestContext) -> dict[str, Any]:
     """``POST /v1/retrieve``: name the documents that a stack's rankers retrieve for a search."""
-    context.timeout = body.timeout or context.timeout
-    options = body.rerank or SearchOptions()
-    text = options.query if options.query is not None else query_text(body.query, snapshot.words)
-    context.query = text
-    stack, scorer = snapshot.scorer(options.stack or body.stack)
-    experiment, _ = snapshot.draw(options.client_id, text) if can_take_part(body) else (None, b"")
-    if experiment is not None:
-        stack = experiment.joint
-        scorer = snapshot.scorer_of(stack)
-    reason = _reason_to_pass(snapshot, body, stack, text)
+    search = HookSearch.read(snapshot, body, context)
+    reason = _reason_to_pass(snapshot, body, search)
     if reason is not None:
         context.passed = reason
         return {"passed": reason}
-    assert text is not None
-    query = make_query(text, options.categories, lang=language_or_none(options.lang))
-    query, _ = scorer.with_known_categories(query)
+    options = search.options
+    query = make_query(search.text, options.categories, lang=language_or_none(options.lang))
+    query, _ = search.scorer.with_known_categories(query)
     with context.stage("encode"):
-        queries = vector_queries(snapshot, stack, query)
+        queries = vector_queries(snapshot, search.stack, query)
     source = snapshot.pipeline.engine.hook_source()
     if source is None:
         return {"passed": "the documents are not in a cluster"}
@@ -58,26 +49,20 @@ def retrieve(snapshot: Snapshot, body: RetrieveBody, context: RequestContext) ->
         nearest = source.nearest(queries, over_fetch=body.conditions)
     limit = max(context.max_candidates - body.first, 0)
     retrievers = [_json(retriever) for retriever in _limit(nearest.retrievers, limit)]
-    return {"find": retrievers, "uuids": nearest.uuids, "size": min(nearest.size, limit), "text": text}
+    size = min(nearest.size, limit)
+    return {"find": retrievers, "uuids": nearest.uuids, "size": size, "text": search.text}
 
 
-def _reason_to_pass(snapshot: Snapshot, body: RetrieveBody, stack: Stack, text: str | None) -> str | None:
+def _reason_to_pass(snapshot: Snapshot, body: RetrieveBody, search: HookSearch) -> str | None:
     """Return why nothing is retrieved. The reason is counted, so it has no names or texts of users."""
-    options = body.rerank or SearchOptions()
-    if not ranker_names(retriever_depths(stack.retrieve)):
+    if not ranker_names(retriever_depths(search.stack.retrieve)):
         return "the stack retrieves nothing"
-    if text is None or not text.strip():
+    if not search.has_words:
         return "the query has no text"
-    if options.stack is not None and not body.stack_allowed and not is_free(snapshot, options.stack, stack):
-        return "the pipeline does not allow this stack"
-    return None
-
-
-def is_free(snapshot: Snapshot, text: str, stack: Stack) -> bool:
-    """Whether any search may name a stack that reads no fields: it is tuned, or the first stage."""
-    names, weights = parse_stack(text)
-    is_tuned = weights is None and frozenset(names) in snapshot.tuned
-    return is_tuned or stack.signals == (stack.first_stage,)
+    stack_text = search.options.stack
+    if stack_text is None or body.stack_allowed or is_free(snapshot, stack_text, search.stack):
+        return None
+    return "the pipeline does not allow this stack"
 
 
 def vector_queries(snapshot: Snapshot, stack: Stack, query: Query) -> list[VectorQuery]:
@@ -153,9 +138,7 @@ def cut_to_depth(queries: Sequence[VectorQuery], ids: Sequence[str], first: int,
         else:
             is_nearest |= ~stays
         found_by[query.name] = is_nearest
-    for is_nearest in found_by.values():
-        stays = stays | is_nearest
-    kept_rows = np.flatnonzero(stays)
+    kept_rows = np.flatnonzero(np.logical_or.reduce([stays, *found_by.values()]))
     return Added(kept_rows, {name: is_nearest[kept_rows] for name, is_nearest in found_by.items()})
 
 

@@ -12,6 +12,7 @@ from typing import Annotated, Literal, get_args
 from rerank.common.config import Options, option
 from rerank.common.errors import InputError, UsageError
 from rerank.common.files import unreadable_text
+from rerank.common.values import items_not_in
 
 TOKEN_VARIABLE = "RERANK_SERVICE_TOKEN"
 
@@ -140,9 +141,9 @@ def _parse_endpoints(text: str, location: str) -> tuple[str, ...]:
     """Return the endpoints of a list with commas. Raises InputError for an unknown one."""
     names = (*NAMES, METRICS, JUDGE)
     endpoints = tuple(text.split(","))
-    for endpoint in endpoints:
-        if endpoint not in names:
-            raise InputError(f"{location}: unknown endpoint {endpoint!r}; use {', '.join(names)}")
+    unknown = items_not_in(endpoints, names)
+    if unknown:
+        raise InputError(f"{location}: unknown endpoint {unknown[0]!r}; use {', '.join(names)}")
     return endpoints
 
 
@@ -160,7 +161,7 @@ def withheld(settings: Settings, shared: bool) -> tuple[str, ...]:
     ('search',)
     """
     if settings.only:
-        return tuple(name for name in NAMES if name not in settings.only)
+        return tuple(items_not_in(NAMES, settings.only))
     if not shared or not settings.tokens:
         return ()
     has_limited_token = any(token.only for token in settings.tokens)

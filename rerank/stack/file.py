@@ -11,6 +11,7 @@ import msgspec
 
 from rerank.common.errors import InputError, UsageError
 from rerank.common.files import parse_json, system_reason
+from rerank.common.values import with_keys
 from rerank.documents.records import SearchTemplate
 from rerank.stack.linear import Linear
 from rerank.stack.normalize import Moments
@@ -45,15 +46,12 @@ class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     def linear(self) -> Linear:
         """Return the combiner with the weights of all cases. Raises UsageError for inconsistent values."""
         names, weights = parse_stack(self.stack)
-        moments: list[Moments] = []
-        for name in names:
-            if name in self.moments:
-                moments.append(Moments(self.moments[name].mean, self.moments[name].deviation))
+        moments = with_keys(self.moments, names).values()
         return Linear(
             names,
             weights or (),
             normalization=self.normalization,
-            moments=tuple(moments),
+            moments=tuple(Moments(stored.mean, stored.deviation) for stored in moments),
             cases={case: case_weights.linear() for case, case_weights in self.cases.items()},
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from rerank.common.arrays import scatter
 from rerank.common.errors import UsageError
 from rerank.common.results import MOST_ROWS, frame_of, html_table
+from rerank.common.values import items_at
 from rerank.documents.records import Document, Query
 from rerank.documents.text import count_of
 from rerank.stack.relevance import RelevanceModel
@@ -159,7 +161,7 @@ class Ranking:
 
     def best_ids(self, count: int) -> list[str]:
         """Return at most ``count`` ids, best first."""
-        return [self.candidates[row] for row in self.order[:count].tolist()]
+        return items_at(self.candidates, self.order[:count].tolist())
 
     @property
     def is_calibrated(self) -> bool:
@@ -234,7 +236,7 @@ class Ranking:
 
     def top(self, count: int) -> list[Hit]:
         """Return at most ``count`` best hits."""
-        return [self[position] for position in range(min(count, len(self)))]
+        return list(islice(self, count))
 
     @cached_property
     def _second_phase_index(self) -> dict[str, int]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -88,10 +89,9 @@ class Releases:
 
         Raises WorkspaceError for a damaged one.
         """
-        numbers = dict.fromkeys(activation.number for activation in reversed(self.history))
-        if self.number is not None:
-            numbers = {self.number: None, **numbers}
-        return [self.find(number) for number in list(numbers)[:count]]
+        last_first = dict.fromkeys(activation.number for activation in reversed(self.history))
+        active_first = sorted(last_first, key=lambda number: number != self.number)  # stable
+        return list(map(self.find, active_first[:count]))
 
     def find(self, number: int) -> Stack:
         """Return a version. Raises UsageError for an unknown number, WorkspaceError for a damaged version."""
@@ -181,10 +181,8 @@ def tuned_versions(folder: Path, recent: int | None = None) -> dict[str, list[st
     except RerankError:
         return None
 
+    versions = dict.fromkeys(chain.from_iterable(stack.versions.items() for stack in stacks))
     versions_by_ranker: dict[str, list[str]] = {}
-    for stack in stacks:
-        for name, version in stack.versions.items():
-            versions = versions_by_ranker.setdefault(name, [])
-            if version not in versions:
-                versions.append(version)
+    for name, version in versions:
+        versions_by_ranker.setdefault(name, []).append(version)
     return versions_by_ranker

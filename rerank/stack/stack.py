@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from rerank.common.errors import InputError, UsageError, WorkspaceError
 from rerank.common.files import write_text
 from rerank.common.order import rank
+from rerank.common.values import items_not_in
 from rerank.documents.records import Query, SearchTemplate
 from rerank.stack.file import SecondPhase, StackFile, read
 from rerank.stack.linear import Linear, check_name
@@ -167,7 +168,7 @@ class Stack:
             raise UsageError(f"the stack {self} has another first stage than its own search; tune it again")
         # The scores of the search have another mean and deviation.
         combiner = self.combiner.without_moments().renamed({self.first_stage: SEARCH})
-        rankers = [name for name in self.retrieve if name not in (self.first_stage, SEARCH)]
+        rankers = items_not_in(self.retrieve, (self.first_stage, SEARCH))
         retrieve = (SEARCH, *rankers) if rankers else ()
         return replace(
             self, combiner=combiner, first_stage=SEARCH, retrieve=retrieve, search=search, relevance=None

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.common.errors import TrainingError, UsageError
+from rerank.common.values import items_at, items_not_in
 
 Array = NDArray[np.float64]
 
@@ -58,7 +59,7 @@ class ScoreTable:
                 name = signals[int(wrong.any(axis=0).argmax())]
                 raise TrainingError(f"query {query!r}: a score of {name} is not finite; train {name} again")
             order = sorted(range(len(documents)), key=documents.__getitem__)
-            built.append(ScoreRow(query, tuple(documents[i] for i in order), scores[order], *case))
+            built.append(ScoreRow(query, tuple(items_at(documents, order)), scores[order], *case))
         return cls(tuple(signals), tuple(built))
 
     def rows_of_case(self, case: str) -> ScoreTable:
@@ -70,9 +71,9 @@ class ScoreTable:
 
         Raises UsageError for a signal that was not scored.
         """
-        for name in signals:
-            if name not in self.signals:
-                raise UsageError(f"signal {name} was not scored; there are {', '.join(self.signals)}")
-        columns = [self.signals.index(name) for name in signals]
+        unscored = items_not_in(signals, self.signals)
+        if unscored:
+            raise UsageError(f"signal {unscored[0]} was not scored; there are {', '.join(self.signals)}")
+        columns = list(map(self.signals.index, signals))
         rows = (replace(row, scores=row.scores[:, columns]) for row in self.rows)
         return ScoreTable(tuple(signals), tuple(rows))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.common.values import items_not_in
 from rerank.tuning.grid import compositions, count_compositions
 
 Array = NDArray[np.float64]
@@ -67,7 +68,7 @@ class _WeightSearch:
 
     def measure(self, settings: Iterable[Setting]) -> None:
         """Measure the settings that have no value yet."""
-        new = [setting for setting in dict.fromkeys(settings) if setting not in self.values]
+        new = items_not_in(dict.fromkeys(settings), self.values)
         if new:
             self.values.update(zip(new, self._measure(np.array(new, dtype=np.int64)).tolist()))
 

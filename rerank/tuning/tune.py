@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from rerank.common.errors import UsageError
 from rerank.common.progress import ignore_count
 from rerank.common.results import to_json_value
+from rerank.common.values import items_at
 from rerank.documents.records import Qrels
 from rerank.evaluation.ranks import RankMeasure
 from rerank.evaluation.significance import Gain, gain_of
@@ -450,7 +451,7 @@ def _sample(queries: Sequence[TuningQuery]) -> Sequence[TuningQuery]:
     if len(queries) <= SEARCH_QUERIES:
         return queries
     positions = np.random.default_rng(0).choice(len(queries), SEARCH_QUERIES, replace=False)
-    return [queries[position] for position in sorted(positions.tolist())]
+    return items_at(queries, sorted(positions.tolist()))
 
 
 def _measures_all(table: ScoreTable, settings: int) -> bool:

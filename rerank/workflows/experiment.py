@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from rerank.common.errors import EngineError, InputError, WorkspaceError
 from rerank.common.progress import SILENT, Progress
+from rerank.common.values import with_keys
 from rerank.documents.filters import Filter, filters_of
 from rerank.documents.records import Qrels, Query, SearchTemplate
 from rerank.documents.text import count_of
@@ -110,7 +111,7 @@ class Experiment:
             list(signals), retrieve=retrievers, infer_categories=judged.infer, versions=versions
         )
         query_by_id = {query.id: query for query in judged.queries}
-        queries = [query_by_id[id] for id in sorted(judged.qrels) if id in query_by_id]
+        queries = list(with_keys(query_by_id, sorted(judged.qrels)).values())
         if not queries:
             problem = "no judged query is in the query file" if query_by_id else "no queries are given"
             raise InputError(f"{problem}; check that --queries and --qrels belong together")

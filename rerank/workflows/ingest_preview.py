@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from rerank.common.batches import batched
 from rerank.common.errors import InputError, RepeatedIdError
 from rerank.common.results import Report
+from rerank.common.values import items_not_in
 from rerank.documents.records import Document
 from rerank.documents.text import language
 from rerank.workflows.ingest import SAMPLE, main_language, open_existing
@@ -82,7 +83,7 @@ def preview_ingest(
         return preview
     preview.lang = existing.lang
     stored_ids = existing.engine.contains(delete)
-    preview.unknown_deletes = tuple(id for id in delete if id not in stored_ids)
+    preview.unknown_deletes = tuple(items_not_in(delete, stored_ids))
     preview.removed = len(existing.engine) - preview.existing if replace else len(stored_ids)
     return preview
 

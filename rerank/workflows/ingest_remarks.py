@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
+from rerank.common.values import items_not_in, without_none
 from rerank.documents.records import Document
 from rerank.documents.text import STEMMERS, count_of, language_or_none
 from rerank.engines.base import field_number
@@ -50,12 +51,10 @@ def count_documents(documents: Iterable[Document], counts: DocumentCounts) -> It
         counts.without_text += not document.content.strip()
         counts.without_body += not document.text
         counts.without_categories += not document.categories
-        for name, value in document.extra.items():
-            if name not in counts.other_fields:
-                counts.other_fields.append(name)
-            if value is not None:
-                values = texts if math.isnan(field_number(value)) else numbers
-                values[name] += 1
+        counts.other_fields += items_not_in(document.extra, counts.other_fields)
+        for name, value in without_none(document.extra).items():
+            values = texts if math.isnan(field_number(value)) else numbers
+            values[name] += 1
         yield document
     # In a field that mostly has numbers, the other values are mistakes.
     counts.not_numbers = {name: count for name, count in sorted(texts.items()) if count <= numbers[name]}

@@ -6,6 +6,7 @@ from typing import Any
 
 from rerank.common.errors import NotInstalledError
 from rerank.common.results import frame_of
+from rerank.common.values import items_in
 from rerank.documents.records import Query
 from rerank.scoring.scorer import ScoringInput
 from rerank.stack.stack import Stack
@@ -50,7 +51,7 @@ class StackRanker:
     def _rerank(self, query: Query, ids: list[str]) -> list[tuple[str, float]]:
         engine = self.workspace.engine
         existing = engine.contains(ids)
-        known_ids = [id for id in dict.fromkeys(ids) if id in existing]
+        known_ids = items_in(dict.fromkeys(ids), existing)
         if not known_ids:
             return []
         scorer = self._pipeline.scorer(self.stack.signals, self.stack.first_stage)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from rerank.common.files import check_output
 from rerank.common.order import rank
+from rerank.common.values import items_at
 from rerank.documents.records import SearchTemplate
 from rerank.evaluation.protocols import Protocol
 from rerank.formats import check_run_ids, write_run
@@ -132,7 +133,7 @@ def _rank_row(table: ScoreTable, row: ScoreRow, stack: Stack, *, by_first_stage:
     scores = row.scores
     if by_first_stage:
         order = rank(ids, scores[:, table.signals.index(stack.first_stage)])
-        ids = tuple(ids[position] for position in order.tolist())
+        ids = tuple(items_at(ids, order.tolist()))
         scores = scores[order]
     columns = [table.signals.index(name) for name in stack.signals]
     return stack.for_case(row.case).rank(ids, scores[:, columns])

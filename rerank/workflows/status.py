@@ -9,6 +9,7 @@ from typing import Any
 
 from rerank.common.errors import RerankError, WorkspaceError
 from rerank.common.results import Report
+from rerank.common.values import items_not_in, without
 from rerank.stack.stack import Stack
 from rerank.workspace.workspace import Workspace, WorkspaceOrPath
 
@@ -55,7 +56,7 @@ class StackState:
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values, with the weights of each case, candidates and ranker versions."""
-        fields = {name: value for name, value in vars(self).items() if name != "stack"}
+        fields = without(vars(self), ["stack"])
         return {
             **fields,
             **self.stack.combiner.summary(),
@@ -107,7 +108,7 @@ def status(workspace: WorkspaceOrPath) -> StatusReport:
         row.features = not row.missing_features
     for name, versions in workspace.versions_to_keep().items():
         if name in rankers and rankers[name].version is not None:
-            rankers[name].older = [version for version in versions if version != rankers[name].version]
+            rankers[name].older = items_not_in(versions, [rankers[name].version])
     candidates, releases = _stacks(workspace)
     return StatusReport(
         stacks=candidates,
@@ -145,5 +146,5 @@ def _state(workspace: Workspace, stack: Stack, path: Path, in_use: bool) -> Stac
     except RerankError:  # the row of the ranker has the error
         outdated = []
     trained = workspace.trained()
-    missing = [name for name in stack.rankers if name not in trained]
+    missing = items_not_in(stack.rankers, trained)
     return StackState(stack.name, stack, in_use, outdated, str(path), missing=missing)

@@ -13,7 +13,8 @@ from rerank.common.config import Options
 from rerank.common.errors import BusyError, UsageError, option_name
 from rerank.common.files import folder_lock
 from rerank.common.progress import SILENT, Progress
-from rerank.documents.records import Document, LabeledPair, Query
+from rerank.common.values import items_at, without, without_empty
+from rerank.documents.records import Document, LabeledPair, Qrels, Query
 from rerank.formats import read_corpus, read_pairs
 from rerank.formats.inputs import (
     File,
@@ -74,10 +75,11 @@ def train(
     workspace = Workspace.open(workspace)
     groups = group_by_family(as_list(names))
     options_by_family = configurations(groups, config, preset)
+    read_queries = as_queries(queries, ignore_categories=ignore_categories)
     inputs = Inputs(
-        queries=(read_queries := as_queries(queries, ignore_categories=ignore_categories)),
-        qrels=None if qrels is None else as_qrels(qrels, read_queries),
-        dev_qrels=None if dev_qrels is None else as_qrels(dev_qrels, read_queries),
+        queries=read_queries,
+        qrels=_judgments(qrels, read_queries),
+        dev_qrels=_judgments(dev_qrels, read_queries),
         pairs=from_file(pairs, read_pairs),
         first_stage=first_stage,
         query_text=None if query_text is None else Corpus.read(from_file(query_text, read_corpus)),
@@ -88,12 +90,14 @@ def train(
     _check_inputs(groups, inputs, options_by_family, config, restart)
     _check_judgments(inputs, options_by_family, preset, ignore_categories)
     training = _Training(workspace, inputs, ranker_names, restart, progress)
-    for family, variants in groups.items():
-        training.train_family(family, variants, options_by_family[family])
-        if training.report.rankers[-1].interrupted:
-            break
+    training.train_families(groups, options_by_family)
     _encode(workspace, training.report, progress, skip=not encode_features)
     return training.report
+
+
+def _judgments(qrels: Judgments | None, queries: Sequence[Query]) -> Qrels | None:
+    """Return the judgments of an argument; None without the argument."""
+    return None if qrels is None else as_qrels(qrels, queries)
 
 
 def _labeled_pairs(
@@ -116,14 +120,18 @@ def _ranker_names(
     return {variant: as_name or variant for variant in variants}
 
 
+_WITHOUT_SOURCE: Mapping[Source, Mapping[str, Any]] = {
+    "judgments": {"queries": (), "qrels": None, "dev_qrels": None},
+    "pairs": {"pairs": ()},
+    "labeled pairs": {"labeled": ((), ())},
+}
+"""Source -> values of :class:`Inputs` for a family that does not learn from it."""
+
+
 def _inputs_of_family(family: Family, inputs: Inputs) -> Inputs:
     """Return only the inputs that the family learns from."""
-    if "judgments" not in family.learns_from:
-        inputs = replace(inputs, queries=(), qrels=None, dev_qrels=None)
-    if "pairs" not in family.learns_from:
-        inputs = replace(inputs, pairs=())
-    if "labeled pairs" not in family.learns_from:
-        inputs = replace(inputs, labeled=((), ()))
+    for empty_values in without(_WITHOUT_SOURCE, family.learns_from).values():
+        inputs = replace(inputs, **empty_values)
     return inputs
 
 
@@ -150,6 +158,15 @@ class _Training:
     progress: Progress
     report: TrainReport = field(default_factory=TrainReport)
     _loaded: _LoadedData | None = field(default=None, init=False)
+
+    def train_families(
+        self, groups: Mapping[Family, Sequence[str]], options_by_family: Mapping[Family, Options]
+    ) -> None:
+        """Fit and install the rankers of all families until an interruption. groups: family -> variants."""
+        for family, variants in groups.items():
+            self.train_family(family, variants, options_by_family[family])
+            if self.report.rankers[-1].interrupted:
+                break
 
     def train_family(self, family: Family, variants: Sequence[str], options: Options) -> None:
         """Fit and install the rankers of a family until an interruption."""
@@ -224,7 +241,7 @@ class _Training:
 
 def _encode(workspace: Workspace, report: TrainReport, progress: Progress, *, skip: bool) -> None:
     """Encode the documents, except after an interruption."""
-    if report.rankers and not report.rankers[-1].interrupted and not skip:
+    if not report.rankers[-1].interrupted and not skip:
         try:
             report.encoded = encode(workspace, progress=progress).encoded
         except BusyError as error:
@@ -266,8 +283,8 @@ def _check_inputs(
         options.validate(set_names, with_judgments=has_input["judgments"])
         options.check()
         sources = family.learns_from
-        if "links" not in sources and not any(has_input[source] for source in sources):
-            needed = ", or ".join(_INPUTS[source] for source in sources)
+        if "links" not in sources and not any(items_at(has_input, sources)):
+            needed = ", or ".join(items_at(_INPUTS, sources))
             raise UsageError(f"{', '.join(names)} learns from {' or '.join(sources)}; give {needed}")
     _check_query_text(groups, inputs)
     if restart:
@@ -300,12 +317,12 @@ def _check_judgments(
     }
     for options in options_by_family.values():
         is_set |= {name: bool(getattr(options, name)) for name in options.judged_options}
-    for name, is_given in is_set.items():
-        if is_given:
-            raise UsageError(
-                f"{option_name(name)} has no effect without judged queries;"
-                f" give {_INPUTS['judgments']}, or leave it out"
-            )
+    set_names = list(without_empty(is_set))
+    if set_names:
+        raise UsageError(
+            f"{option_name(set_names[0])} has no effect without judged queries;"
+            f" give {_INPUTS['judgments']}, or leave it out"
+        )
 
 
 def _check_unused_inputs(groups: Mapping[Family, Sequence[str]], is_given: Mapping[Source, bool]) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from rerank.common.errors import TrainingError
 from rerank.common.progress import Progress
 from rerank.common.results import Report
+from rerank.common.values import items_at, with_keys
 from rerank.documents.records import Candidates, Document, LabeledPair, Qrels, Query
 from rerank.documents.text import count_of, language_or_none
 from rerank.engines.search_request import FilledTemplate, SearchRequest
@@ -109,10 +110,11 @@ class Collection:
 
     def judged(self, row: int, grades: Mapping[str, int], candidates: Candidates) -> TrainingQuery:
         """Return the judged documents and the candidates of a query as positions in the collection."""
-        stored = sorted((self.position[id], grade) for id, grade in grades.items() if id in self.position)
+        existing = with_keys(self.position, grades)
+        stored = sorted((position, grades[id]) for id, position in existing.items())
         positions, values = np.array(stored, dtype=np.int64).reshape(-1, 2).T
         is_relevant = values > 0
-        retrieved = np.array([self.position[id] for id in candidates.ids], dtype=np.int64)
+        retrieved = np.array(items_at(self.position, candidates.ids), dtype=np.int64)
         return TrainingQuery(
             row,
             positions[is_relevant],
@@ -137,12 +139,12 @@ def training_data(
     data = _of_judgments(workspace, inputs, inputs.qrels, report, progress)
     if inputs.pairs:
         rows = _sampled(range(len(inputs.pairs)), MAX_TRAIN_QUERIES, "text pairs", inputs.seed, progress)
-        data = replace(data, pairs=_corpora([inputs.pairs[row] for row in rows]))
+        data = replace(data, pairs=_corpora(items_at(inputs.pairs, rows)))
         report.train_pairs = len(rows)
     if inputs.dev_qrels is None:
         # For tuning the stack: no ranker was trained on these queries.
         path = workspace.folder / "held-out.tsv"
-        write_qrels(path, Qrels({query: inputs.qrels[query] for query in report.held_out_queries}))
+        write_qrels(path, Qrels(with_keys(inputs.qrels, report.held_out_queries)))
         report.held_out = str(path)
     return data
 
@@ -166,7 +168,7 @@ def _of_pairs(workspace: Workspace, inputs: Inputs, report: TrainReport, progres
         dev=[],
         first_stage="",
         same_language=False,
-        pairs=_corpora([pairs[position] for position in order]),
+        pairs=_corpora(items_at(pairs, order)),
         dev_pairs=report.dev_pairs,
     )
 
@@ -192,8 +194,8 @@ def _of_judgments(
     searches += [(by_id[id], dev_qrels[id], DEV_DEPTH) for id in dev_ids]
     candidates = _candidates(workspace, inputs, searches, report, progress)
     queries, judged = _judge(collection, candidates, report, infer=inputs.infer)
-    train = [query for query in judged[: len(train_ids)] if len(query.documents)]
-    dev = [query for query in judged[len(train_ids) :] if len(query.documents)]
+    train = _with_relevant(judged[: len(train_ids)])
+    dev = _with_relevant(judged[len(train_ids) :])
     report.train_queries = len(train)
     report.dev_queries = len(dev)
     _check_sizes(train, dev, are_drawn=inputs.dev_qrels is None)
@@ -213,6 +215,11 @@ def _of_judgments(
     )
 
 
+def _with_relevant(queries: Sequence[TrainingQuery]) -> list[TrainingQuery]:
+    """Return the queries with a relevant document in the collection."""
+    return [query for query in queries if len(query.documents)]
+
+
 def _sampled(items: Sequence[Item], limit: int, name: str, seed: int, progress: Progress) -> list[Item]:
     """Return at most ``limit`` of the items, in their order. A remark names the size of the sample.
 
@@ -222,7 +229,7 @@ def _sampled(items: Sequence[Item], limit: int, name: str, seed: int, progress: 
         return list(items)
     progress.say(_sample_message(limit, len(items), name))
     rows = np.random.default_rng((seed, len(items))).choice(len(items), limit, replace=False)
-    return [items[row] for row in np.sort(rows).tolist()]
+    return items_at(items, np.sort(rows).tolist())
 
 
 def _sample_message(count: int, total: int, name: str) -> str:
@@ -324,7 +331,7 @@ def _draw(queries: Sequence[str], seed: int) -> list[str]:
         return []
     order = np.random.default_rng(seed).permutation(len(queries)).tolist()
     count = min(max(1, round(HELD_OUT * len(queries))), MAX_DEV_QUERIES)
-    return sorted(queries[position] for position in order[:count])
+    return sorted(items_at(queries, order[:count]))
 
 
 def _check_sizes(train: Sequence[TrainingQuery], dev: Sequence[TrainingQuery], *, are_drawn: bool) -> None:

@@ -15,6 +15,7 @@ from rerank.common.files import check_output
 from rerank.common.order import rank
 from rerank.common.progress import SILENT, Progress, ignore_count
 from rerank.common.results import Report, to_json_value
+from rerank.common.values import items_at, items_in, items_not_in, with_keys
 from rerank.documents.records import Qrels, SearchTemplate
 from rerank.documents.text import count_of
 from rerank.evaluation.judged import TOP, JudgedHits, count_judged, has_irrelevant
@@ -191,7 +192,7 @@ def _first_stage(
     """Return the first stage and the user's search."""
     named_stages = first_stages((*retriever_depths(retrieve), *signals))
     # A first stage that is a signal comes before one that only retrieves.
-    among_signals = [name for name in named_stages if name in signals]
+    among_signals = items_in(named_stages, signals)
     first = next(iter(among_signals or named_stages), SEARCH)
     if first_stage is not None or first == SEARCH:
         return workspace.first_stage_of(first_stage)
@@ -252,10 +253,8 @@ class _StackTuner:
             if weighted.issuperset(self.signals):
                 return
             single_signal = next(iter(self.tuned.values())).single_signal
-            for name in self.signals:
-                if name not in weighted:
-                    self.dropped[name] = single_signal[name]
-            self.signals = tuple(name for name in self.signals if name in weighted)
+            self.dropped |= with_keys(single_signal, items_not_in(self.signals, weighted))
+            self.signals = tuple(items_in(self.signals, weighted))
 
     def _search_weights(
         self,
@@ -327,7 +326,7 @@ class _StackTuner:
             run: dict[str, list[str]] = {}
             for row in table.rows:
                 best = rank(row.ids, row.scores[:, column])[:TOP]
-                run[row.query] = [row.ids[position] for position in best.tolist()]
+                run[row.query] = items_at(row.ids, best.tolist())
             counts[signal] = count_judged(run, qrels)
         return counts
 
@@ -390,7 +389,7 @@ class _StackTuner:
 
 def _main_values(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the number of queries of a case, and the values of its weights and of the first stage."""
-    return {name: record[name] for name in ("queries", "value", "first_stage_value")}
+    return with_keys(record, ("queries", "value", "first_stage_value"))
 
 
 def _signals_with_weight(results: Iterable[TuningResult]) -> set[str]:

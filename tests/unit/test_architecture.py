@@ -120,6 +120,7 @@ def test_a_command_imports_the_library_only_when_it_is_called():
         "rerank.common.progress",
         "rerank.common.config",
         "rerank.common.results",
+        "rerank.common.values",
         "rerank.documents.text",
     }
     cheap.add("rerank.service.settings")

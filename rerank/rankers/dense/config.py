@@ -6,6 +6,7 @@ from collections.abc import Mapping, Set
 from typing import Annotated, Any, ClassVar, Literal
 
 from rerank.common.config import Count, Natural, Positive, option, refuse_ineffective
+from rerank.common.values import items_not_in
 from rerank.rankers.dense.ranker import BEST
 from rerank.rankers.encoder.config import EncoderConfig, Tokens
 from rerank.rankers.graphs.cocitation import Level
@@ -127,7 +128,7 @@ class DenseConfig(EncoderConfig, frozen=True):
 
     def validate(self, set_names: Set[str] = frozenset(), *, with_judgments: bool = False) -> None:
         super().validate(set_names, with_judgments=with_judgments)
-        training_options = [name for name in self.__struct_fields__ if name not in _UNTRAINED]
+        training_options = items_not_in(self.__struct_fields__, _UNTRAINED)
         conditions = (
             (self.untrained, "--untrained", training_options),
             (self.strategy is not None, f"--strategy {self.strategy}", ["relation"]),

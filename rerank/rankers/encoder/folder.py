@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from rerank.common.arrays import map_arrays
 from rerank.common.errors import NotInstalledError, RerankError, UsageError
 from rerank.common.files import as_system_error, parse_json
+from rerank.common.values import items_not_in
 from rerank.rankers.encoder.modules import Modules, Tokens
 from rerank.rankers.encoder.published import ENCODERS, Published
 
@@ -38,6 +39,8 @@ SECONDS = 1.5
 """Time in which the hub must begin to answer."""
 HASHED_BYTES = 1024 * 1024
 """Size of the blocks in which weights are read to compute their hash."""
+_SHORT_NAMES = {name: name for name in ENCODERS} | {ENCODERS[name].hub: name for name in ENCODERS}
+"""Short name of an encoder, or its name at the hub -> its short name."""
 VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model")
 """Files of tokenizers; one is enough."""
 
@@ -109,7 +112,7 @@ def _cached_folder(hub_name: str, revision: str | None = None) -> Path | None:
 
 def installed_encoders() -> list[str]:
     """Return the names of the encoders on this machine, the best ones first. Nothing is downloaded."""
-    names = [name for name in ENCODERS if local_folder(name) is not None]
+    names = list(filter(local_folder, ENCODERS))
     for name, package in PACKAGED.items():
         if find_spec(package) is not None:
             names.append(name)
@@ -131,18 +134,16 @@ def installed_encoder(*languages: str | None) -> str | None:
     one: a map that is learned from judgments can use it.
     """
     installed = installed_encoders()
-    english = {*languages} <= {None, PACKAGED_LANGUAGE}
-    suitable = [name for name in installed if (only_language(name) is not None) == english]
-    of_one_language = [name for name in installed if only_language(name) is not None]
-    return next(iter(suitable or of_one_language), None)
+    of_one_language = list(filter(only_language, installed))
+    if not {*languages} <= {None, PACKAGED_LANGUAGE}:
+        of_several_languages = items_not_in(installed, of_one_language)
+        return next(iter((*of_several_languages, *of_one_language)), None)
+    return next(iter(of_one_language), None)
 
 
 def _short_name(name: str) -> str | None:
     """Return the key in ENCODERS of an encoder, from its short name or its name at the hub, or None."""
-    for short_name, encoder in ENCODERS.items():
-        if name in (short_name, encoder.hub):
-            return short_name
-    return None
+    return _SHORT_NAMES.get(name)
 
 
 def _downloaded(name: str, encoder: Published) -> Path:
@@ -222,7 +223,7 @@ def onnx_file(folder: Path) -> Path | None:
     they are renamed.
     """
     files = (folder / "onnx" / "model.onnx", folder / "model.onnx")
-    return next((file for file in files if file.is_file()), None)
+    return next(filter(Path.is_file, files), None)
 
 
 def runs_in_onnx(folder: Path) -> bool:

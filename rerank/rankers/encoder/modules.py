@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from rerank.common.arrays import map_arrays
 from rerank.common.errors import UsageError
 from rerank.common.files import parse_json, write_bytes, write_text
+from rerank.common.values import with_keys
 from rerank.documents.records import Document
-from rerank.rankers.encoder.published import Pooling, habit
+from rerank.rankers.encoder.published import Habit, Pooling, habit
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -65,26 +66,23 @@ class Modules:
 
         Raises UsageError for other modules, OSError and ValueError for damaged files.
         """
-        expected = habit(folder)
-        pooling = expected.pooling if expected else cls.pooling
+        expected = habit(folder) or Habit(cls.pooling, cls.query_prompt, cls.document_prompt)
+        pooling = expected.pooling
         matrices: list[NDArray[np.float32]] = []
         for kind, path in _modules_after_transformer(folder):
             if kind == "Pooling":
                 pooling = _pooling(path)
             elif kind == "Dense":
                 matrices.append(_linear(path))
-        lengths = _config(folder / LENGTHS) if (folder / LENGTHS).is_file() else {}
-        query_prompt, document_prompt = _prompts(folder)
-        has_prompts = bool(query_prompt or document_prompt)
-        if expected and not has_prompts:
-            query_prompt = expected.query_prompt
-            document_prompt = expected.document_prompt
+        lengths = _optional_config(folder / LENGTHS)
+        prompts = _prompts(folder)
+        if not any(prompts):
+            prompts = (expected.query_prompt, expected.document_prompt)
         return cls(
             pooling,
             lengths.get("max_seq_length"),
             reduce(np.matmul, matrices) if matrices else None,
-            query_prompt,
-            document_prompt,
+            *prompts,
             bool(lengths.get("do_lower_case")),
         )
 
@@ -148,13 +146,18 @@ def _config(path: Path) -> dict[str, Any]:
     return config
 
 
+def _optional_config(path: Path) -> dict[str, Any]:
+    """Return the settings of a file, or no settings without this file."""
+    return _config(path) if path.is_file() else {}
+
+
 def _prompts(folder: Path) -> tuple[str, str]:
     """Return the prompts of queries and documents, chosen as by sentence-transformers."""
-    config = _config(folder / PROMPTS) if (folder / PROMPTS).is_file() else {}
+    config = _optional_config(folder / PROMPTS)
     prompts = config.get("prompts") or {}
     default = prompts.get(config.get("default_prompt_name"), "")
-    document = (prompts[name] for name in ("document", "passage", "corpus") if name in prompts)
-    return prompts.get("query", default), next(document, default)
+    document_prompts = with_keys(prompts, ("document", "passage", "corpus")).values()
+    return prompts.get("query", default), next(iter(document_prompts), default)
 
 
 def _pooling(path: Path) -> Pooling:
@@ -250,8 +253,8 @@ def lowercase_texts(tokenizer: Tokenizer) -> None:
     normalizer = tokenizer.normalizer
     if _lowercases(normalizer):
         return
-    first = normalizers.Lowercase()
-    tokenizer.normalizer = normalizers.Sequence([first, normalizer] if normalizer else [first])
+    normalizers_in_order = filter(None, (normalizers.Lowercase(), normalizer))
+    tokenizer.normalizer = normalizers.Sequence(list(normalizers_in_order))
 
 
 def _lowercases(normalizer: object) -> bool:

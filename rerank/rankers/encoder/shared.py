@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.common.values import items_at, with_keys
+
 _OVERHEAD = 300
 """Bytes of a key, and of the objects around a vector."""
 
@@ -51,13 +53,13 @@ class SharedVectors:
         """
         keys = [hashlib.blake2b(encoder.encode() + b"\0" + text, digest_size=16).digest() for text in texts]
         with self._lock:
-            vectors = {key: self._vectors[key] for key in keys if key in self._vectors}
+            vectors = with_keys(self._vectors, keys)
         positions = {key: position for position, key in enumerate(keys) if key not in vectors}
         if positions:
             computed = dict(zip(positions, compute(list(positions.values()))))
             vectors.update(computed)
             self._keep(computed)
-        return np.stack([vectors[key] for key in keys])
+        return np.stack(items_at(vectors, keys))
 
     def _keep(self, vectors: dict[bytes, NDArray[np.float32]]) -> None:
         size = sum(vector.nbytes + _OVERHEAD for vector in vectors.values())

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rerank.common.progress import Progress
-from rerank.documents.records import Query
+from rerank.documents.records import Qrels, Query
 from rerank.workflows.auto.files import Folder
 from rerank.workflows.auto.judgments import Judgments
 from rerank.workflows.auto.splits import Splits
@@ -55,6 +55,10 @@ class AutoContext:
     def splits(self) -> Splits:
         """The judgments of the train, dev and test queries, which have no query in common."""
         return self.judgments.splits
+
+    def judged_queries(self, qrels: Qrels) -> list[Query]:
+        """Return the queries with judgments, in the order of :attr:`queries`."""
+        return [query for query in self.queries if query.id in qrels]
 
     def say(self, step: str, *lines: str) -> None:
         """Print remarks of a step, and keep them for the report.

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 
 from rerank.common.errors import InputError
+from rerank.common.values import items_not_in, without_none
 from rerank.documents.text import join_names
 
 SPLITS = ("train", "dev", "test")
 WHOLE = "all"
 """The split of the judgments ``qrels.tsv``."""
 
-_SPLIT_NAMES = {"train": ("train",), "dev": ("dev", "validation", "valid", "val"), "test": ("test",)}
-"""Split -> names of its file in ``qrels/``."""
+_SPLIT_FILES = {
+    "train": ("qrels/train",),
+    "dev": ("qrels/dev", "qrels/validation", "qrels/valid", "qrels/val"),
+    "test": ("qrels/test",),
+}
+"""Split -> names of its file."""
 _RECORD_ENDINGS = (".jsonl", ".json", ".csv", ".tsv")
 _TABLE_ENDINGS = (".tsv", ".csv", ".txt", ".qrels")
 _JUDGMENT_ENDINGS = (*_TABLE_ENDINGS, ".json")
@@ -114,23 +120,16 @@ def _missing_files(folder: Path, missing: Sequence[str]) -> InputError:
 
 def _find_judgments(folder: Path) -> dict[str, Path]:
     """Return split -> file, or ``all`` -> file if no split has a file."""
-    qrels: dict[str, Path] = {}
-    for split, names in _SPLIT_NAMES.items():
-        file = _find_file(folder, [f"qrels/{name}" for name in names], _JUDGMENT_ENDINGS)
-        if file is not None:
-            qrels[split] = file
-    all_judgments = _find_file(folder, ("qrels",), _JUDGMENT_ENDINGS)
-    if not qrels and all_judgments is not None:
-        qrels[WHOLE] = all_judgments
-    return qrels
+    files = {split: _find_file(folder, names, _JUDGMENT_ENDINGS) for split, names in _SPLIT_FILES.items()}
+    all_judgments = {WHOLE: _find_file(folder, ("qrels",), _JUDGMENT_ENDINGS)}
+    return without_none(files) or without_none(all_judgments)
 
 
 def _check_unknown_tables(folder: Path, categories: Path | None) -> None:
     """Raise InputError if a folder without judgments has a table that could be judgments."""
     unknown: list[str] = []
-    for file in _find_tables(folder):
-        has_records = file.name.startswith(("corpus.", "queries."))
-        if not has_records and file != categories:
+    for file in items_not_in(_find_tables(folder), [categories]):
+        if not file.name.startswith(("corpus.", "queries.")):
             unknown.append(str(file.relative_to(folder)))
     if unknown:
         names = join_names(sorted(unknown))
@@ -165,21 +164,15 @@ def _click_logs(folder: Path) -> tuple[Path, ...]:
 
 def _find_file(folder: Path, stems: Sequence[str], endings: Sequence[str]) -> Path | None:
     """Return the only file with one of these names, plain or compressed. Raises InputError for several."""
-    existing: list[Path] = []
-    for stem, ending in product(stems, endings):
-        file = _plain_or_compressed(folder, f"{stem}{ending}")
-        if file is not None:
-            existing.append(file)
+    names = map("".join, product(stems, endings))
+    existing = list(filter(None, map(partial(_plain_or_compressed, folder), names)))
     if len(existing) > 1:
-        names = join_names([file.name for file in existing])
-        raise InputError(f"{existing[0].parent}: {names} have the same meaning; keep one of them")
+        file_names = join_names([file.name for file in existing])
+        raise InputError(f"{existing[0].parent}: {file_names} have the same meaning; keep one of them")
     return next(iter(existing), None)
 
 
 def _plain_or_compressed(folder: Path, name: str) -> Path | None:
     """Return the file of this name, else its first compressed copy, or None."""
-    for compression in _COMPRESSIONS:
-        file = folder / f"{name}{compression}"
-        if file.is_file():
-            return file
-    return None
+    files = (folder / f"{name}{compression}" for compression in _COMPRESSIONS)
+    return next(filter(Path.is_file, files), None)

@@ -8,6 +8,7 @@ from statistics import fmean, stdev
 
 import numpy as np
 
+from rerank.common.values import items_at, only
 from rerank.documents.records import Qrels
 from rerank.evaluation.protocols import Protocol
 from rerank.evaluation.ranks import RankMeasure
@@ -61,7 +62,7 @@ class _Tuner:
 
     def tune(self, signals: Sequence[str], queries: Collection[str]) -> TuningResult:
         """Find the weights of the signals on these queries, by the same search as :func:`rerank.tune`."""
-        qrels = Qrels({query: self.qrels[query] for query in self.qrels if query in queries})
+        qrels = Qrels(only(self.qrels, queries))
         return tune(
             self.table,
             qrels,
@@ -102,8 +103,8 @@ def tune_on_halves(workspace: Workspace, stack: Stack, measure: str, judged: Jud
     for draw in range(DRAWS):
         order = np.random.default_rng(draw).permutation(len(queries)).tolist()
         middle = len(order) // 2
-        half = [queries[position] for position in order[:middle]]
-        other_half = [queries[position] for position in order[middle:]]
+        half = items_at(queries, order[:middle])
+        other_half = items_at(queries, order[middle:])
         values = tuner.values_after_tuning(half, other_half) | tuner.values_after_tuning(other_half, half)
         draw_values.append(fmean(values.values()))
     return Halves(

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from rerank.common.errors import InputError
+from rerank.common.values import items_at, only, with_keys
 from rerank.documents.records import Qrels, Query
 from rerank.documents.text import count_of, query_key
 from rerank.formats import read_qrels, read_queries
@@ -161,9 +162,10 @@ def with_clicks(
         splits = _only_clicks(clicked_train, stopping)
         return Judgments(all_queries, splits, stopping, from_clicks=True, tested=False)
     dev, test = _divide(judged_by_hand, pool.differing, queries, documents, seed)
-    held_out = {query_key(queries[query].text) for query in (*dev, *test) if query in queries}
+    held_out_queries = with_keys(queries, (*dev, *test))
+    held_out = {query_key(query.text) for query in held_out_queries.values()}
     hand_train = judged_by_hand.get("train", Qrels())
-    with_text = _select(hand_train, [query for query in hand_train if query in queries])
+    with_text = Qrels(only(hand_train, queries))
     all_train = _merge([with_text, clicked_train])
     train = _without_texts(all_train, queries, held_out)
     judged = count_of(len(dev) + len(test), "query")
@@ -212,7 +214,8 @@ def _read(path: Path, counts: JudgedPart | None) -> Qrels:
 
 def _only_clicks(train: Qrels, dev: Qrels) -> Splits:
     """Return splits without test queries. Raises InputError for too few dev queries."""
-    _check_tuning_queries(sum(1 for query in dev if dev.relevant(query)))
+    queries_with_relevant = list(filter(dev.relevant, dev))
+    _check_tuning_queries(len(queries_with_relevant))
     return Splits(train, dev, Qrels(), ("clicks train and tune; no query tests",))
 
 
@@ -243,11 +246,11 @@ def _divide(
     test_qrels = by_hand.get("test")
     if dev_qrels and test_qrels and WHOLE not in by_hand:
         return dev_qrels, test_qrels
-    judged = _merge([by_hand[name] for name in (WHOLE, "dev", "test") if name in by_hand])
+    judged = _merge(list(with_keys(by_hand, (WHOLE, "dev", "test")).values()))
     texts = {id: query_key(query.text) for id, query in queries.items()}
     groups = group_equal_texts(usable_queries(judged, texts, documents), texts)
     order = np.random.default_rng(seed).permutation(len(groups)).tolist()
-    drawn_groups = [groups[number] for number in order]
+    drawn_groups = items_at(groups, order)
     drawn_groups.sort(key=differing.isdisjoint)  # stable: each part stays in random order
     dev_groups = min(round(TUNING_SHARE * len(groups)), len(groups) - LEAST_QUERIES)
     dev_groups = max(dev_groups, 0)
@@ -261,7 +264,7 @@ def _divide(
 
 
 def _select(qrels: Qrels, queries: Iterable[str]) -> Qrels:
-    return Qrels({query: qrels[query] for query in queries})
+    return Qrels(with_keys(qrels, queries))
 
 
 def _merge(parts: Sequence[Qrels]) -> Qrels:

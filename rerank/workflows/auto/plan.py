@@ -11,6 +11,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rerank.common.values import items_in, with_keys, without_empty
 from rerank.documents.records import Document, Query
 from rerank.documents.stop_words import guess_language
 from rerank.documents.text import language_or_none
@@ -92,7 +93,7 @@ class CollectionFacts:
             dev_queries=len(splits.dev),
             test_queries=len(splits.test),
             with_categories=with_categories / max(len(ids), 1),
-            links=sum(count for id, count in targets.items() if id in ids) / max(len(ids), 1),
+            links=sum(with_keys(targets, ids).values()) / max(len(ids), 1),
             languages=(_most_frequent(langs) or lang, query_lang),
         )
 
@@ -104,23 +105,26 @@ def _most_frequent(languages: Counter[str | None]) -> str | None:
 
 def unmet(facts: CollectionFacts) -> dict[str, str]:
     """Return need -> why the collection does not meet it."""
-    reasons: dict[str, str] = {}
-    if facts.train_queries < LEAST_TRAIN:
-        reasons["queries"] = f"fewer than {LEAST_TRAIN} train queries"
-    if facts.with_categories < LEAST_CATEGORIES:
-        reasons["categories"] = f"fewer than {LEAST_CATEGORIES:.0%} of the documents have categories"
-    if facts.links < LEAST_LINKS:
-        reasons["links"] = f"fewer than {LEAST_LINKS} links per document"
-    if not facts.model:
-        reasons["model"] = "its encoder is not on this machine; --model names another one"
-    if not facts.can_learn:
-        reasons["training"] = "its encoder is a file of ONNX, which cannot learn; --model names another one"
     unread = sorted(filter(None, {*facts.languages} - {facts.reads}))
-    if unread and facts.reads is not None:
-        texts = " and ".join(map(repr, unread))
-        problem = f"its encoder reads {facts.reads!r}, but there are texts in {texts}"
-        reasons["language"] = f"{problem}; --model names another encoder"
-    return reasons
+    is_unmet = {
+        "queries": facts.train_queries < LEAST_TRAIN,
+        "categories": facts.with_categories < LEAST_CATEGORIES,
+        "links": facts.links < LEAST_LINKS,
+        "model": not facts.model,
+        "training": not facts.can_learn,
+        "language": facts.reads is not None and bool(unread),
+    }
+    texts = " and ".join(map(repr, unread))
+    problem_of_language = f"its encoder reads {facts.reads!r}, but there are texts in {texts}"
+    reasons = {
+        "queries": f"fewer than {LEAST_TRAIN} train queries",
+        "categories": f"fewer than {LEAST_CATEGORIES:.0%} of the documents have categories",
+        "links": f"fewer than {LEAST_LINKS} links per document",
+        "model": "its encoder is not on this machine; --model names another one",
+        "training": "its encoder is a file of ONNX, which cannot learn; --model names another one",
+        "language": f"{problem_of_language}; --model names another encoder",
+    }
+    return with_keys(reasons, without_empty(is_unmet))
 
 
 @dataclass(frozen=True)
@@ -240,7 +244,7 @@ def query_seconds(facts: CollectionFacts, unmet_needs: Container[str], part_seco
     """
     encoders: set[str] = set()
     for rule in RULES:
-        is_trained = not any(need in unmet_needs for need in rule.needs)
+        is_trained = not items_in(rule.needs, unmet_needs)
         if is_trained and rule.passes:
             encoders.add("pretrained" if rule.pretrained else rule.ranker)
     return len(encoders) * (facts.dev_queries + facts.test_queries) * part_seconds

@@ -212,7 +212,7 @@ def _run_steps(
     if tested:
         _measure(context, report, tuned)
     else:
-        queries = [query for query in context.queries if query.id in splits.dev]  # they did not train
+        queries = context.judged_queries(splits.dev)  # they did not train
         stacks = separate_first_stage(equal_weights(context.workspace, signals))
         report.pool = _write_pool(context, stacks, queries)
     return report
@@ -353,7 +353,7 @@ def _measure(context: AutoContext, report: AutoReport, tuned: TuneReport) -> Non
         progress=context.progress,
     )
     report.evaluated = evaluate_stack(keep=HITS_ON_PAGE)
-    test_queries = [query for query in context.queries if query.id in context.splits.test]
+    test_queries = context.judged_queries(context.splits.test)
     if any(query.categories for query in test_queries):
         report.without_categories = evaluate_stack(ignore_categories=True)
     report.page = context.workspace.folder / PAGE

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from rerank.common.errors import InputError
+from rerank.common.values import items_at, items_not_in, with_keys, without_empty
 from rerank.documents.records import Qrels, Query
 from rerank.documents.text import count_of, query_key
 from rerank.formats import write_qrels
@@ -35,10 +36,10 @@ class Splits:
         """Write a file for each split with judgments into the folder, and return split -> file."""
         folder.mkdir(exist_ok=True)
         paths = {}
-        for name, qrels in {"train": self.train, "dev": self.dev, "test": self.test}.items():
-            if qrels:
-                paths[name] = folder / f"{name}.tsv"
-                write_qrels(paths[name], qrels)
+        judged = without_empty({"train": self.train, "dev": self.dev, "test": self.test})
+        for name, qrels in judged.items():
+            paths[name] = folder / f"{name}.tsv"
+            write_qrels(paths[name], qrels)
         return paths
 
 
@@ -79,7 +80,7 @@ def split(
     if existing_test is not None:  # unchanged, so that results are comparable
         grades |= existing_test
         pools["test"] = list(existing_test)
-    splits = {name: Qrels({query: grades[query] for query in pools[name]}) for name in SPLITS}
+    splits = {name: Qrels(with_keys(grades, pools[name])) for name in SPLITS}
     return Splits(**splits, notes=tuple(notes))
 
 
@@ -155,7 +156,7 @@ def _make_disjoint(pools: Pools, texts: Mapping[str, str], test_texts: Set[str],
             notes.append(f"{queries} also in {earlier_splits}: not used for {name}")
         pools[name] = new_queries
         used_texts.update(test_texts)
-        used_texts.update(texts[query] for query in new_queries)
+        used_texts.update(items_at(texts, new_queries))
 
 
 def _complete(pools: Pools, texts: Mapping[str, str], rng: np.random.Generator, notes: list[str]) -> None:
@@ -163,7 +164,7 @@ def _complete(pools: Pools, texts: Mapping[str, str], rng: np.random.Generator, 
     if len(pools) == 1:
         _divide_one_file(pools, texts, rng, notes)
         return
-    missing = next((name for name in SPLITS if name not in pools), None)
+    missing = next(iter(items_not_in(SPLITS, pools)), None)
     if missing is not None:
         notes.append(f"{missing} queries are drawn from the other judgments")
     if missing in ("train", "dev"):
@@ -194,7 +195,7 @@ def _divide_one_file(
     pools["test"], remaining = _draw(queries, texts, DRAWN_SHARE if can_train else 0.5, rng)
     share_of_remaining = DRAWN_SHARE / (1 - DRAWN_SHARE)  # as large as the test set
     pools["dev"], pools["train"] = _divide_into_dev_and_train(remaining, texts, share_of_remaining, rng)
-    drawn = [name for name in SPLITS if pools[name]]
+    drawn = list(filter(pools.get, SPLITS))
     notes.append(f"{', '.join(drawn)} queries are drawn from one file of judgments")
 
 

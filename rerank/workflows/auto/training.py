@@ -11,6 +11,7 @@ from typing import Any
 
 from rerank.common.errors import RerankError, TrainingError
 from rerank.common.progress import Progress
+from rerank.common.values import items_in
 from rerank.rankers.encoder.folder import installed_encoder, model_folder, only_language, runs_in_onnx
 from rerank.rankers.encoder.modules import Modules
 from rerank.rankers.encoder.shared import PASSAGE_VECTORS
@@ -111,9 +112,9 @@ class Trainings:
                 shares += rule.share
         choices = []
         for rule in ranker_plan.RULES:
-            unmet = [reasons[need] for need in rule.needs if need in reasons]
+            unmet = items_in(rule.needs, reasons)
             if unmet:
-                choice = RankerChoice(rule.ranker, False, unmet[0])
+                choice = RankerChoice(rule.ranker, False, reasons[unmet[0]])
             else:
                 choice = self._train(rule, rule.share / shares)
                 shares -= rule.share

@@ -9,6 +9,7 @@ from dataclasses import replace
 from statistics import fmean
 
 from rerank.common.errors import EngineError
+from rerank.common.values import items_not_in, with_keys, without
 from rerank.documents.records import Qrels
 from rerank.documents.text import count_of, join_names
 from rerank.stack.parse import retriever_depths
@@ -66,7 +67,7 @@ def choose_first_stage(context: AutoContext) -> tuple[str, list[str]]:
     queries = count_of(report.queries, "query")
     splits = "dev" if context.judgments.from_clicks else "train and dev"
     context.say("first stage", f"{best}; {measure} on {queries} of {splits}: {comparison}")
-    return best, [name for name in names if name != best]
+    return best, items_not_in(names, [best])
 
 
 def _queries_to_compare(context: AutoContext) -> Qrels:
@@ -74,7 +75,7 @@ def _queries_to_compare(context: AutoContext) -> Qrels:
     judged = {**context.splits.dev}
     if not context.judgments.from_clicks:
         judged |= context.splits.train
-    return Qrels({query: judged[query] for query in sorted(judged)[:COMPARED_QUERIES]})
+    return Qrels(with_keys(judged, sorted(judged)[:COMPARED_QUERIES]))
 
 
 def training_end(context: AutoContext, begin: float) -> float:
@@ -185,10 +186,9 @@ def _drop_idle_rankers(context: AutoContext, report: TuneReport) -> TuneReport:
             idle.append(name)
     if not idle:
         return report
-    signals = [stack.first_stage]
-    signals += [name for name in stack.signals if name not in (stack.first_stage, *idle)]
-    depths = retriever_depths(stack.retrieve)
-    retrievers = [text for name, text in zip(depths, stack.retrieve) if name not in idle]
+    signals = [stack.first_stage, *items_not_in(stack.signals, (stack.first_stage, *idle))]
+    text_of_retriever = dict(zip(retriever_depths(stack.retrieve), stack.retrieve))
+    retrievers = list(without(text_of_retriever, idle).values())
     without_idle = _tune_signals(context, signals, retrieve=retrievers)
     losses: list[float] = []
     for case, result in report.cases.items():
