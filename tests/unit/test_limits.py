@@ -56,15 +56,15 @@ LIMITS = {
     "rerank": {
         "vague names": 0.1,
         "double assignments": 0.0,
-        "comprehensions": 20.2,
-        "decisions": 30.6,
+        "comprehensions": 18.3,
+        "decisions": 29.5,
         "dense functions": 0,
     },
     "cli": {
         "vague names": 0.0,
         "double assignments": 0.0,
-        "comprehensions": 9.4,
-        "decisions": 29.7,
+        "comprehensions": 8.4,
+        "decisions": 28.2,
         "dense functions": 0,
     },
 }
