@@ -113,7 +113,9 @@ def feature_width(passages: int, numbers: int) -> int:
     >>> feature_width(2, 128), feature_width(0, 128)
     (257, 128)
     """
-    return passages * numbers + 1 if passages else numbers
+    if not passages:
+        return numbers
+    return passages * numbers + 1
 
 
 def split_passages(features: NDArray[Any], passages: int) -> NDArray[Any]:

@@ -29,7 +29,9 @@ def did_you_mean(name: str, known_names: Iterable[str]) -> str:
     from difflib import get_close_matches
 
     similar = get_close_matches(name, known_names, 1)
-    return f"; did you mean {similar[0]}?" if similar else ""
+    if not similar:
+        return ""
+    return f"; did you mean {similar[0]}?"
 
 
 def option_name(name: str) -> str:
@@ -132,4 +134,6 @@ class NotInstalledError(RerankError):
         purpose: what needs the module, for the message.
         """
         package = (error.name or "").partition(".")[0]
-        return cls(package, purpose) if package in EXTRAS else None
+        if package not in EXTRAS:
+            return None
+        return cls(package, purpose)

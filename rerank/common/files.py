@@ -98,8 +98,9 @@ def check_output(path: str | os.PathLike[str], mark: str | re.Pattern[bytes]) ->
     mark: a text, or a pattern of the first 1,000 bytes, by which a command knows the files that it writes.
     """
     start = _read_start(path)
-    pattern = re.compile(re.escape(mark.encode())) if isinstance(mark, str) else mark
-    if start and not pattern.search(start):
+    if isinstance(mark, str):
+        mark = re.compile(re.escape(mark.encode()))
+    if start and not mark.search(start):
         raise UsageError(f"{os.fspath(path)}: exists and has other content; choose another name")
 
 

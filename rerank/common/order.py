@@ -22,18 +22,22 @@ def rank(ids: Sequence[str] | NDArray[np.str_], scores: ArrayLike) -> NDArray[np
         raise ValueError(f"{len(ids)} ids need scores of shape ({len(ids)},), not {values.shape}")
     order = np.argsort(-values, kind="stable")
     ordered = values[order]
-    if len(ordered) and ordered[-1] != ordered[-1]:  # NaN is sorted to the end
+    if np.isnan(ordered[-1:]).any():  # NaN is sorted to the end
         raise ValueError("a score is NaN: nothing can be ordered by it")
     tied = ordered[1:] == ordered[:-1]  # (n - 1,) True where a document ties with the one before it
     if not tied.any():
         return order
-    before = [str(ids[position]) for position in order[:-1][tied].tolist()]
-    after = [str(ids[position]) for position in order[1:][tied].tolist()]
+
+    def id_at(position: int) -> str:
+        return str(ids[position])
+
+    before = map(id_at, order[:-1][tied].tolist())
+    after = map(id_at, order[1:][tied].tolist())
     if all(map(le, before, after)):  # as engines return candidates
         return order
     # Runs of equal scores: [start, last] in `order`; only these are sorted by id.
     edges = np.flatnonzero(np.diff(np.concatenate(([False], tied, [False])).astype(np.int8)))
     for start, last in edges.reshape(-1, 2).tolist():
         run = order[start : last + 1]
-        order[start : last + 1] = sorted(run.tolist(), key=lambda position: str(ids[position]))
+        order[start : last + 1] = sorted(run.tolist(), key=id_at)
     return order

@@ -246,7 +246,12 @@ def _ordered(value: float) -> str:
     if double > value:
         double = math.nextafter(double, -math.inf)
     (bits,) = struct.unpack(">Q", struct.pack(">d", double + 0.0))
-    term = f"{bits ^ (2**64 - 1) if bits >> 63 else bits | 2**63:016x}"
+    is_negative = bits >> 63
+    if is_negative:  # all bits are inverted, so that larger numbers sort later
+        bits ^= 2**64 - 1
+    else:
+        bits |= 2**63
+    term = f"{bits:016x}"
     if double == value:
         return term
     further = f"{int(value) - int(double):x}"

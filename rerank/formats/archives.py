@@ -54,7 +54,9 @@ def _reader(path: Path) -> Callable[[Path, tuple[str, ...], int], Iterator[File]
     name = path.name.lower()
     if name.endswith(".zip"):
         return _read_zip
-    return _read_tar if name.endswith(_ARCHIVES) else _read_plain
+    if name.endswith(_ARCHIVES):
+        return _read_tar
+    return _read_plain
 
 
 def _read_plain(path: Path, endings: tuple[str, ...], largest: int) -> Iterator[File]:

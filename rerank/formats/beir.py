@@ -200,7 +200,13 @@ def _plain_values(location: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         values = msgspec.to_builtins(dict(fields), builtin_types=(bytes, bytearray), enc_hook=_plain_value)
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(f"{location}: a value is not JSON ({error}); correct it") from None
-    return {name: None if value != value else value for name, value in values.items()}
+    return {name: _null_if_nan(value) for name, value in values.items()}
+
+
+def _null_if_nan(value: object) -> object:
+    if value != value:
+        return None
+    return value
 
 
 def _plain_value(value: object) -> object:

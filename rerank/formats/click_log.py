@@ -297,7 +297,9 @@ def _ordinal(value: _Ordinal) -> int | None:
         number = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         return None
-    return int(number) if number.is_integer() else None
+    if not number.is_integer():
+        return None
+    return int(number)
 
 
 def milliseconds(value: _Id) -> int | None:

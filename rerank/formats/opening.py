@@ -61,13 +61,21 @@ _OTHER_KINDS = {
 """First bytes -> kind of a file that cannot be read, and the remedy."""
 
 
+_PROBLEMS_OF_PATHS = {
+    errno.ENOENT: "no such file; check the path",
+    errno.EISDIR: "is a folder; name the file inside it",
+}
+
+
 def name_of(source: Source) -> str:
     """Return the path or ``<stdin>``. Raises UsageError for a value that is not a path."""
     try:
         name = os.fsdecode(source)
     except TypeError:
         raise UsageError(f"{source!r} is not a path; name a file") from None
-    return "<stdin>" if name == "-" else name
+    if name == "-":
+        return "<stdin>"
+    return name
 
 
 @contextmanager
@@ -106,11 +114,8 @@ def reading_error(name: str, line: int, error: Exception) -> InputError:
     if not isinstance(error, OSError) or error.errno is None:
         reason = next(iter(str(error).splitlines()), "") or type(error).__name__
         return InputError(f"{name}:{line}: truncated or damaged file ({reason}); copy or download it again")
-    if error.errno == errno.ENOENT:
-        return InputError(f"{name}: no such file; check the path")
-    if error.errno == errno.EISDIR:
-        return InputError(f"{name}: is a folder; name the file inside it")
-    return InputError(f"{name}: cannot be read: {system_reason(error)}; check its permissions")
+    unreadable = f"cannot be read: {system_reason(error)}; check its permissions"
+    return InputError(f"{name}: {_PROBLEMS_OF_PATHS.get(error.errno, unreadable)}")
 
 
 def _open_raw(name: str, stack: ExitStack) -> BinaryIO:

@@ -53,7 +53,7 @@ def score_pairs(
     ids = sorted({*chain.from_iterable(pairs)})
     scorer = Scorer(engine, (signal,), engine.first_stages[0], infer=False)
     documents, features = _read(scorer, ids)
-    row_of = {id: row for row, id in enumerate(ids)}
+    row_of = dict(zip(ids, range(len(ids))))
     if features is not None and isinstance(signal, Relates):
         first_rows = [row_of[first] for first, _ in pairs]
         second_rows = [row_of[second] for _, second in pairs]
@@ -122,4 +122,6 @@ def _read(scorer: Scorer, ids: list[str]) -> tuple[dict[str, Document], NDArray[
             is_missing = inputs.missing[signal.name]
             by_position = dict(enumerate(block_documents))
             blocks.append(fill_missing_features(signal, features, is_missing, by_position))
-    return documents, np.concatenate(blocks) if blocks else None
+    if not blocks:
+        return documents, None
+    return documents, np.concatenate(blocks)
