@@ -56,8 +56,8 @@ LIMITS = {
     "rerank": {
         "vague names": 0.1,
         "double assignments": 0.0,
-        "comprehensions": 18.3,
-        "decisions": 29.5,
+        "comprehensions": 18.2,
+        "decisions": 29.4,
         "dense functions": 0,
     },
     "cli": {
