@@ -11,9 +11,10 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-# Threads of torch wait asleep, not in a loop: beside other processes, such loops take most of the processor.
-# OpenMP reads this variable once, when torch is imported.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# Threads of torch that wait for work first wait in a loop, and then sleep. By default they loop so long that,
+# beside other processes, most of the processor time is lost. OpenMP reads this once, when torch is imported.
+if "OMP_WAIT_POLICY" not in os.environ:
+    os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
 __version__ = "0.1.0"
 

@@ -58,9 +58,15 @@ def test_the_reference_has_every_public_name():
     assert sorted(" ".join(generated).split()) == sorted(rerank.__all__)
 
 
-@pytest.mark.parametrize(("variable", "policy"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")])
-def test_threads_of_torch_wait_asleep_unless_the_user_decides(variable, policy):
-    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
-    code = "import os, rerank; print(os.environ['OMP_WAIT_POLICY'])"
-    output = subprocess.check_output([sys.executable, "-c", code], env={**environment, **variable}, text=True)
-    assert output.strip() == policy
+@pytest.mark.parametrize(
+    ("variables", "turns"),
+    [({}, "5000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "None")],
+)
+def test_threads_of_torch_soon_sleep_unless_the_user_decides(variables, turns):
+    names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+    environment = {name: value for name, value in os.environ.items() if name not in names}
+    code = "import os, rerank; print(os.environ.get('GOMP_SPINCOUNT'))"
+    output = subprocess.check_output(
+        [sys.executable, "-c", code], env={**environment, **variables}, text=True
+    )
+    assert output.strip() == turns
