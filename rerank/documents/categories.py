@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import chain, combinations, filterfalse, pairwise
 from typing import TYPE_CHECKING
 
-from rerank.common.values import first_in, without_none
+from rerank.common.values import first_in, items_at, items_in, without_none
 from rerank.documents.text import count_of, normalize
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def path_names(categories: Iterable[str]) -> tuple[list[str], list[str]]:
         else:
             count = count_of(len(members), "category")
             remarks.append(f"{count} with {separator!r}: no paths, because few share a prefix")
-    return list(filter(paths.__contains__, names)), remarks
+    return items_in(names, paths), remarks
 
 
 def _first_part(name: str) -> str:
@@ -233,4 +233,4 @@ class CategoryNames:
     def similar(self, category: str) -> list[str]:
         """Return up to three known categories with similar names, best first."""
         similar_names = get_close_matches(category.casefold(), self._folded)
-        return list(map(self._folded.__getitem__, similar_names))
+        return items_at(self._folded, similar_names)

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from rerank.common.errors import InputError
 from rerank.common.files import atomic_write
-from rerank.common.values import without, without_empty
+from rerank.common.values import items_in, without, without_empty
 from rerank.documents.records import Document, Query
 from rerank.documents.text import query_key
 from rerank.formats.contents import describe_line
@@ -328,7 +328,7 @@ def _check_header(
         raise InputError(
             f"{location}: the header has several columns {table.repeated[0]!r}; rename or remove them"
         )
-    text_columns = list(filter(columns.__contains__, ("title", "text")))
+    text_columns = items_in(("title", "text"), columns)
     for alternatives in (["_id"], text_columns):
         if table.columns.keys().isdisjoint(alternatives):
             raise _missing_column(location, alternatives, table, header)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
-from itertools import chain, filterfalse
+from itertools import chain
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from rerank.common.errors import InputError
-from rerank.common.values import without_empty
+from rerank.common.values import items_not_in, without_empty
 from rerank.formats.lines import (
     LONGEST,
     Line,
@@ -388,7 +388,7 @@ def _read_header_of_clicks(location: str, first: bytes) -> Table:
     if table is None:
         raise InputError(f"{location}: no column query, document; {_ADVICE}")
     required = _COLUMNS if "clicked" in table.columns else ("query", "document")
-    missing = list(filterfalse(table.columns.__contains__, required))
+    missing = items_not_in(required, table.columns)
     if missing:
         raise InputError(f"{location}: no column {', '.join(missing)}; {_ADVICE}")
     return table

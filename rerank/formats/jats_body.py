@@ -7,10 +7,11 @@ import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count, filterfalse, pairwise
+from itertools import count, pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
+from rerank.common.values import items_not_in
 from rerank.formats.jats_xml import BLOCKS, NOT_MATH, NOT_TEXT, PARAGRAPHS, SEPARATED
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ class ReferenceList:
     def keys(self, entries: Sequence[str]) -> list[str]:
         """Return the keys of entries, without unknown entries, empty keys and the article itself."""
         keys = [self._key_of_entry.get(entry, "") for entry in entries]
-        return list(filterfalse(self._not_cited.__contains__, keys))
+        return items_not_in(keys, self._not_cited)
 
     def between(self, first: str | None, last: str | None) -> list[str]:
         """Return the entries between two others; none for unknown ones, or if the range is too long."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
-from itertools import filterfalse
 from typing import NamedTuple
 
 from msgspec import Struct
 
 from rerank.common.errors import InputError
+from rerank.common.values import items_not_in
 from rerank.documents.records import LabeledPair
 from rerank.documents.text import count_of
 from rerank.formats.lines import read_json_lines
@@ -166,7 +166,7 @@ def _check_ids(lines: Sequence[_Line], find_ids: FindIds) -> None:
         locations.setdefault(line.first, line.location)
         locations.setdefault(line.second, line.location)
     existing = find_ids(locations)
-    unknown = list(filterfalse(existing.__contains__, locations))
+    unknown = items_not_in(locations, existing)
     if unknown:
         first_id = unknown[0]
         total = ""

@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 from rerank.common.errors import InputError, UsageError
+from rerank.common.values import items_in
 from rerank.documents.records import Query, SearchTemplate
 from rerank.formats.lines import read_texts
 from rerank.formats.opening import name_of
@@ -128,7 +129,7 @@ def slots(source: str) -> list[str]:
     (['text'], ['%SearchText%'])
     """
     names = dict.fromkeys([*re.findall(SLOT, source), *_tag_names(source, *_VALUE)])
-    return list(filter((SLOT, *SLOTS).__contains__, names))
+    return items_in(names, (SLOT, *SLOTS))
 
 
 def check_slots(source: str, location: str) -> None:
@@ -163,7 +164,7 @@ def _unescaped_slots(source: str) -> list[str]:
         if brace or mark == "&":
             unescaped.append(name)
     # OpenSearch's functions do not escape texts.
-    unescaped += filter(SLOTS.__contains__, _FUNCTION.findall(source))
+    unescaped += items_in(_FUNCTION.findall(source), SLOTS)
     return unescaped
 
 

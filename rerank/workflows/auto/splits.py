@@ -195,7 +195,7 @@ def _divide_one_file(
     pools["test"], remaining = _draw(queries, texts, DRAWN_SHARE if can_train else 0.5, rng)
     share_of_remaining = DRAWN_SHARE / (1 - DRAWN_SHARE)  # as large as the test set
     pools["dev"], pools["train"] = _divide_into_dev_and_train(remaining, texts, share_of_remaining, rng)
-    drawn = list(filter(pools.get, SPLITS))
+    drawn = list(without_empty(with_keys(pools, SPLITS)))
     notes.append(f"{', '.join(drawn)} queries are drawn from one file of judgments")
 
 
