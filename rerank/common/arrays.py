@@ -104,6 +104,30 @@ def scatter(values: NDArray[Any], rows: NDArray[Any], count: int, fill: float) -
     return scattered
 
 
+def unit_rows(rows: NDArray[Any]) -> NDArray[Any]:
+    """Scale (n, E) rows to length 1; rows of zeros stay 0.
+
+    >>> unit_rows(np.array([[3, 4], [0, 0]], np.float32)).round(3).tolist()
+    [[0.6000000238418579, 0.800000011920929], [0.0, 0.0]]
+    """
+    length = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+    unit: NDArray[Any] = rows / np.maximum(length, 1e-12)[:, None]
+    return unit
+
+
+def mean_of_passages(features: NDArray[Any], passages: int) -> NDArray[np.float32]:
+    """Return the mean of the vectors of each of n documents, (n, E), of length 1; zeros without a vector.
+
+    features: (n, F * E + 1) with up to F vectors each. passages: F.
+
+    >>> mean_of_passages(np.array([[1, 0, 0, 1, 2], [0, 0, 0, 0, 0]], np.int8), 2).round(3).tolist()
+    [[0.7070000171661377, 0.7070000171661377], [0.0, 0.0]]
+    """
+    vectors = split_passages(features, passages).astype(np.float32)
+    units = unit_rows(vectors.reshape(-1, vectors.shape[2])).reshape(vectors.shape)
+    return unit_rows(units.mean(axis=1))
+
+
 def feature_width(passages: int, numbers: int) -> int:
     """Return the number of columns of features.
 

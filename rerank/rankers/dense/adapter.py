@@ -8,14 +8,15 @@ from typing import Annotated
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.common import arrays
+from rerank.common.arrays import mean_of_passages
 from rerank.common.batches import batched
 from rerank.common.config import Count, NonNegative, option, values_of
 from rerank.documents.text import count_of
+from rerank.rankers.dense.config import Neighbors
 from rerank.rankers.dense.ranker import BEST, DenseRanker, windows
 from rerank.rankers.encoder.config import ModelConfig, Tokens
 from rerank.rankers.projection.config import ProjectionConfig
-from rerank.rankers.projection.solver import Vectors, descend, unit_rows
+from rerank.rankers.projection.solver import Vectors, descend
 from rerank.rankers.training.job import TrainingJob, TrainingResult
 
 GAMMA = 20.0
@@ -34,6 +35,7 @@ class AdapterConfig(ModelConfig, frozen=True):
     ] = None
     passages: Annotated[int, option("Maximum number of passages of a document.", ge=1, le=100)] = 8
     best: Annotated[Count, option("Number of passages whose cosines make the score of a document.")] = BEST
+    neighbors: Neighbors = 0
     beta: Annotated[NonNegative, option("Weight of the squared distance from the identity.")] = 0.01
     epochs: Annotated[Count, option("Maximum number of iterations of L-BFGS.")] = 60
 
@@ -87,6 +89,7 @@ class AdapterFitter:
         )
         remark = f"{count_of(len(vectors.pairs), 'pair')} to learn from"
         best.baseline_value = best.history[0][2]  # of the identity
+        ranker = ranker.with_neighbors(config.neighbors, self.job)
         return best.result(ranker, "without the map", remarks=(remark,))
 
     def _documents(self, ranker: DenseRanker) -> tuple[NDArray[np.float32], int]:
@@ -96,18 +99,8 @@ class AdapterFitter:
         longest = 0
         with self.job.progress.step("encode documents", len(engine), "doc") as advance:
             for batch in batched(engine.documents(), BLOCK):
-                vectors.append(mean_vectors(ranker.encode_documents(batch), ranker.passages))
+                vectors.append(mean_of_passages(ranker.encode_documents(batch), ranker.passages))
                 lengths = map(len, ranker.encoder.tokens([document.content for document in batch]))
                 longest = max(longest, *lengths)
                 advance(len(batch))
         return np.concatenate(vectors), longest
-
-
-def mean_vectors(features: NDArray[np.int8], passages: int) -> NDArray[np.float32]:
-    """Return the mean vector of each document's passages, (n, E), of length 1; zeros without text.
-
-    features: (n, F * E + 1) int8 features of ``dense``.
-    """
-    vectors = arrays.split_passages(features, passages)
-    units = unit_rows(vectors.reshape(-1, vectors.shape[2]).astype(np.float32)).reshape(vectors.shape)
-    return unit_rows(units.mean(axis=1))

@@ -60,7 +60,23 @@ PRESETS: dict[str, dict[str, Any]] = {
 """``whole``: all layers learn, on a GPU. ``judged``: all layers learn from judged queries, on a CPU.
 ``paper``: Raman et al. 2021; ``cocitation``: Ding et al."""
 
-_UNTRAINED = {"untrained", "model", "layers", "pooling", "passage_tokens", "passages", "best"}
+Neighbors = Annotated[
+    Natural,
+    option(
+        "Move the vectors of a document toward its N nearest documents. It helps if queries have several"
+        " relevant documents, which are similar."
+    ),
+]
+_UNTRAINED = {
+    "untrained",
+    "model",
+    "layers",
+    "pooling",
+    "passage_tokens",
+    "passages",
+    "best",
+    "neighbors",
+}
 """Options that also have an effect without training."""
 _LINKS_ONLY = ("untrained", "objective", "relation", "strategy", "related", "held_out")
 """Options of a training on links, without effect on a training on judged queries."""
@@ -91,6 +107,8 @@ class DenseConfig(EncoderConfig, frozen=True):
 
     passages: Annotated[int, option("Maximum number of passages of a document.", ge=1, le=100)] = 8
     best: Annotated[Count, option("Number of passages whose cosines make the score of a document.")] = BEST
+
+    neighbors: Neighbors = 0
 
     objective: Annotated[Objective, option("Loss.")] = "contrastive"
     relation: Annotated[

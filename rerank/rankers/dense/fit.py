@@ -236,6 +236,7 @@ class DenseFitter:
         )
         if config.untrained:
             untrained = ranker(pretrained_version=encoder.version(), trained={"settings": values_of(config)})
+            untrained = untrained.with_neighbors(config.neighbors, job)
             remarks = (f"{config.model}, untrained",)
             return TrainingResult(untrained, 0, 0, None, None, False, remarks=remarks)
         checkpoint = job.checkpoint(name)
@@ -249,7 +250,8 @@ class DenseFitter:
             measured_on = "held-out pairs"
             counts = task.counts()
         run = task.fit()
-        return task.result(run, ranker(trained=task.record(run)), measured_on, self._remark(counts), counts)
+        trained = ranker(trained=task.record(run)).with_neighbors(config.neighbors, job)
+        return task.result(run, trained, measured_on, self._remark(counts), counts)
 
     def _read_texts(self, encoder: TextEncoder) -> Texts:
         engine = self.job.engine

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +13,13 @@ from numpy.typing import NDArray
 from rerank.common import arrays
 from rerank.documents.records import Document
 from rerank.rankers.base import check_width
+from rerank.rankers.dense.neighborhood import Neighborhood
 from rerank.rankers.encoder.modules import document_tokens
 from rerank.rankers.encoder.stored import EncoderRanker
 from rerank.rankers.encoder.transformer import TextEncoder
+
+if TYPE_CHECKING:
+    from rerank.rankers.training.job import TrainingJob
 
 BEST = 2
 """Passages whose cosines make the score of a document; measurements: benchmarks/README.md."""
@@ -78,6 +83,7 @@ class DenseRanker(EncoderRanker):
     passages:  F, the maximum number of passages of a document.
     best:      how many cosines of passages are summed; see :func:`decayed_sum`.
     separator: whether a separator token follows titles.
+    neighborhood: moves the vectors of documents toward their nearest documents, or None.
     """
 
     bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)  # type: ignore[misc]
@@ -88,13 +94,30 @@ class DenseRanker(EncoderRanker):
     passages: int = field()
     best: int = BEST
     separator: bool = False
+    neighborhood: Neighborhood | None = None
 
     def version_with(self, encoder: TextEncoder) -> str:
         suffix = "-sep" if self.separator else ""
+        if self.neighborhood is not None:
+            suffix += f"-{self.neighborhood.version}"
         return f"{encoder.version()}-{self.passages}-{self.best}{suffix}"
+
+    def with_neighbors(self, count: int, job: TrainingJob) -> DenseRanker:
+        """Return a ranker that moves documents toward this number of neighbors; 0: this ranker."""
+        if not count:
+            return self
+        return replace(self, neighborhood=Neighborhood.of(self, job, count))
 
     def encode_documents(self, documents: Sequence[Document]) -> NDArray[np.int8]:
         """Return the vectors of the passages and their number, (n, F * E + 1) int8."""
+        features = self._encode_passages(documents)
+        if self.neighborhood is not None:
+            moved = self.neighborhood.move(features, self.passages)
+            vectors = arrays.split_passages(features, self.passages)
+            vectors[:] = quantized(moved.reshape(-1, self.width)).reshape(vectors.shape)
+        return features
+
+    def _encode_passages(self, documents: Sequence[Document]) -> NDArray[np.int8]:
         features = np.zeros((len(documents), self.passages * self.width + 1), dtype=np.int8)
         if not any(document.content for document in documents):  # without torch
             return features
@@ -115,6 +138,15 @@ class DenseRanker(EncoderRanker):
             vectors = arrays.split_passages(features, self.passages)
             vectors[rows, columns] = quantized(self.encode_tokens(pieces, encoder))
         return features
+
+    def save(self, folder: Path) -> None:
+        super().save(folder)
+        if self.neighborhood is not None:
+            self.neighborhood.save(folder)
+
+    @classmethod
+    def own_files(cls, folder: Path) -> dict[str, Any]:
+        return {"neighborhood": Neighborhood.load(folder)}
 
     def score(self, query: NDArray[np.float32], features: NDArray[Any]) -> NDArray[np.float64]:
         """Return the (n,) scores, from 0 to 1; 0 without text.

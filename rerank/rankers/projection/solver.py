@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rerank.common.arrays import unit_rows
 from rerank.common.progress import Progress
 from rerank.documents.text import count_of
 from rerank.rankers.base import Ranker
@@ -99,13 +100,6 @@ def reciprocal_rank(scores: Matrix) -> float:
         rank = 1 + (view > diagonal).sum(axis=1) + ((view == diagonal).sum(axis=1) - 1) / 2
         total += float((1 / rank).mean())
     return total / 2
-
-
-def unit_rows(rows: Matrix) -> Matrix:
-    """Scale rows to length 1; rows of zeros stay 0."""
-    length = np.sqrt(np.einsum("ij,ij->i", rows, rows))
-    unit: Matrix = rows / np.maximum(length, 1e-12)[:, None]
-    return unit
 
 
 @dataclass

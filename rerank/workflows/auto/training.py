@@ -9,15 +9,23 @@ from functools import cached_property
 from itertools import islice
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank.common.arrays import mean_of_passages
+from rerank.common.batches import batched
 from rerank.common.errors import RerankError, TrainingError
 from rerank.common.progress import Progress
 from rerank.common.values import items_in
+from rerank.documents.records import Qrels
+from rerank.rankers.dense.ranker import DenseRanker
 from rerank.rankers.encoder.folder import installed_encoder, model_folder, only_language, runs_in_onnx
 from rerank.rankers.encoder.modules import Modules
 from rerank.rankers.encoder.shared import PASSAGE_VECTORS
 from rerank.rankers.training.job import TrainingResult
 from rerank.workflows.auto import plan as ranker_plan
 from rerank.workflows.auto.context import AutoContext
+from rerank.workflows.auto.nearest import relevant_neighbor_share
 from rerank.workflows.auto.plan import CollectionFacts, RankerChoice, Rule
 from rerank.workflows.auto.state import AutoState, RankerTraining
 from rerank.workflows.auto.tuning import MOST_RESERVE
@@ -129,7 +137,6 @@ class Trainings:
         An encoding of all documents replaces the value with a better one.
         """
         from rerank.rankers.dense.config import DenseConfig
-        from rerank.rankers.dense.ranker import DenseRanker
 
         config = DenseConfig(model=self.model, untrained=True, passage_tokens=64, passages=1)
         ranker = DenseRanker(name="", source=config.load(), passages=1)
@@ -138,6 +145,12 @@ class Trainings:
         begin = time.monotonic()
         ranker.encode_documents(sample)
         return (time.monotonic() - begin) / max(len(sample), 1)
+
+    @property
+    def _neighbors(self) -> int:
+        """The neighbors toward which ``dense`` moves vectors, which the other encoders also do."""
+        dense = self.state.rankers.get("dense")
+        return 0 if dense is None else dense.neighbors
 
     @cached_property
     def passage_parts(self) -> int:
@@ -180,6 +193,9 @@ class Trainings:
             return replace(choice, trained=False, reason=str(error))
         if result is None:
             return RankerChoice(name, False, "its time was over before its first measurement", cut=True)
+        if name == "dense":
+            reason = self._move_to_neighbors(rule, training, allowed)
+            choice = replace(choice, reason=choice.reason + reason)
         training.version = self.context.workspace.ranker(name).version
         training.complete &= not result.interrupted
         self.state.save()
@@ -191,13 +207,54 @@ class Trainings:
             self.context.say("rankers", f"{name}: {values}")
         return choice
 
+    def _move_to_neighbors(self, rule: Rule, training: RankerTraining, allowed: float) -> str:
+        """Fit ``dense`` again, with neighbors, if relevant documents are near to each other.
+
+        Returns a reason for the report; empty if it stays as it is.
+        """
+        share = self._relevant_neighbor_share()
+        if share < ranker_plan.LEAST_NEIGHBOR_SHARE:
+            return ""
+        training.neighbors = ranker_plan.NEIGHBORS
+        self._fit(rule, training, allowed)
+        return (
+            f"; {share:.0%} of the relevant documents are next to another one, so its vectors move toward"
+            f" {training.neighbors} neighbors"
+        )
+
+    def _relevant_neighbor_share(self) -> float:
+        """Return how often the nearest document of a relevant one is relevant; 0 if it is not measured.
+
+        The vectors are those of the untrained encoder, which has read the documents before. Clicks show only
+        documents that were ranked high, so they do not tell it.
+        """
+        splits = self.context.splits
+        judged = Qrels({**splits.dev, **splits.train})
+        is_large = self.facts.documents > ranker_plan.LARGE
+        if is_large or self.context.judgments.from_clicks or not judged:
+            return 0.0
+        ranker = self.context.workspace.ranker("dense")
+        assert isinstance(ranker, DenseRanker)
+        ids: list[str] = []
+        means: list[NDArray[np.float32]] = []
+        for batch in batched(self.context.workspace.engine.documents(), 256):
+            ids += [document.id for document in batch]
+            means.append(mean_of_passages(ranker.encode_documents(batch), ranker.passages))
+        return relevant_neighbor_share(ids, np.concatenate(means), judged)
+
     def _pass_seconds(self, rule: Rule) -> float:
-        """Return the time to encode one part of every document, as often as the rule does it."""
-        return rule.passes * self.part_seconds * self.facts.documents
+        """Return the time to encode one part of every document, as often as the rule does it.
+
+        A trained encoder reads the documents once more to know their neighbors.
+        """
+        passes = rule.passes + (not rule.pretrained and self._neighbors > 0)
+        return passes * self.part_seconds * self.facts.documents
 
     def _affordable(self, rule: Rule, allowed: float) -> RankerTraining:
         """Return the training that the allowed seconds are enough for."""
         training = RankerTraining(self.context.minutes)
+        if rule.ranker != "dense":  # it is first trained without neighbors, to look if they help
+            training.neighbors = self._neighbors
         if rule.pretrained:
             training.parts = self._affordable_parts(rule, allowed)
         elif rule.steps:
@@ -246,6 +303,8 @@ class Trainings:
             options["seed"] = context.seed
         if epochs := rule.epoch_count(self.facts):
             options["epochs"] = epochs
+        if variant in ("dense", "adapter"):
+            options["neighbors"] = training.neighbors
         if training.steps:
             options["steps"] = training.steps
             options["every"] = training.steps
@@ -287,7 +346,7 @@ class Trainings:
             )
         begin = time.monotonic()
         encode(context.workspace, [rule.ranker], progress=context.progress)
-        if rule.pretrained and rule.passes == 1:
+        if rule.pretrained and rule.passes == 1 and not training.neighbors:
             seconds = time.monotonic() - begin
             self.part_seconds = seconds / (training.parts * self.facts.documents)
         if rule.pretrained:

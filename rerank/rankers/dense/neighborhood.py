@@ -1,0 +1,130 @@
+"""Vectors of documents that move toward their nearest documents."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank.common import arrays
+from rerank.common.batches import batched
+from rerank.common.files import write_bytes
+from rerank.documents.records import Document
+from rerank.rankers.base import content_hash
+
+if TYPE_CHECKING:
+    from rerank.rankers.training.job import TrainingJob
+
+FILE = "neighborhood.safetensors"
+MOST_DOCUMENTS = 20_000
+"""Largest number of documents that a ranker stores. Of a larger collection, it stores every n-th document."""
+SAME = 0.999
+"""Least cosine of two documents that count as the same one: a document is not its own neighbor."""
+BLOCK = 256
+"""Documents that are encoded, or compared with the stored ones, at once."""
+
+
+class DocumentEncoder(Protocol):
+    """What a neighborhood needs of a ranker."""
+
+    passages: int
+
+    def encode_documents(self, documents: list[Document]) -> NDArray[np.int8]:
+        """Return (n, F * E + 1) features."""
+
+
+@dataclass(frozen=True)
+class Neighborhood:
+    """Moves the vectors of a document toward the documents that are nearest to it.
+
+    A document is about the subject of its neighbors, also where it uses other words. Tao et al. (2006) add
+    the words of neighbors to a document, and here their vectors are added. A query takes no more time,
+    because the moved vectors are stored.
+
+    vectors: (M, E) int8 mean vectors of the passages of M documents.
+    count:   number of neighbors of a document.
+
+    >>> import numpy as np
+    >>> neighborhood = Neighborhood(np.array([[127, 0], [0, 127]], np.int8), count=1)
+    >>> features = np.array([[127, 0, 1]], np.int8)  # one passage, which is the first stored document
+    >>> neighborhood.move(features, passages=1).round(3).tolist()
+    [[[0.707, 0.707]]]
+    """
+
+    vectors: NDArray[np.int8]
+    count: int
+
+    @classmethod
+    def of(cls, ranker: DocumentEncoder, job: TrainingJob, count: int) -> Neighborhood:
+        """Encode the documents of a training, at most MOST_DOCUMENTS, with a ranker without neighborhood."""
+        engine = job.engine
+        stride = max(1, math.ceil(len(engine) / MOST_DOCUMENTS))
+        sample = islice(engine.documents(), 0, None, stride)
+        vectors: list[NDArray[np.int8]] = []
+        with job.progress.step("encode neighbors", math.ceil(len(engine) / stride), "doc") as advance:
+            for batch in batched(sample, BLOCK):
+                means = arrays.mean_of_passages(ranker.encode_documents(batch), ranker.passages)
+                with_text = means[means.any(axis=1)]
+                vectors.append(np.rint(127 * with_text).astype(np.int8))
+                advance(len(batch))
+        return cls(np.concatenate(vectors), count)
+
+    def save(self, folder: Path) -> None:
+        """Write ``neighborhood.safetensors``."""
+        from safetensors.numpy import save
+
+        arrays_of_file = {"vectors": self.vectors, "count": np.array([self.count])}
+        write_bytes(folder / FILE, save(arrays_of_file))
+
+    @classmethod
+    def load(cls, folder: Path) -> Neighborhood | None:
+        """Read the file of :meth:`save`; None if it does not exist."""
+        path = folder / FILE
+        if not path.exists():
+            return None
+        stored = arrays.map_arrays(path)
+        return cls(stored["vectors"], int(stored["count"][0]))
+
+    @property
+    def version(self) -> str:
+        """A hash of everything that decides the moved vectors."""
+        return content_hash(self.count, [self.vectors])
+
+    @cached_property
+    def _units(self) -> NDArray[np.float32]:
+        return arrays.unit_rows(self.vectors.astype(np.float32))
+
+    def move(self, features: NDArray[np.int8], passages: int) -> NDArray[np.float32]:
+        """Return the moved vectors of the passages of n documents, (n, F, E), of length 1.
+
+        Each passage becomes the mean of itself and of the mean of the neighbors of its document. Zeros stay.
+
+        features: (n, F * E + 1) int8. passages: F.
+        """
+        vectors = arrays.split_passages(features, passages).astype(np.float32)
+        flat = vectors.reshape(-1, vectors.shape[2])
+        units = arrays.unit_rows(flat).reshape(vectors.shape)
+        means = arrays.unit_rows(units.sum(axis=1))
+        neighbors = np.concatenate(list(self._neighbors(means)))
+        is_passage = units.any(axis=2, keepdims=True)
+        moved = (units + neighbors[:, None]) * is_passage
+        return arrays.unit_rows(moved.reshape(flat.shape)).reshape(vectors.shape)
+
+    def _neighbors(self, means: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
+        """Yield the mean vectors of the nearest documents, (BLOCK, E) at once. means: (n, E) of length 1."""
+        units = self._units
+        count = min(self.count, len(units))
+        for begin in range(0, len(means), BLOCK):
+            cosines = means[begin : begin + BLOCK] @ units.T
+            cosines[cosines > SAME] = -np.inf
+            nearest = np.argpartition(-cosines, count - 1, axis=1)[:, :count]
+            is_other = np.isfinite(np.take_along_axis(cosines, nearest, axis=1))
+            sums = np.einsum("nk,nke->ne", is_other.astype(np.float32), units[nearest])
+            yield sums / np.maximum(is_other.sum(axis=1, keepdims=True), 1)
