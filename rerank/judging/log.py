@@ -139,7 +139,7 @@ class Unselected:
             self._latest = max(event.time, self._latest)
 
     def describe(self, options: ClickOptions) -> str:
-        """Return why none of the events of a log was selected, and what the log has."""
+        """Return why none of the events of a log was selected, and the content of the log."""
         total = count_of(self.events, "event")
         if options.application is not None and options.application not in self._applications:
             names = [name or "no name" for name in sorted(self._applications)]

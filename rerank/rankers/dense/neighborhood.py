@@ -32,7 +32,7 @@ BLOCK = 256
 
 
 class DocumentEncoder(Protocol):
-    """What a neighborhood needs of a ranker."""
+    """The part of a ranker that encodes documents."""
 
     passages: int
 
@@ -44,9 +44,9 @@ class DocumentEncoder(Protocol):
 class Neighborhood:
     """Moves the vectors of a document toward the documents that are nearest to it.
 
-    A document is about the subject of its neighbors, also where it uses other words. Tao et al. (2006) add
-    the words of neighbors to a document, and here their vectors are added. A query takes no more time,
-    because the moved vectors are stored.
+    A document is about the subject of its neighbors, but can use other words. Tao et al. (2006) add the words
+    of neighbors to a document, and here their vectors are added. The moved vectors are stored, so a query
+    takes as long as without neighbors.
 
     vectors: (M, E) int8 mean vectors of the passages of M documents.
     count:   number of neighbors of a document.

@@ -225,7 +225,7 @@ class Trainings:
     def _relevant_neighbor_share(self) -> float:
         """Return how often the nearest document of a relevant one is relevant; 0 if it is not measured.
 
-        The vectors are those of the untrained encoder, which has read the documents before. Clicks show only
+        It compares vectors of the untrained encoder, which has read the documents before. Clicks show only
         documents that were ranked high, so they do not tell it.
         """
         splits = self.context.splits
