@@ -83,7 +83,8 @@ class DenseRanker(EncoderRanker):
     passages:  F, the maximum number of passages of a document.
     best:      how many cosines of passages are summed; see :func:`decayed_sum`.
     separator: whether a separator token follows titles.
-    neighborhood: moves the vectors of documents toward their nearest documents, or None.
+    neighbors: documents toward which the vectors of a document move; 0: they do not move.
+    neighborhood: moves them, if there are neighbors.
     """
 
     bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)  # type: ignore[misc]
@@ -94,7 +95,14 @@ class DenseRanker(EncoderRanker):
     passages: int = field()
     best: int = BEST
     separator: bool = False
+    neighbors: int = 0
     neighborhood: Neighborhood | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ValueError if the stored documents of a ranker with neighbors are missing."""
+        super().__post_init__()
+        if self.neighbors and self.neighborhood is None:
+            raise ValueError("the vectors of its neighbors are missing")
 
     def version_with(self, encoder: TextEncoder) -> str:
         suffix = "-sep" if self.separator else ""
@@ -106,7 +114,7 @@ class DenseRanker(EncoderRanker):
         """Return a ranker that moves documents toward this number of neighbors; 0: this ranker."""
         if not count:
             return self
-        return replace(self, neighborhood=Neighborhood.of(self, job, count))
+        return replace(self, neighbors=count, neighborhood=Neighborhood.of(self, job, count))
 
     def encode_documents(self, documents: Sequence[Document]) -> NDArray[np.int8]:
         """Return the vectors of the passages and their number, (n, F * E + 1) int8."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 from hypothesis import assume, given
@@ -10,6 +12,7 @@ from hypothesis.extra.numpy import arrays as array_strategy
 
 from rerank import Document, Qrels, train
 from rerank.common.arrays import feature_width, split_passages
+from rerank.common.errors import WorkspaceError
 from rerank.rankers.dense.neighborhood import Neighborhood
 from rerank.rankers.registry import load_ranker
 from rerank.workflows.auto.nearest import relevant_neighbor_share
@@ -79,6 +82,15 @@ def test_the_stored_ranker_moves_documents_that_it_has_not_seen(fitted):
     assert (features == moving.encode_documents(unseen)).all()
     assert (features[0] != plain.encode_documents(unseen)[0]).any()
     assert not features[1].any()
+
+
+def test_a_ranker_without_the_vectors_of_its_neighbors_is_damaged(fitted, tmp_path):
+    workspace, _, moving = fitted
+    folder = tmp_path / "dense-copy"
+    shutil.copytree(workspace.folder / "rankers" / f"dense-{moving.version}", folder)
+    (folder / "neighborhood.safetensors").unlink()
+    with pytest.raises(WorkspaceError, match="neighbors"):
+        load_ranker(folder)
 
 
 def test_neighbors_become_more_similar(fitted):
