@@ -25,6 +25,9 @@ pytest.register_assert_rewrite("tests.support")
 settings.register_profile("untimed", deadline=None, max_examples=40)
 settings.load_profile("untimed")
 
+# Tests import many modules. A collection of all their objects takes 0.1 seconds, so it runs less often.
+gc.set_threshold(700, 10, 200)
+
 from tests.support import hook, processes
 from tests.support.cli import Small, plain, run, script, small, spawn, trained, workspace, write_lines
 from tests.support.opensearch import unavailable

@@ -14,6 +14,7 @@ rerank.common.errors.UsageError: --rate takes a number, above 0, below 1, not 2
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
+from functools import cache
 from math import isfinite
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
@@ -205,9 +206,10 @@ def _without_limits(annotation: Any) -> Any:
     return annotation
 
 
-def options_of(config: type) -> list[Option]:
+@cache  # msgspec reads the annotations of a class as text each time
+def options_of(config: type) -> tuple[Option, ...]:
     """Return the options that the annotations of a configuration class declare, in their order."""
-    return list(map(_option_of_field, fields(config)))
+    return tuple(map(_option_of_field, fields(config)))
 
 
 def _option_of_field(field: FieldInfo) -> Option:

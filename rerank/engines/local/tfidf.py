@@ -18,12 +18,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import chain, count
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
 import numpy as np
-from numpy.lib.format import open_memmap
+from numpy.lib.format import open_memmap, read_array_header_1_0, read_magic
 from numpy.typing import NDArray
 
 from rerank.common.files import sync_folder
@@ -38,7 +39,9 @@ class TfIdf:
 
     def __init__(self, folder: Path, version: int, documents: int) -> None:
         arrays = [_load(folder / str(version) / f"{name}.npy") for name in _NAMES]
-        self._terms, self._ends, self.starts, self.rows, self.weights, self._lengths = arrays
+        terms, ends, self.starts, self.rows, self.weights, self._lengths = arrays
+        self._terms = terms.data  # reads one number in less time than an array
+        self._ends = ends.data
         self._documents = documents
 
     def terms(self) -> list[str]:
@@ -120,14 +123,19 @@ def _idf(frequency: NDArray[np.int64], documents: int) -> NDArray[np.float64]:
 
 
 def _load(path: Path) -> NDArray[Any]:
-    """Map as plain ndarray: np.memmap is three times slower."""
+    """Map as plain ndarray: np.memmap is three times slower, and np.load resolves the path."""
     try:
-        array: NDArray[Any] = np.load(path, mmap_mode="r").view(np.ndarray)
+        with open(path, "rb") as file:
+            version = read_magic(file)
+            if version != (1, 0):
+                raise ValueError(f"format {version} instead of (1, 0)")
+            (length,), _, dtype = read_array_header_1_0(file)
+            content = mmap(file.fileno(), 0, access=ACCESS_READ)
+            return np.frombuffer(content, dtype, length, file.tell())
     except OSError:
         raise
     except Exception as error:  # NumPy parses the header as Python
         raise ValueError(f"{path.name}: {error}") from error
-    return array
 
 
 # -- building --------------------------------------------------------------------------------------------

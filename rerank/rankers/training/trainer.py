@@ -150,7 +150,7 @@ class Trainer:
 
     def step(self, batch: Any, step: int) -> float:
         """Do the optimizer step with the number ``step`` on a batch, and return the loss."""
-        torch.manual_seed(self.options.seed * 1_000_003 + step)
+        _set_seed(self.options.seed * 1_000_003 + step)
         self.task.model.train()
         self._set_rates(step)
         for optimizer in self.optimizers:
@@ -276,6 +276,13 @@ class Trainer:
         comparison = "" if is_best else f"; the best so far {best.value:.4f}"
         values = f"loss {measured.loss:.4f}, {measured}{comparison}"
         self.progress.say(f"{self.task.name}, {self._position()}: {values}")
+
+
+def _set_seed(seed: int) -> None:
+    """Seed the processor and GPUs. ``torch.manual_seed`` also formats the call stack, for each device."""
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed_all(seed)
 
 
 def schedule(step: int, total: int, warmup: float) -> float:
