@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,15 +68,25 @@ def gain_of(differences: ArrayLike, seed: int = 0) -> Gain:
     """
     values = np.asarray(differences, dtype=np.float64)
     n = len(values)
-    rng = np.random.default_rng(seed)
-    chunk = max(1, _CELLS // n)
-    means: list[Array] = []
-    for start in range(0, BOOTSTRAPS, chunk):
-        counts = rng.multinomial(n, np.full(n, 1 / n), size=min(chunk, BOOTSTRAPS - start))
-        means.append(counts @ values / n)
+    samples = _samples_of_few(n, seed) if n * BOOTSTRAPS <= _CELLS else _samples(n, seed)
+    means = [counts @ values / n for counts in samples]
     low, high = np.quantile(np.concatenate(means), (0.025, 0.975)).round(12).tolist()
     error = float(values.std(ddof=1)) / math.sqrt(n) if n > 1 else math.inf
     return Gain(math.fsum(values.tolist()) / n, low, high, round(1.96 * error, 12))
+
+
+def _samples(n: int, seed: int) -> Iterator[Array]:
+    """Yield parts of ``BOOTSTRAPS`` samples of n queries: (samples, n) how often a sample has each query."""
+    rng = np.random.default_rng(seed)
+    chunk = max(1, _CELLS // n)
+    for start in range(0, BOOTSTRAPS, chunk):
+        counts = rng.multinomial(n, np.full(n, 1 / n), size=min(chunk, BOOTSTRAPS - start))
+        yield counts.astype(np.float64)
+
+
+@lru_cache(maxsize=2)  # several stacks and measures have the same queries
+def _samples_of_few(n: int, seed: int) -> list[Array]:
+    return list(_samples(n, seed))
 
 
 def compare(

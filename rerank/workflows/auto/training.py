@@ -136,6 +136,9 @@ class Trainings:
 
         An encoding of all documents replaces the value with a better one.
         """
+        if time.monotonic() >= self.context.end:
+            return 1.0  # no encoder is trained
+
         from rerank.rankers.dense.config import DenseConfig
 
         config = DenseConfig(model=self.model, untrained=True, passage_tokens=64, passages=1)
