@@ -6,9 +6,13 @@ environment without rerank.
 
 from __future__ import annotations
 
+import gzip
+import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from rerank import Document, Qrels, Query, Workspace, ingest
 from rerank.formats import read_corpus, read_qrels, read_queries
@@ -55,6 +59,11 @@ class Collection:
         """Return the judgments of a split: ``train``, ``dev`` or ``test``."""
         return read_qrels(self.folder / "qrels" / f"{f'{self.lang}.' if self.lang else ''}{split}.tsv")
 
+    def training_data(self) -> dict[str, Any]:
+        """Return the queries and judgments to train with, as arguments of ``train``."""
+        qrels = {"qrels": self.judgments("train"), "dev_qrels": self.judgments("dev")}
+        return {"queries": self.queries(), **qrels}
+
     def all_judgments(self) -> Qrels:
         """Return the judgments of all splits and languages."""
         judgments = []
@@ -71,10 +80,16 @@ class Collection:
         return ingest(str(folder), [str(self.corpus)], categories=categories).workspace
 
     def _file(self, name: str) -> Path:
-        suffix = f".{self.lang}" if self.lang else ""
-        paths = sorted(self.folder.glob(f"{name}{suffix}.jsonl*"))
+        name += f".{self.lang}" if self.lang else ""
+        paths = sorted(self.folder.glob(f"{name}.jsonl*"))
         if not paths:
-            raise SystemExit(
-                f"{self.folder / name}{suffix}.jsonl.gz is missing. Name another folder or language."
-            )
+            raise SystemExit(f"{self.folder / name}.jsonl.gz is missing. Name another folder or language.")
         return paths[0]
+
+
+def write_corpus(path: Path, documents: Iterable[Document]) -> None:
+    """Write ids, titles and texts as compressed JSON lines."""
+    with gzip.open(path, "wt", encoding="utf-8", compresslevel=1) as lines:
+        for document in documents:
+            record = {"_id": document.id, "title": document.title, "text": document.text}
+            lines.write(json.dumps(record) + "\n")

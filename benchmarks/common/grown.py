@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -52,15 +52,11 @@ def grow_judgments(documents: Iterable[Document], count: int, pairs: int) -> tup
     previous = ""
     for number, document in enumerate(documents):
         if number % step == 1 % step and len(queries) < query_count and previous:
-            query = Query(f"q-{document.id}", _words(rng, document), document.categories, document.lang)
+            words = document.text.split()
+            text = " ".join(rng.sample(words, min(QUERY_WORDS, len(words))))
+            query = Query(f"q-{document.id}", text, document.categories, document.lang)
             queries.append(query)
             judgments.append((query.id, document.id, 2))
             judgments.append((query.id, previous, 1))
         previous = document.id
     return queries, Qrels(judgments)
-
-
-def _words(rng: random.Random, document: Document) -> str:
-    """Return random words of a document."""
-    words: Sequence[str] = document.text.split()
-    return " ".join(rng.sample(words, min(QUERY_WORDS, len(words))))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import random
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -15,15 +13,16 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks.common.collection import write_corpus
 from benchmarks.common.index import fill_index, force_merge
 from benchmarks.common.processes import processor
-from benchmarks.common.service import cli, service_process
+from benchmarks.common.service import cli, connection_to, post, service_process
 from rerank import Stack, Workspace
 from rerank.formats import read_corpus, read_queries
 from rerank.workflows.demo import COLLECTION
@@ -39,6 +38,8 @@ NONE = "_none"
 TIMEOUT_MS = 20_000  # of a call of the service: a busy machine must not change the results
 FEW = 5  # documents with which a workspace is created, before it has rankers
 QUERY_WORDS = 5
+ADDED = ((100, 100), (50, 50))
+"""Candidates, and documents that ``text`` adds."""
 PERCENTILES = (10, 50, 99)
 """Percentiles of quotients of latencies."""
 
@@ -48,26 +49,17 @@ def plugin_node(heap: str = "1g") -> AbstractContextManager[Node]:
     return running(SETTINGS, heap=heap, plugins=[build()], java=())
 
 
-def connect(url: str) -> http.client.HTTPConnection:
-    """Open a connection that sends data without delay (TCP_NODELAY)."""
-    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)
-    connection.connect()
-    connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return connection
-
-
 def asking(url: str, path: str) -> Callable[[bytes], float]:
     """Return a function that posts a body and returns the milliseconds until the end of the response."""
-    connection = connect(url)
+    connection = connection_to(url)
+    connection.connect()
 
     def ask(body: bytes) -> float:
         begin = time.perf_counter()
-        connection.request("POST", path, body, {"Content-Type": "application/json"})
-        answer = connection.getresponse()
-        data = answer.read()
+        status, data = post(connection, path, body)
         milliseconds = 1000 * (time.perf_counter() - begin)
-        if answer.status != 200:
-            sys.exit(f"{path}: {answer.status} {data[:500]!r}")
+        if status != 200:
+            sys.exit(f"{path}: {status} {data[:500]!r}")
         return milliseconds
 
     return ask
@@ -87,10 +79,8 @@ def filled(
 ) -> Path:
     """Create a workspace with these rankers and an index of the collection, one segment per shard."""
     workspace = folder / "ws"
-    few = folder / "few.jsonl"
-    documents = islice(read_corpus(corpus), FEW)
-    rows = [{"_id": document.id, "title": document.title, "text": document.text} for document in documents]
-    few.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    few = folder / "few.jsonl.gz"
+    write_corpus(few, islice(read_corpus(corpus), FEW))
     options = ["--url", node.url, "--index", INDEX, "--replicas", replicas, "--shards", shards]
     categories = rankers / "categories.tsv"
     if categories.exists():
@@ -109,8 +99,7 @@ def hook_counts(nodes: Sequence[Node]) -> Counter[str]:
         stats = node.request("GET", "/_plugins/_rerank_stack/stats")
         total["reranked"] += stats["reranked"]
         for kind in ("passed", "failed"):
-            for reason, count in stats[kind].items():
-                total[f"{kind} {reason}"] += count
+            total.update({f"{kind} {reason}": count for reason, count in stats[kind].items()})
     return total
 
 
@@ -119,36 +108,39 @@ def percentiles(times: Sequence[float]) -> str:
     return f"p50 {low:6.2f}  p90 {middle:6.2f}  p99 {high:6.2f}"
 
 
+@dataclass(eq=False)
 class Case:
     """A kind of search: number of hits and pipeline.
 
-    processes: answer its searches.
+    services: processes that answer its searches together with the node.
+    times:    milliseconds of its measured searches.
     """
 
-    def __init__(
-        self,
-        node: Node,
-        name: str,
-        pipeline: str,
-        *,
-        size: int = 10,
-        index: str = INDEX,
-        field: str = "content.tfidf",
-        processes: Sequence[int] = (),
-    ) -> None:
-        self.name, self.size, self.field, self.processes = name, size, field, processes
-        self.attached = index != INDEX
-        self.path = f"/{index}/_search?search_pipeline={pipeline}"
-        self.url = node.url
-        self.ask = asking(node.url, self.path)
-        self.times: list[float] = []
+    node: Node
+    name: str
+    pipeline: str
+    size: int = 10
+    index: str = INDEX
+    text_field: str = "content.tfidf"
+    services: Sequence[int] = ()
+    times: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.path = f"/{self.index}/_search?search_pipeline={self.pipeline}"
+        self.ask = asking(self.node.url, self.path)
 
     def body(self, text: str) -> bytes:
-        query: dict[str, object] = {"match": {self.field: {"query": text}}}
-        if self.attached:
+        query: dict[str, object] = {"match": {self.text_field: {"query": text}}}
+        if self.index == ATTACHED:
             words = {"query": text, "fields": ["title^2", "text"], "type": "most_fields"}
             query = {"bool": {"must": {"multi_match": words}, "must_not": {"term": {"categories": "none"}}}}
         return json.dumps({"query": query, "size": self.size}).encode()
+
+    @property
+    def processes(self) -> list[int]:
+        """Return the processes that answer its searches."""
+        assert self.node.process is not None
+        return [self.node.process.pid, *self.services]
 
     @property
     def median(self) -> float:
@@ -175,7 +167,7 @@ def together(case: Case, queries: Sequence[str], clients: int, rounds: int) -> l
     """Return the milliseconds of one case with several concurrent clients."""
 
     def client(first: int) -> list[float]:
-        ask = asking(case.url, case.path)
+        ask = asking(case.node.url, case.path)
         return [ask(case.body(queries[(first + i) % len(queries)])) for i in range(rounds)]
 
     with ThreadPoolExecutor(clients) as pool:
@@ -198,22 +190,16 @@ class AttachedIndex:
         """Index the documents, attach the workspace, and encode the documents by ``text`` and ``meta``."""
         text = {"type": "text", "analyzer": "english"}
         properties = {"title": text, "text": text, "categories": {"type": "keyword"}}
-        documents = (
-            (document.id, {"title": document.title, "text": document.text, "categories": document.categories})
-            for document in read_corpus(CORPUS)
-        )
+        fields = ("title", "text", "categories")
+        corpus = read_corpus(CORPUS)
+        documents = ((document.id, {name: getattr(document, name) for name in fields}) for document in corpus)
         fill_index(self.node, ATTACHED, {"dynamic": "false", "properties": properties}, documents)
-        fields = ("title=title", "text=text", "categories=categories")
         where = ("--url", self.node.url, "--index", ATTACHED, "-w", self.workspace, "--lang", "en")
-        self.run("attach", *fields, *where, "--categories", rankers / "categories.tsv")
-        copies = self.workspace / "rankers"
-        copies.mkdir()
-        for name in ("text", "meta"):
-            for path in (rankers / "rankers").glob(f"{name}[-.]*"):
-                if path.is_dir():
-                    shutil.copytree(path, copies / path.name)
-                else:
-                    shutil.copy(path, copies)
+        categories = rankers / "categories.tsv"
+        self.run("attach", *(f"{name}={name}" for name in fields), *where, "--categories", categories)
+        source = rankers / "rankers"
+        others = [path.name for path in source.iterdir() if not re.match("(text|meta)[-.]", path.name)]
+        shutil.copytree(source, self.workspace / "rankers", ignore=shutil.ignore_patterns(*others))
         self.run("encode", "-w", self.workspace)
 
     def run(self, *arguments: object) -> None:
@@ -221,8 +207,7 @@ class AttachedIndex:
 
     def plain(self, name: str) -> Case:
         """Return a case without a pipeline."""
-        assert self.node.process is not None
-        return Case(self.node, name, NONE, index=ATTACHED, processes=[self.node.process.pid])
+        return Case(self.node, name, NONE, index=ATTACHED)
 
     def hooked(self, name: str, exits: ExitStack, *options: object, **settings: object) -> Case:
         """Start a service and a pipeline, and return their case."""
@@ -231,17 +216,13 @@ class AttachedIndex:
         service = service_process(self.workspace, log, *options, python=self.python, cwd=self.checkout)
         url, process = exits.enter_context(service)
         put_pipeline(self.node, pipeline, url=url, timeout=TIMEOUT_MS, **settings)
-        assert self.node.process is not None
-        processes = [self.node.process.pid, process.pid]
-        return Case(self.node, name, pipeline, index=ATTACHED, processes=processes)
+        return Case(self.node, name, pipeline, index=ATTACHED, services=[process.pid])
 
     def adding(self, name: str, exits: ExitStack, depth: int, added: int) -> Case:
         """Return a case in which ``text`` adds documents to the candidates."""
-        stack = replace(
-            Stack.parse(ATTACHED_WEIGHTS),
-            retrieve=("bm25", f"text:{added}"),
-            versions=Workspace.open(self.workspace).versions(),
-        )
+        versions = Workspace.open(self.workspace).versions()
+        retrieve = ("bm25", f"text:{added}")
+        stack = replace(Stack.parse(ATTACHED_WEIGHTS), retrieve=retrieve, versions=versions)
         file = self.workspace.parent / f"added-{added}.json"
         stack.save(file)
         settings = {"depth": depth, "retrieve": True, "words": ["title", "text"]}

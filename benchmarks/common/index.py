@@ -7,10 +7,12 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterable, Mapping
-from itertools import islice
 
+from rerank.common.batches import batched
 from tools.opensearch_node import Node
 
+Source = tuple[str, Mapping[str, object]]
+"""The id and the fields of a document."""
 BATCH = 1000  # documents of a request
 SYNC_SECONDS = 45  # longer than the interval of the background sync
 
@@ -26,14 +28,11 @@ def force_merge(node: Node, index: str) -> None:
         time.sleep(0.5)
 
 
-def fill_index(
-    node: Node, index: str, mappings: object, documents: Iterable[tuple[str, Mapping[str, object]]]
-) -> None:
-    """Create an index with one shard, and index documents (id, source) in one segment."""
+def fill_index(node: Node, index: str, mappings: object, documents: Iterable[Source]) -> None:
+    """Create an index with one shard, and index documents in one segment."""
     settings = {"number_of_shards": 1, "number_of_replicas": 0}
     node.request("PUT", f"/{index}", {"settings": settings, "mappings": mappings})
-    remaining = iter(documents)
-    while batch := list(islice(remaining, BATCH)):
+    for batch in batched(documents, BATCH):
         rows: list[str] = []
         for id, source in batch:
             rows += [json.dumps({"index": {"_id": id}}), json.dumps(source)]
@@ -62,5 +61,4 @@ def index_size(node: Node, index: str) -> int:
     node.request("POST", f"/{index}/_refresh")
     node.request("POST", f"/{index}/_flush?force=true")
     statistics = node.request("GET", f"/{index}/_stats/store")
-    size: int = statistics["_all"]["primaries"]["store"]["size_in_bytes"]
-    return size
+    return int(statistics["_all"]["primaries"]["store"]["size_in_bytes"])

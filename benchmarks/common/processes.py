@@ -19,9 +19,11 @@ def processor(*pids: int) -> float:
 def memory(pid: int | str, field: str = "VmRSS") -> float:
     """Return the memory of a process (or ``self``) in MiB.
 
-    field: ``VmRSS`` (now), ``VmHWM`` (the most so far) or ``RssAnon`` (without mapped files).
+    field: ``VmRSS`` (now), ``VmHWM`` (the most so far), ``RssAnon`` (without mapped files) or ``Pss`` (now;
+        of a page that n processes share, each has 1/n).
     """
-    match = re.search(rf"{field}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    file = "smaps_rollup" if field == "Pss" else "status"
+    match = re.search(rf"^{field}:\s+(\d+) kB", Path(f"/proc/{pid}/{file}").read_text(), re.M)
     assert match is not None
     return int(match[1]) / 1024
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import subprocess
@@ -17,15 +18,11 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 def cli(*arguments: object) -> str:
     """Run a rerank command and return its output."""
-    done = subprocess.run(
-        [sys.executable, "-m", "rerank.cli", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        sys.exit(f"rerank {arguments[0]}: {done.stderr}")
-    return done.stdout
+    command = [sys.executable, "-m", "rerank.cli", *map(str, arguments)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ended.returncode:
+        sys.exit(f"rerank {arguments[0]}: {ended.stderr}")
+    return ended.stdout
 
 
 def demo_workspace(workspace: Path | None, folder: Path) -> Path:
@@ -35,16 +32,9 @@ def demo_workspace(workspace: Path | None, folder: Path) -> Path:
         cli("demo", "-w", workspace)
     if not (workspace / "rankers").is_dir():
         sys.exit(
-            f"{workspace}: no trained rankers. Omit --workspace, or pass the workspace of `rerank demo`."
+            f"{workspace}: no trained rankers. Omit --workspace, or name the workspace of `rerank demo`."
         )
     return workspace
-
-
-@contextmanager
-def serving(workspace: Path, log: Path, *options: object) -> Iterator[str]:
-    """Run the service while the block runs, and yield its URL."""
-    with service_process(workspace, log, *options) as (url, _):
-        yield url
 
 
 @contextmanager
@@ -67,12 +57,25 @@ def service_process(
         server.wait()
 
 
-def worker_processes(log: Path, workers: int) -> list[int]:
-    """Wait until all workers of a service have started. Return their process ids, from its log."""
+def connection_to(url: str) -> http.client.HTTPConnection:
+    """Return a connection that sends data without delay (TCP_NODELAY). A request opens it if it is closed."""
+    return http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)
+
+
+def post(connection: http.client.HTTPConnection, path: str, body: bytes) -> tuple[int, bytes]:
+    """Send JSON. Return status and body of the response."""
+    connection.request("POST", path, body, {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    return response.status, response.read()
+
+
+def worker_processes(log: Path, workers: int) -> dict[str, int]:
+    """Wait until all workers of a service have started. Return their names and process ids, from its log."""
     while log.read_text().count('"event": "started"') < workers:
         time.sleep(0.1)
     records = [json.loads(line) for line in log.read_text().splitlines()]
-    return sorted(record["pid"] for record in records if record["event"] == "started")
+    pids = sorted(record["pid"] for record in records if record["event"] == "started")
+    return {f"worker {number}": pid for number, pid in enumerate(pids, 1)}
 
 
 def equal_weights(signals: Sequence[str]) -> str:

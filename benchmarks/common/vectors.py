@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank import Workspace
+from rerank import Document, Workspace
 from rerank.engines.file_features import FeatureFiles
+from rerank.rankers.base import Ranker
 
 NOISE = 0.5  # length of the noise of copies and queries, compared with a vector
 
@@ -19,6 +20,11 @@ def feature_files(folder: Path) -> FeatureFiles:
     """Return the features of the embedded engine in the folder of a workspace."""
     (features,) = folder.glob("engine/data-*/features")
     return FeatureFiles(features)
+
+
+def feature_size(ranker: Ranker) -> int:
+    """Return the bytes of the feature of a short document."""
+    return ranker.encode_documents([Document("d", text="cell")]).nbytes
 
 
 def stored_vectors(workspace: Workspace, ranker: str) -> Vectors:

@@ -29,12 +29,13 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -42,7 +43,7 @@ import numpy as np
 
 from benchmarks.common.hook import INDEX, NONE, TIMEOUT_MS, demo_queries, filled, hook_counts, percentiles
 from benchmarks.common.processes import memory
-from benchmarks.common.service import service_process
+from benchmarks.common.service import connection_to, post, service_process
 from tools.opensearch_node import Cluster
 from tools.opensearch_plugin import SETTINGS, build, put_pipeline
 
@@ -50,20 +51,13 @@ WEIGHTS = "bm25*0.40 + text*0.35 + meta*0.25"
 DEPTH = 100
 BLOCK = 40  # searches of a client between two turns
 HITS = 10
+NOT_RERANKED = "not reranked"
 
 
-def connect(url: str) -> http.client.HTTPConnection:
-    """Return a connection, which is opened by the first request."""
-    return http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)
-
-
-def post(connection: http.client.HTTPConnection, pipeline: str, text: str) -> tuple[int, bytes]:
+def search(connection: http.client.HTTPConnection, pipeline: str, text: str) -> tuple[int, bytes]:
     """Search for a text, and return status and body of the response."""
     body = json.dumps({"query": {"match": {"content": text}}, "size": HITS})
-    path = f"/{INDEX}/_search?search_pipeline={pipeline}"
-    connection.request("POST", path, body, {"Content-Type": "application/json"})
-    response = connection.getresponse()
-    return response.status, response.read()
+    return post(connection, f"/{INDEX}/_search?search_pipeline={pipeline}", body.encode())
 
 
 @dataclass
@@ -80,8 +74,7 @@ class Load:
     queries: Sequence[str]
     expected: dict[str, list[str]] | None = None
     milliseconds: list[float] = field(default_factory=list)
-    errors: Counter[str] = field(default_factory=Counter)
-    not_reranked: int = 0
+    problems: Counter[str] = field(default_factory=Counter)
     completed: list[float] = field(default_factory=list)  # times of correct responses
     longest_gap: float = 0.0  # seconds without a correct response, while clients search
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -89,35 +82,28 @@ class Load:
     def client(self, seed: int, count: int | None, stop: threading.Event) -> None:
         """Send ``count`` searches, or until the event is set."""
         rng = random.Random(seed)
-        connections: dict[str, http.client.HTTPConnection] = {}
+        connections = [connection_to(url) for url in self.urls]
         for _ in itertools.count() if count is None else range(count):
             if stop.is_set():
                 break
             text = rng.choice(self.queries)
             begin = time.perf_counter()
-            problem = self.search(text, rng.sample(self.urls, len(self.urls)), connections)
+            problem = self.problem_of_search(text, rng.sample(connections, len(connections)))
             took = 1000 * (time.perf_counter() - begin)
             with self.lock:
                 if problem is None:
                     self.milliseconds.append(took)
                     self.completed.append(time.monotonic())
-                elif problem == "not reranked":
-                    self.not_reranked += 1
                 else:
-                    self.errors[problem] += 1
+                    self.problems[problem] += 1
 
-    def search(
-        self, text: str, urls: Sequence[str], connections: dict[str, http.client.HTTPConnection]
-    ) -> str | None:
+    def problem_of_search(self, text: str, connections: Sequence[http.client.HTTPConnection]) -> str | None:
         """Search on the first node that answers. Return the problem, or None for a correct response."""
-        for url in urls:
-            connection = connections.get(url) or connect(url)
-            connections[url] = connection
+        for connection in connections:
             try:
-                status, data = post(connection, self.pipeline, text)
+                status, data = search(connection, self.pipeline, text)
             except (OSError, http.client.HTTPException):
                 connection.close()
-                del connections[url]
                 continue
             return self.problem_of(text, status, data)
         return "no node answers"
@@ -129,9 +115,8 @@ class Load:
         response = json.loads(data)
         if response["_shards"]["failed"] or response["timed_out"]:
             return "incomplete: " + json.dumps(response["_shards"])[:200]
-        ids = [hit["_id"] for hit in response["hits"]["hits"]]
-        if self.expected is not None and ids != self.expected[text]:
-            return "not reranked"
+        if self.expected is not None and hit_ids(response) != self.expected[text]:
+            return NOT_RERANKED
         return None
 
     def run(self, clients: int, count: int) -> float:
@@ -155,10 +140,6 @@ class Load:
                     stop.set()
         for client in running:
             client.result()
-        self._measure_gap(completed_before)
-
-    def _measure_gap(self, completed_before: int) -> None:
-        """Update the longest gap with the responses after the first ``completed_before`` ones."""
         times = sorted(self.completed[completed_before:])
         gaps = (after - before for before, after in pairwise(times))
         self.longest_gap = max(self.longest_gap, *gaps, 0.0)
@@ -172,13 +153,11 @@ class Load:
 
     def report(self, name: str) -> None:
         """Print the counts, the times, and the longest time without a correct response."""
-        print(
-            f"{name}: {len(self.milliseconds)} searches, errors {sum(self.errors.values())},"
-            f" not reranked {self.not_reranked};"
-            f" {percentiles(self.milliseconds)} ms; longest gap {self.longest_gap:.1f} s",
-            flush=True,
-        )
-        for error, count in self.errors.most_common(3):
+        not_reranked = self.problems.pop(NOT_RERANKED, 0)
+        counts = f"errors {sum(self.problems.values())}, not reranked {not_reranked}"
+        times = f"{percentiles(self.milliseconds)} ms; longest gap {self.longest_gap:.1f} s"
+        print(f"{name}: {len(self.milliseconds)} searches, {counts}; {times}", flush=True)
+        for error, count in self.problems.most_common(3):
             print(f"    {count} times {error}")
 
 
@@ -198,19 +177,19 @@ def measure_clients(urls: Sequence[str], queries: Sequence[str], clients: int, b
         load.report(f"{clients} clients, {name}")
     ratio = np.median(np.divide(latencies["hooked"], latencies["plain"]))
     share = np.median(np.divide(rates["hooked"], rates["plain"]))
-    print(
-        f"{clients} clients: latency {ratio:.2f} times, throughput {share:.2f} of plain searches", flush=True
-    )
+    shown = f"latency {ratio:.2f} times, throughput {share:.2f} of plain searches"
+    print(f"{clients} clients: {shown}", flush=True)
 
 
 def rankings(urls: Sequence[str], queries: Sequence[str], pipeline: str) -> dict[str, list[str]]:
     """Return the ids of the hits of each query."""
-    connection = connect(urls[0])
-    expected = {}
-    for text in queries:
-        _, data = post(connection, pipeline, text)
-        expected[text] = [hit["_id"] for hit in json.loads(data)["hits"]["hits"]]
-    return expected
+    connection = connection_to(urls[0])
+    responses = {text: json.loads(search(connection, pipeline, text)[1]) for text in queries}
+    return {text: hit_ids(response) for text, response in responses.items()}
+
+
+def hit_ids(response: Mapping[str, Any]) -> list[str]:
+    return [hit["_id"] for hit in response["hits"]["hits"]]
 
 
 def kill_node(cluster: Cluster, queries: Sequence[str], clients: int, kills: int) -> None:
@@ -238,13 +217,11 @@ def kill_node(cluster: Cluster, queries: Sequence[str], clients: int, kills: int
     print("    on the other nodes:", dict(hook_counts(survivors) - before), flush=True)
 
 
-def kill_service(
-    cluster: Cluster, workspace: Path, folder: Path, queries: Sequence[str], clients: int
-) -> None:
+def kill_service(cluster: Cluster, workspace: Path, queries: Sequence[str], clients: int) -> None:
     """Kill one of the two services of a pipeline, and print the errors of the clients."""
     with ExitStack() as stack:
-        first = stack.enter_context(service_process(workspace, folder / "first.log"))
-        second = stack.enter_context(service_process(workspace, folder / "second.log"))
+        first = stack.enter_context(service_process(workspace, workspace.parent / "first.log"))
+        second = stack.enter_context(service_process(workspace, workspace.parent / "second.log"))
         config = {"stack": WEIGHTS, "depth": DEPTH, "timeout": TIMEOUT_MS}
         put_pipeline(cluster.nodes[0], "two", url=f"{first[0]},{second[0]}", **config)
         expected = rankings(cluster.urls, queries, "two")
@@ -288,7 +265,7 @@ def main() -> None:
             print("searches:", dict(hook_counts(cluster.nodes)))
             print(f"service: {memory(process.pid):.0f} MiB", flush=True)
             kill_node(cluster, queries, 16, args.kills)
-        kill_service(cluster, workspace, folder, queries, 8)
+        kill_service(cluster, workspace, queries, 8)
         print("nodes:", [round(memory(node.process.pid)) for node in cluster.nodes if node.process], "MiB")
 
 

@@ -31,7 +31,9 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import product
 from pathlib import Path
+from string import ascii_lowercase
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -48,6 +50,7 @@ from rerank.workflows.demo import COLLECTION
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["rerank.cli", "torch", "transformers", "tantivy", "scipy.sparse"])
 SIZE = 150
+TRAINED = {"train cnn": "text", "train projection": "s2net", "train dense": "dense"}
 NAMES = ("ingest", "encode", "train cnn", "train projection", "train dense", "tune", "install", "switch")
 RETRY = 10  # every tenth round runs its command again to the end
 
@@ -57,8 +60,8 @@ class Lost(Exception):
 
 
 class Rounds:
-    def __init__(self, folder: Path, args: argparse.Namespace) -> None:
-        self.folder, self.workspace, self.random = folder, folder / "ws", random.Random(args.seed)
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.folder, self.workspace, self.random = folder, folder / "ws", random.Random(seed)
         with gzip.open(COLLECTION / "corpus.jsonl.gz", "rt", encoding="utf-8") as lines:
             self.documents: list[dict[str, Any]] = [json.loads(line) for line in lines][:SIZE]
         for i, document in enumerate(self.documents):  # for dense, which learns from links
@@ -74,34 +77,31 @@ class Rounds:
 
     def write(self, state: int) -> dict[str, str]:
         """Write a state of the collection and return its texts. In each state other documents change."""
-        texts = {}
-        lines = []
+        rows = []
         for i, document in enumerate(self.documents):
-            text = document["text"] + (f" state{state}" if i % 3 == state % 3 else "")
-            texts[document["_id"]] = text
-            lines.append(json.dumps({**document, "text": text}) + "\n")
+            mark = f" state{state}" if i % 3 == state % 3 else ""
+            rows.append({**document, "text": document["text"] + mark})
+        lines = [json.dumps(row) + "\n" for row in rows]
         (self.folder / "corpus.jsonl").write_text("".join(lines), "utf-8")
-        return texts
+        return {row["_id"]: row["text"] for row in rows}
 
     def command(self, name: str) -> list[str]:
-        files = ["--queries", str(self.folder / "queries.jsonl.gz"), "--qrels"]
-        train = [*files, str(self.folder / "train.tsv"), "--dev-qrels", str(self.folder / "dev.tsv")]
-        seed = ["--seed", str(self.random.randrange(1000))]
-        where = ["-w", str(self.workspace)]
         if name in ("install", "switch"):
             return [name, str(self.workspace)]
-        made = {
-            "ingest": ["ingest", str(self.folder / "corpus.jsonl")],
-            "encode": ["encode"],
-            "train cnn": ["train", "text", *train, "--epochs", "1", *seed],
-            "train projection": ["train", "s2net", *train, "--dim", "20", *seed],
-            "train dense": [
-                *("train", "dense", "--model", str(self.folder / "tiny"), "--steps", "4", "--batch", "8"),
-                *("--passage-tokens", "32", "--restart", *seed),
-            ],
-            "tune": ["tune", "--stack", "bm25,text", *files, str(self.folder / "dev.tsv"), *seed],
+        folder = self.folder
+        seed = f"--seed {self.random.randrange(1000)}"
+        files = f"--queries {folder}/queries.jsonl.gz --qrels"
+        judged = f"{files} {folder}/train.tsv --dev-qrels {folder}/dev.tsv {seed}"
+        sizes = "--steps 4 --batch 8 --passage-tokens 32"
+        commands = {
+            "ingest": f"ingest {folder}/corpus.jsonl",
+            "encode": "encode",
+            "train cnn": f"train text {judged} --epochs 1",
+            "train projection": f"train s2net {judged} --dim 20",
+            "train dense": f"train dense --model {folder}/tiny {sizes} --restart {seed}",
+            "tune": f"tune --stack bm25,text {files} {folder}/dev.tsv {seed}",
         }
-        return [*made[name], *where]
+        return [*commands[name].split(), "-w", str(self.workspace)]
 
     def run(self, command: list[str], kill_after: float | None = None) -> float | None:
         """Run a command; kill it after ``kill_after`` CPU seconds. Returns CPU seconds, None if killed."""
@@ -127,11 +127,10 @@ class Rounds:
         """Return the contents of the workspace. Opening it completes or reverts interrupted work."""
         workspace = Workspace.open(self.workspace)
         texts = {document.id: document.text for document in workspace.engine.documents()}
-        for word in ("cell", "protein"):
-            for stage in ("bm25", "tfidf"):
-                found = workspace.engine.find(SearchRequest(word, first_stage=stage, depth=SIZE))
-                if any(id not in texts for id in found.ids):
-                    raise Lost(f"{stage} returns documents that the workspace does not contain")
+        for word, stage in product(("cell", "protein"), ("bm25", "tfidf")):
+            candidates = workspace.engine.find(SearchRequest(word, first_stage=stage, depth=SIZE))
+            if not texts.keys() >= {*candidates.ids}:
+                raise Lost(f"{stage} returns documents that the workspace does not contain")
         rankers = {name: workspace.ranker(name).version for name in workspace.trained()}
         for name in rankers:
             stack = workspace.stack(f"bm25*0.5 + {name}*0.5")
@@ -166,16 +165,16 @@ class Rounds:
         with tempfile.TemporaryDirectory() as scratch:
             fresh = LocalEngine.create(Path(scratch) / "engine", engine.lang)
             fresh.write(engine.documents())
-            for text in ("cell", "protein structure", *(f"state{n}" for n in range(self.rounds + 1))):
-                for stage in ("bm25", "tfidf"):
-                    request = SearchRequest(text, first_stage=stage, depth=SIZE)
-                    stored = engine.find(request)
-                    expected = fresh.find(request)
-                    if set(stored.ids) != set(expected.ids):
-                        raise Lost(f"{stage} does not find the documents with {text!r}")
-                    # BM25 counts replaced documents until they are compacted.
-                    if stage == "tfidf" and not np.allclose(stored.scores, expected.scores, atol=1e-6):
-                        raise Lost(f"other tf-idf scores for {text!r}")
+            texts = ["cell", "protein structure", *(f"state{n}" for n in range(self.rounds + 1))]
+            for text, stage in product(texts, ("bm25", "tfidf")):
+                request = SearchRequest(text, first_stage=stage, depth=SIZE)
+                stored = engine.find(request)
+                expected = fresh.find(request)
+                if set(stored.ids) != set(expected.ids):
+                    raise Lost(f"{stage} does not find the documents with {text!r}")
+                # BM25 counts replaced documents until they are compacted.
+                if stage == "tfidf" and not np.allclose(stored.scores, expected.scores, atol=1e-6):
+                    raise Lost(f"other tf-idf scores for {text!r}")
             fresh.close()
         for name in workspace.trained():
             self.compare_features(workspace, workspace.ranker(name))
@@ -183,9 +182,8 @@ class Rounds:
 
     def compare_features(self, workspace: Workspace, ranker: Ranker) -> None:
         """Compare the stored features of a ranker with new ones. Missing features are no error."""
-        request = SearchRequest(
-            "cell", "bm25", ids=workspace.engine.ids(), features={ranker.name: ranker.version}
-        )
+        features = {ranker.name: ranker.version}
+        request = SearchRequest("cell", "bm25", ids=workspace.engine.ids(), features=features)
         candidates = workspace.engine.find(request)
         rows = np.flatnonzero(~candidates.missing[ranker.name])
         if not len(rows):
@@ -223,9 +221,7 @@ class Rounds:
         if not now["rankers"].keys() >= before["rankers"].keys():
             raise Lost(f"{name}: rankers {before['rankers']} became {now['rankers']}")
         changed = {n for n, version in before["rankers"].items() if now["rankers"][n] != version}
-        if not changed <= {
-            name.replace("train cnn", "text").replace("train projection", "s2net").split()[-1]
-        }:
+        if not changed <= {TRAINED.get(name)}:
             raise Lost(f"{name}: {changed} changed")
         if not now["stacks"].keys() >= before["stacks"].keys():
             raise Lost(f"{name}: stacks are missing")
@@ -246,18 +242,17 @@ def act(command: list[str], said: str) -> None:
         workspace = Workspace.open(command[1])
         for _ in range(40):
             workspace.install(workspace.ranker("text"))
-        return
-    if command[0] == "switch":
+    elif command[0] == "switch":
         workspace = Workspace.open(command[1])
-        for number in range(60):
-            workspace.rollback() if number % 3 == 2 else workspace.use_stack(
-                ("bm25,text", "bm25")[number % 3]
-            )
-        return
-    from rerank.cli import main
+        for _ in range(20):
+            workspace.use_stack("bm25,text")
+            workspace.use_stack("bm25")
+            workspace.rollback()
+    else:
+        from rerank.cli import main
 
-    sys.argv = ["rerank", *command]
-    main()
+        sys.argv = ["rerank", *command]
+        main()
 
 
 def search_until(stop: Any, folder: str) -> None:
@@ -276,8 +271,8 @@ def tiny(folder: Path) -> None:
     import transformers
 
     folder.mkdir(exist_ok=True)
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz"]
-    words += [f"##{letter}" for letter in "abcdefghijklmnopqrstuvwxyz"]
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *ascii_lowercase]
+    words += [f"##{letter}" for letter in ascii_lowercase]
     (folder / "vocab.txt").write_text("\n".join(words) + "\n")
     transformers.BertTokenizerFast(str(folder / "vocab.txt")).save_pretrained(folder)
     shape = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 48}
@@ -289,10 +284,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--keep", help="Folder to work in; it is not deleted.")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        rounds = Rounds(Path(args.keep or scratch), args)
+        rounds = Rounds(Path(scratch), args.seed)
         rounds.prepare()
         kills: Counter[str] = Counter()
         lost: list[str] = []
@@ -307,8 +301,7 @@ def main() -> None:
             print(f"\r{sum(kills.values())} kills of {tried} commands", end="", file=sys.stderr, flush=True)
         print(file=sys.stderr)
         seconds = round(time.monotonic() - begin)
-        done = {"kills": kills, "commands": tried, "lost": lost, "seconds": seconds}
-        print(json.dumps(done, indent=2))
+        print(json.dumps({"kills": kills, "commands": tried, "lost": lost, "seconds": seconds}, indent=2))
         sys.exit(bool(lost))
 
 

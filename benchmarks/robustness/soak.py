@@ -31,9 +31,9 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -44,7 +44,15 @@ import numpy as np
 
 from benchmarks.common.hook import CORPUS, INDEX, filled, hook_counts, plugin_node
 from benchmarks.common.processes import memory
-from benchmarks.common.service import cli, demo_workspace, equal_weights, service_process, worker_processes
+from benchmarks.common.service import (
+    cli,
+    connection_to,
+    demo_workspace,
+    equal_weights,
+    post,
+    service_process,
+    worker_processes,
+)
 from rerank.formats import read_corpus, read_queries
 from rerank.workflows.demo import COLLECTION
 from rerank.workspace.workspace import Workspace
@@ -52,37 +60,39 @@ from tools.opensearch_node import Node
 
 MIX = {"hook": 6, "search": 2, "rerank": 2}
 DOCUMENTS, WORDS = 20, 200
+JSON = "Content-Type: application/json\r\n"
 EVERY = 5  # seconds between two samples of the processes
 
 
 @dataclass(frozen=True)
 class Ask:
+    """A request to the node or to the service."""
+
     kind: str
-    host: str
+    url: str
     path: str
     body: bytes
 
 
-def requests(node: str, service: str, count: int = 3000) -> list[Ask]:
-    """Requests of all kinds in random order, from the queries and articles of the demo."""
+def make_requests(node: str, service: str, count: int = 3000) -> list[Ask]:
+    """Return requests of all kinds in random order, from the queries and articles of the demo."""
     draw = random.Random(0)
     queries = [query.text.split() for query in read_queries(COLLECTION / "queries.jsonl.gz")]
     words = [word for article in read_corpus(CORPUS) for word in article.text.split()]
     documents = [" ".join(words[i : i + WORDS]) for i in range(0, len(words) - WORDS, WORDS)]
-    node, service = node.removeprefix("http://"), service.removeprefix("http://")
-    made = []
+    asks = []
     for kind in draw.choices(list(MIX), list(MIX.values()), k=count):
         query = draw.choice(queries)
         text = " ".join(draw.sample(query, min(8, len(query))))
         if kind == "hook":
             body: dict[str, object] = {"query": {"match": {"content": text}}, "size": 10}
-            made.append(Ask(kind, node, f"/{INDEX}/_search", json.dumps(body).encode()))
-        else:
-            body = {"query": text}
-            if kind == "rerank":
-                body["documents"] = draw.sample(documents, DOCUMENTS)
-            made.append(Ask(kind, service, f"/v1/{kind}", json.dumps(body).encode()))
-    return made
+            asks.append(Ask(kind, node, f"/{INDEX}/_search", json.dumps(body).encode()))
+            continue
+        body = {"query": text}
+        if kind == "rerank":
+            body["documents"] = draw.sample(documents, DOCUMENTS)
+        asks.append(Ask(kind, service, f"/v1/{kind}", json.dumps(body).encode()))
+    return asks
 
 
 @dataclass
@@ -94,22 +104,16 @@ class Load:
     errors: Counter[str] = field(default_factory=Counter)
 
     def client(self, due: queue.Queue[tuple[float, Ask] | None]) -> None:
-        connections: dict[str, http.client.HTTPConnection] = {}
-        while (found := due.get()) is not None:
-            when, ask = found
-            connection = connections.get(ask.host)
-            if connection is None:
-                connection = connections[ask.host] = http.client.HTTPConnection(ask.host, timeout=60)
+        connections = {url: connection_to(url) for url in {ask.url for ask in self.asks}}
+        while (request := due.get()) is not None:
+            when, ask = request
             try:
-                connection.request("POST", ask.path, ask.body, {"Content-Type": "application/json"})
-                answer = connection.getresponse()
-                data = answer.read()
-                if answer.status != 200:
-                    self.errors[f"{ask.kind}: {answer.status} {data[:100]!r}"] += 1
+                status, data = post(connections[ask.url], ask.path, ask.body)
+                if status != 200:
+                    self.errors[f"{ask.kind}: {status} {data[:100]!r}"] += 1
             except (OSError, http.client.HTTPException) as error:
                 self.errors[f"{ask.kind}: {type(error).__name__} {error}"] += 1
-                connection.close()
-                del connections[ask.host]
+                connections[ask.url].close()
             self.seconds[ask.kind].append(time.perf_counter() - when)
 
     @contextmanager
@@ -151,15 +155,14 @@ class Load:
 
 
 def hostile(service: str, node: str, number: int) -> str:
-    """Send a hostile request. Returns the status, ``closed`` or the name of an error."""
-    head = b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    """Send a hostile request. Return the status, ``closed`` or the name of an error."""
     large = json.dumps({"query": "a", "documents": [{"text": "a", "n": 10**400}], "return_documents": True})
     long = json.dumps({"query": {"match_all": {}}, "ext": {"rerank_stack": {"query": "x" * 850_000}}})
     kinds: list[tuple[str, list[bytes]]] = [
         (service, [b"GET /healthz HTTP/1.1\r\nX: ", *[b"x" * 65536] * 64]),
         (service, [b"GET /healthz HTTP/1.1\r\n", *[b"a: b\r\n" * 1000] * 20]),
         (service, [b"GET /hea"]),
-        (service, [head + b"Content-Length: 100\r\n\r\n{"]),
+        (service, [_post("/v1/search", "{" * 100)[:-99]]),  # the rest of the body never comes
         (service, [b"GET /metrics HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n"]),
         (service, [_post("/v1/rerank", large)]),
         (node, [_post(f"/{INDEX}/_search", long)]),
@@ -178,69 +181,59 @@ def hostile(service: str, node: str, number: int) -> str:
 
 
 def _post(path: str, body: str) -> bytes:
-    head = (
-        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n"
-    )
-    return f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode()
+    headers = f"Connection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+    return f"POST {path} HTTP/1.1\r\nHost: localhost\r\n{JSON}{headers}{body}".encode()
+
+
+@contextmanager
+def repeating(action: Callable[[], object], seconds: float) -> Iterator[None]:
+    """Run an action again and again while the block runs, with pauses of some seconds."""
+    over = threading.Event()
+
+    def repeat() -> None:
+        while not over.wait(seconds):
+            action()
+
+    thread = threading.Thread(target=repeat)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 @contextmanager
 def harm(service: str, node: str, rate: float) -> Iterator[Counter[str]]:
     """Send ``rate`` hostile requests per second while the block runs. Yields the responses by status."""
     answers: Counter[str] = Counter()
-    over = threading.Event()
+    numbers = count()
     lock = threading.Lock()
 
-    def attack(number: int) -> None:
-        found = hostile(service, node, number)
+    def attack() -> None:
+        status = hostile(service, node, next(numbers))
         with lock:
-            answers[found] += 1
+            answers[status] += 1
 
-    def attacks() -> None:
-        with ThreadPoolExecutor(64) as pool:
-            for number in count():
-                if over.wait(1 / rate):
-                    return
-                pool.submit(attack, number)
-
-    thread = threading.Thread(target=attacks)
-    thread.start()
-    try:
+    with ThreadPoolExecutor(64) as pool, repeating(lambda: pool.submit(attack), 1 / rate):
         yield answers
-    finally:
-        over.set()
-        thread.join()
 
 
-class Watch:
-    """Samples of the memory of processes while the block runs."""
+@contextmanager
+def watching(processes: dict[str, int]) -> Iterator[None]:
+    """Sample the memory of processes while the block runs, and print it."""
+    samples: dict[str, list[float]] = {name: [] for name in processes}
 
-    def __init__(self, processes: dict[str, int]) -> None:
-        self.processes = processes
-        self.samples: dict[str, list[float]] = {name: [] for name in processes}
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._sample)
+    def sample() -> None:
+        for name, process in processes.items():
+            samples[name].append(memory(process))
 
-    def __enter__(self) -> Watch:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _sample(self) -> None:
-        while not self._over.wait(EVERY):
-            for name, process in self.processes.items():
-                self.samples[name].append(memory(process))
-
-    def report(self) -> None:
-        for name, rss in self.samples.items():
-            half = rss[len(rss) // 2]
-            print(
-                f"{name}: RSS {rss[0]:.0f} MiB at first, {half:.0f} at half time, {rss[-1]:.0f} at the end,"
-                f" at most {max(rss):.0f}"
-            )
+    with repeating(sample, EVERY):
+        yield
+    for name, rss in samples.items():
+        half = rss[len(rss) // 2]
+        begin_and_half = f"{rss[0]:.0f} MiB at first, {half:.0f} at half time"
+        print(f"{name}: RSS {begin_and_half}, {rss[-1]:.0f} at the end, at most {max(rss):.0f}")
 
 
 def main() -> None:
@@ -251,69 +244,59 @@ def main() -> None:
     parser.add_argument("--rate", type=float, help="Requests per second; replaces --share.")
     parser.add_argument("--find", type=float, default=15, help="Seconds per number of clients. Default: 15.")
     parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument(
-        "--hostile", type=float, default=0.0, help="Hostile requests, as a share of the others. Default: 0."
-    )
-    given = parser.parse_args()
+    parser.add_argument("--hostile", type=float, default=0.0, help="Share of hostile requests. Default: 0.")
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="soak-") as temporary:
         folder = Path(temporary)
-        rankers = demo_workspace(given.workspace, folder)
+        rankers = demo_workspace(options.workspace, folder)
         with plugin_node() as node:
             workspace = filled(node, folder, rankers)
             stack = equal_weights(["tfidf", *Workspace.open(workspace).trained()])
             log = folder / "serve.log"
-            options = ("--stack", stack, "--workers", given.workers, "--max-requests", 256)
-            with service_process(workspace, log, *options) as (service, _):
-                pids = worker_processes(log, given.workers)
-                workers = {f"worker {number}": pid for number, pid in enumerate(pids, 1)}
+            serving = ("--stack", stack, "--workers", options.workers, "--max-requests", 256)
+            with service_process(workspace, log, *serving) as (service, _):
+                workers = worker_processes(log, options.workers)
                 hook = ("--service", service, "--stack", stack, "--timeout", 20, "--default")
                 cli("hook", "install", "-w", workspace, *hook)
-                soak(given, node, service, workers)
+                soak(options, node, service, workers)
             problems = [line for line in log.read_text().splitlines() if '"level": "error"' in line]
             print(f"errors in the service's log: {len(problems)}", *problems[:5], sep="\n    ")
 
 
-def soak(given: argparse.Namespace, node: Node, service: str, workers: dict[str, int]) -> None:
-    asks = requests(node.url, service)
-    Load(asks).most(8, given.find)  # warm-up
+def soak(options: argparse.Namespace, node: Node, service: str, workers: dict[str, int]) -> None:
+    asks = make_requests(node.url, service)
+    Load(asks).most(8, options.find)  # warm-up
     rates = {}
-    for clients in (4, 8, 16, 32, 64) if given.rate is None else ():
+    for clients in (4, 8, 16, 32, 64) if options.rate is None else ():
         load = Load(asks)
-        rates[clients] = load.most(clients, given.find)
-        print(
-            f"{clients} clients: {rates[clients]:.0f} a second, {sum(load.errors.values())} errors",
-            flush=True,
-        )
-    rate = given.rate or given.share * max(rates.values())
-    print(f"{given.minutes:g} minutes at {rate:.0f} a second, {given.workers} workers", flush=True)
+        rates[clients] = load.most(clients, options.find)
+        errors = sum(load.errors.values())
+        print(f"{clients} clients: {rates[clients]:.0f} a second, {errors} errors", flush=True)
+    rate = options.rate or options.share * max(rates.values())
+    print(f"{options.minutes:g} minutes at {rate:.0f} a second, {options.workers} workers", flush=True)
     before = hook_counts([node])
     load = Load(asks)
     assert node.process is not None
-    with Watch({**workers, "node": node.process.pid}) as watch:
-        load.steady(rate, 60 * given.minutes)
+    processes = {**workers, "node": node.process.pid}
+    with watching(processes):
+        load.steady(rate, 60 * options.minutes)
     after = hook_counts([node])
     for kind, seconds in load.seconds.items():
         low, high, last = 1000 * np.percentile(seconds, (50, 99, 100))
         print(f"{kind}: {len(seconds)} requests, p50 {low:.1f} ms, p99 {high:.1f} ms, longest {last:.0f} ms")
-    print(
-        f"errors: {sum(load.errors.values())} of {sum(map(len, load.seconds.values()))}", *load.errors.items()
-    )
+    requests = sum(map(len, load.seconds.values()))
+    print(f"errors: {sum(load.errors.values())} of {requests}", *load.errors.items())
     print("hook:", ", ".join(f"{name} {count}" for name, count in (after - before).items()))
-    watch.report()
-    if given.hostile:
+    if options.hostile:
         again = Load(asks)
-        with Watch({**workers, "node": node.process.pid}) as watch, ExitStack() as stack:
-            answers = stack.enter_context(harm(service, node.url, given.hostile * rate))
-            again.steady(rate, 60 * given.minutes)
+        with watching(processes), harm(service, node.url, options.hostile * rate) as answers:
+            again.steady(rate, 60 * options.minutes)
         for kind, seconds in again.seconds.items():
             with_harm, without = (1000 * np.percentile(times, 99) for times in (seconds, load.seconds[kind]))
             times = with_harm / without
             print(f"{kind}, with hostile ones: p99 {with_harm:.1f} ms, {times:.2f} times (target 2)")
         bad = sum(n for status, n in answers.items() if status.startswith("5") and status != "503")
-        print(
-            f"hostile: {dict(answers)}; 5xx of ours: {bad} (target 0); errors of others: {dict(again.errors)}"
-        )
-        watch.report()
+        print(f"hostile: {dict(answers)}; 5xx: {bad} (target 0); errors of others: {dict(again.errors)}")
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.common.collection import Collection
+from benchmarks.common.timing import seconds_of
 from rerank.rankers.encoder.onnx import OnnxModel
 from rerank.rankers.encoder.transformer import TextEncoder
 
@@ -65,9 +66,7 @@ def main() -> None:
     seconds: dict[str, list[float]] = {way: [] for way in ways}
     for _ in range(args.rounds):
         for way, encode in ways.items():
-            begin = time.process_time()
-            encode()
-            seconds[way].append(time.process_time() - begin)
+            seconds[way].append(seconds_of(encode, time.process_time))
     for way, times in seconds.items():
         ratio = median(times) / median(seconds["here"])
         print(f"{way}: {len(texts) / median(times):.1f} documents per second, {ratio:.2f} times the time")

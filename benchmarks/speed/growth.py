@@ -18,14 +18,16 @@ the figure of the docs from ``growth.jsonl``.
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from statistics import median
@@ -38,6 +40,7 @@ from growth_results import FILE, Recorder
 
 from benchmarks.common.grown import grow
 from benchmarks.common.processes import memory, size_of
+from benchmarks.common.timing import seconds_of
 from benchmarks.common.vectors import feature_files, grow_vectors, stored_vectors
 from rerank import Document, Query, Workspace, ingest
 from rerank.engines.approximate import ApproximateIndex, needs_index
@@ -75,9 +78,7 @@ class GrownDocuments:
 def measure_ingest(folder: Path, corpus: Path, count: int, recorder: Recorder) -> None:
     """Ingest the documents and measure the rate, without the time to make them."""
     documents = GrownDocuments(corpus, count)
-    begin = time.process_time()
-    ingest(folder, documents, lang="en")
-    seconds = time.process_time() - begin - documents.seconds
+    seconds = seconds_of(partial(ingest, folder, documents, lang="en"), time.process_time) - documents.seconds
     recorder.add("ingest", {"bm25 and tfidf": count / seconds})
     recorder.add("disk", {"documents and text index": size_of(folder / "engine") / count})
     recorder.add("memory", {"ingest": memory("self", "VmHWM")})
@@ -104,9 +105,7 @@ def measure_queries(folder: Path, queries: Path, first_stage: str, recorder: Rec
 
 
 def processor_seconds(pipeline: Pipeline, text: str, stack: Stack) -> float:
-    begin = time.process_time()
-    pipeline.answer(text, stack)
-    return time.process_time() - begin
+    return seconds_of(partial(pipeline.answer, text, stack), time.process_time)
 
 
 def query_texts(queries: Path) -> list[str]:
@@ -125,9 +124,8 @@ def add_vectors(folder: Path, corpus: Path, trained: Path, ranker: str, recorder
     workspace = Workspace.open(folder)
     encoder = workspace.ranker(ranker)
     documents = list(islice(read_corpus(corpus), ENCODED))
-    begin_seconds = time.process_time()
-    encoder.encode_documents(documents)
-    recorder.add("encoding", {ranker: len(documents) / (time.process_time() - begin_seconds)})
+    seconds = seconds_of(partial(encoder.encode_documents, documents), time.process_time)
+    recorder.add("encoding", {ranker: len(documents) / seconds})
     stored = stored_vectors(Workspace.open(trained), ranker)
     vectors = grow_vectors(stored, len(workspace.engine), np.random.default_rng(0))
     files = feature_files(folder)
@@ -135,10 +133,10 @@ def add_vectors(folder: Path, corpus: Path, trained: Path, ranker: str, recorder
         batch = vectors[begin : begin + BATCH]
         files.write(ranker, encoder.version, np.arange(begin, begin + len(batch)), batch)
     index_folder = files.folder(ranker, encoder.version)
-    begin_seconds = time.process_time()
     if needs_index(index_folder, len(vectors)):
+        begin = time.process_time()
         ApproximateIndex.build(vectors, 0).write(index_folder)
-        recorder.add("index build", {ranker: time.process_time() - begin_seconds})
+        recorder.add("index build", {ranker: time.process_time() - begin})
     recorder.add("disk", {f"vectors of {ranker}": size_of(index_folder) / len(vectors)})
 
 
@@ -152,13 +150,8 @@ def measure_union(folder: Path, corpus: Path, queries: Path, ranker: str, record
         plain = replace(plain, depth=depth)
         union = replace(plain, retrieve=("bm25", f"{ranker}:{NEAREST}"))
         pipeline.answer(texts[0], union)
-        plain_seconds: list[float] = []
-        union_seconds: list[float] = []
-        for text in texts[1:]:
-            plain_seconds.append(processor_seconds(pipeline, text, plain))
-            union_seconds.append(processor_seconds(pipeline, text, union))
-        plain_median = median(plain_seconds)
-        union_median = median(union_seconds)
+        pairs = [[processor_seconds(pipeline, text, stack) for stack in (plain, union)] for text in texts[1:]]
+        plain_median, union_median = map(median, zip(*pairs))
         times = {f"stack, depth {depth}": 1000 * plain_median, f"union, depth {depth}": 1000 * union_median}
         recorder.add("next query", times)
         recorder.add("ratio", {f"union, depth {depth}": union_median / plain_median})
@@ -200,36 +193,20 @@ def main() -> None:
     options.add_argument("--documents", type=int, nargs="+", default=[100_000, 500_000])
     options.add_argument("--vectors", nargs=2, metavar=("WORKSPACE", "RANKER"), help="measure the union")
     options.add_argument("--keep", action="store_true", help="add the figures to growth.jsonl")
-    options.add_argument("--workspaces", type=Path, help="keep the workspaces here, and use existing ones")
-    options.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    options.add_argument("--part", help=argparse.SUPPRESS)
     args = options.parse_args()
-    if args.part:
-        measure_part(args)
-        return
     for count in args.documents:
+        recorder = Recorder("folder", count, FILE if args.keep else None)
         with tempfile.TemporaryDirectory() as temporary:
-            folder = (args.workspaces or Path(temporary)) / f"documents-{count}"
-            parts = ["bm25", "tfidf", *(["vectors", "union"] if args.vectors else [])]
-            if not folder.exists():
-                parts.insert(0, "ingest")
-            command = [sys.executable, __file__, args.corpus, args.queries, "--documents", str(count)]
-            command += ["--vectors", *args.vectors] if args.vectors else []
-            command += ["--keep"] if args.keep else []
-            for part in parts:
-                subprocess.run([*command, "--folder", folder, "--part", part], check=True)
-
-
-def measure_part(args: argparse.Namespace) -> None:
-    recorder = Recorder("folder", args.documents[0], FILE if args.keep else None)
-    if args.part == "ingest":
-        measure_ingest(args.folder, args.corpus, args.documents[0], recorder)
-    elif args.part == "vectors":
-        add_vectors(args.folder, args.corpus, Path(args.vectors[0]), args.vectors[1], recorder)
-    elif args.part == "union":
-        measure_union(args.folder, args.corpus, args.queries, args.vectors[1], recorder)
-    else:
-        measure_queries(args.folder, args.queries, args.part, recorder)
+            folder = Path(temporary) / f"documents-{count}"
+            tasks: list[partial[None]] = [partial(measure_ingest, folder, args.corpus, count)]
+            tasks += [partial(measure_queries, folder, args.queries, stage) for stage in ("bm25", "tfidf")]
+            if args.vectors:
+                trained, ranker = args.vectors
+                tasks.append(partial(add_vectors, folder, args.corpus, Path(trained), ranker))
+                tasks.append(partial(measure_union, folder, args.corpus, args.queries, ranker))
+            for task in tasks:  # each in a new process
+                with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as processes:
+                    processes.submit(task, recorder).result()
 
 
 if __name__ == "__main__":

@@ -21,7 +21,6 @@ LEFT = 58  # from the edge of a panel to its vertical axis
 TOP = 90  # to the top of the plot: title and legend are above
 RIGHT = 18
 BOTTOM = 34
-LEGEND_COLUMNS = 2
 LEGEND_LINE = 16
 HEAD = 16  # above the first panel
 MOST_TICKS = 8  # an axis with more of them has only the powers of ten
@@ -40,8 +39,6 @@ STYLE = """
 .goal{stroke:#ff8a80}.goal-text{fill:#ff8a80}
 .c0{color:#6cb6ff}.c1{color:#ffa062}.c2{color:#63d08c}.c3{color:#c6a0ff}.c4{color:#a7b1bc}}
 """
-
-Points = Sequence[tuple[float, float]]
 
 
 class Line(NamedTuple):
@@ -159,8 +156,8 @@ def draw_panel(title: str, measurements: Sequence[Measurement], x: float, y: flo
         elements.append(text(right, up(goal) - 4, f"goal {number_label(goal)}", "goal-text", "end"))
     for number, (line, points) in enumerate(figures.items()):
         css = f"{line.place} c{number}"
-        legend_row, legend_column = divmod(number, LEGEND_COLUMNS)
-        legend_x = x + 14 + legend_column * (PANEL_WIDTH - 28) / LEGEND_COLUMNS
+        legend_row, legend_column = divmod(number, COLUMNS)
+        legend_x = x + 14 + legend_column * (PANEL_WIDTH - 28) / COLUMNS
         legend_y = y + 38 + legend_row * LEGEND_LINE
         elements.append(draw_line([(across(documents), up(value)) for documents, value in points], css))
         elements.append(draw_line([(legend_x, legend_y - 4), (legend_x + 22, legend_y - 4)], css))
@@ -204,7 +201,7 @@ def text(x: float, y: float, words: str, css: str, anchor: str = "start", size: 
     return f'<text class="{css}" {place}>{escape(words)}</text>'
 
 
-def draw_line(points: Points, css: str) -> str:
+def draw_line(points: Sequence[tuple[float, float]], css: str) -> str:
     """Return a line with a mark at each point: a segment without length, of which only the ends are seen."""
     line = "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
     marks = "".join(f"M{x:.1f} {y:.1f}h0" for x, y in points)

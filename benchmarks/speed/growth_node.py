@@ -14,8 +14,6 @@ the copies for replicas: directly after an ingest, an index is three times as la
 from __future__ import annotations
 
 import argparse
-import gzip
-import json
 import os
 import sys
 import tempfile
@@ -29,18 +27,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 from growth_results import FILE, Recorder
 
+from benchmarks.common import hook
+from benchmarks.common.collection import write_corpus
 from benchmarks.common.grown import grow
-from benchmarks.common.hook import (
-    INDEX,
-    NONE,
-    TIMEOUT_MS,
-    Case,
-    alone,
-    filled,
-    percentiles,
-    plugin_node,
-    processor_times,
-)
 from benchmarks.common.index import index_size
 from benchmarks.common.processes import memory, processor
 from benchmarks.common.service import service_process
@@ -49,6 +38,8 @@ from tools.opensearch_node import Node
 from tools.opensearch_plugin import put_pipeline
 
 DEPTHS = (100, 1000)
+TIMEOUT = {"timeout": hook.TIMEOUT_MS}
+FIELD = "content"  # of BM25
 WARM = 100  # searches of each kind that are not measured
 ROUNDS = 150
 BLOCKS, BLOCK = 5, 60
@@ -56,46 +47,31 @@ BLOCKS, BLOCK = 5, 60
 IDLE_SECONDS = 15  # after a start, until the node has no other work
 
 
-def write_corpus(path: Path, corpus: Path, count: int) -> None:
-    """Write a grown collection as compressed JSON lines."""
-    with gzip.open(path, "wt", encoding="utf-8", compresslevel=1) as lines:
-        for document in grow(corpus, count):
-            record = {"_id": document.id, "title": document.title, "text": document.text}
-            lines.write(json.dumps(record) + "\n")
-
-
 def measure(args: argparse.Namespace, count: int) -> None:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="growth-node-")))
         grown = folder / "corpus.jsonl.gz"
-        write_corpus(grown, args.corpus, count)
-        node = stack.enter_context(plugin_node())
+        write_corpus(grown, grow(args.corpus, count))
+        node = stack.enter_context(hook.plugin_node())
         assert node.process is not None
         recorder = Recorder("node", count, FILE if args.keep else None)
         before = processor(node.process.pid)
-        begin = os.times()
-        workspace = filled(node, folder, args.workspace, grown)
-        end = os.times()
-        client = end.children_user + end.children_system - begin.children_user - begin.children_system
+        before_client = os.times()
+        workspace = hook.filled(node, folder, args.workspace, grown)
+        client_seconds = sum(os.times()[2:4]) - sum(before_client[2:4])  # of the commands
         node_seconds = processor(node.process.pid) - before
-        recorder.add("ingest", {"client": count / client, "node": count / node_seconds})
-        recorder.add("disk", {"index with features": index_size(node, INDEX) / count})
+        recorder.add("ingest", {"client": count / client_seconds, "node": count / node_seconds})
+        recorder.add("disk", {"index with features": index_size(node, hook.INDEX) / count})
         url, service = stack.enter_context(service_process(workspace, folder / "log"))
         queries = [query.text for query in islice(read_queries(args.queries), 2000)]
         for depth in DEPTHS:
-            put_pipeline(node, f"depth{depth}", url=url, stack=args.stack, depth=depth, timeout=TIMEOUT_MS)
+            put_pipeline(node, f"depth{depth}", url=url, stack=args.stack, depth=depth, **TIMEOUT)
         for depth in DEPTHS:  # the node compiles the code of the searches
-            alone([search_case(node, "", f"depth{depth}")], queries, 0, 2 * WARM)
+            hook.alone([hook.Case(node, "", f"depth{depth}", text_field=FIELD)], queries, 0, 2 * WARM)
         for depth in DEPTHS:
             compare(node, queries, depth, service.pid, recorder)
         recorder.add("memory", {"node": memory(node.process.pid), "service": memory(service.pid)})
         measure_first(node, queries[0], service.pid, recorder)
-
-
-def search_case(node: Node, name: str, pipeline: str, *services: int) -> Case:
-    """Return a case of BM25, whose searches the node and services answer."""
-    assert node.process is not None
-    return Case(node, name, pipeline, field="content", processes=[node.process.pid, *services])
 
 
 def measure_first(node: Node, text: str, service: int, recorder: Recorder) -> None:
@@ -103,8 +79,8 @@ def measure_first(node: Node, text: str, service: int, recorder: Recorder) -> No
     node.kill()
     node.start().wait()
     time.sleep(IDLE_SECONDS)
-    for name, pipeline in (("plain", NONE), ("hooked, depth 100", "depth100")):
-        case = search_case(node, name, pipeline, service)
+    for name, pipeline in (("plain", hook.NONE), ("hooked, depth 100", "depth100")):
+        case = hook.Case(node, name, pipeline, text_field=FIELD, services=[service])
         before = processor(*case.processes)
         milliseconds = case.ask(case.body(text))
         seconds = processor(*case.processes) - before
@@ -114,16 +90,17 @@ def measure_first(node: Node, text: str, service: int, recorder: Recorder) -> No
 
 def compare(node: Node, queries: list[str], depth: int, service: int, recorder: Recorder) -> None:
     """Measure plain and hooked searches in turns: the latency one by one, then blocks of searches."""
-    plain = search_case(node, "plain", NONE, service)
-    hooked = search_case(node, f"hooked, depth {depth}", f"depth{depth}", service)
-    alone([plain, hooked], queries, ROUNDS, WARM)
+    name = f"hooked, depth {depth}"
+    plain = hook.Case(node, "plain", hook.NONE, text_field=FIELD, services=[service])
+    hooked = hook.Case(node, name, f"depth{depth}", text_field=FIELD, services=[service])
+    hook.alone([plain, hooked], queries, ROUNDS, WARM)
     ratio = np.median(np.divide(hooked.times, plain.times))
     for case in (plain, hooked):
-        print(f"  {case.name:20} {percentiles(case.times)} ms")
-    recorder.add("ratio", {hooked.name: float(ratio)})
+        print(f"  {case.name:20} {hook.percentiles(case.times)} ms")
+    recorder.add("ratio", {name: float(ratio)})
     recorder.add("next query, wall", {case.name: case.median for case in (plain, hooked)})
     before = processor(service)
-    times = processor_times([plain, hooked], queries, BLOCKS, BLOCK)
+    times = hook.processor_times([plain, hooked], queries, BLOCKS, BLOCK)
     service_milliseconds = 1000 * (processor(service) - before) / (BLOCKS * BLOCK)  # plain searches need none
     recorder.add("next query", {name: float(np.median(of_blocks)) for name, of_blocks in times.items()})
     recorder.add("next query", {f"service, depth {depth}": service_milliseconds})

@@ -20,7 +20,6 @@ from benchmarks.common.pages import ROOT, filled, markdown_table, page_options, 
 FIGURE = ROOT / "docs" / "img" / "growth.svg"
 FIRST_STAGE = ROOT / "docs" / "guides" / "first-stage.md"
 OPERATE = ROOT / "docs" / "guides" / "operate.md"
-MISSING = ""
 Column = tuple[str, Sequence[tuple[str, str]]]
 """A title, and the measures and series whose values are in a cell."""
 
@@ -73,9 +72,7 @@ def table(measurements: Sequence[Measurement], place: str, columns: Sequence[Col
         cells = [f"{size:,}"]
         for _, names in columns:
             figures = [(measure, values.get((place, measure, series, size))) for measure, series in names]
-            cells.append(
-                ", ".join(shown(measure, value) for measure, value in figures if value is not None) or MISSING
-            )
+            cells.append(", ".join(shown(measure, value) for measure, value in figures if value is not None))
         rows.append(cells)
     return markdown_table(["documents", *(title for title, _ in columns)], rows)
 

@@ -12,16 +12,13 @@ Each line has these fields:
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.common.origin import measured_here
-from rerank.common.files import write_text
+from rerank.common.files import folder_lock, write_text
 
 FILE = Path(__file__).parent / "growth.jsonl"
 UNITS = {
@@ -67,27 +64,16 @@ def read_measurements(path: Path = FILE) -> list[Measurement]:
     return [Measurement(**json.loads(line)) for line in path.read_text("utf-8").splitlines()]
 
 
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Lock a folder in the block, against other processes that lock it."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
+@dataclass(frozen=True)
 class Recorder:
     """Prints the measurements of one place and size, and adds them to a file.
 
     path: the file; None: only print.
     """
 
-    def __init__(self, place: str, documents: int, path: Path | None) -> None:
-        self.place = place
-        self.documents = documents
-        self.path = path
+    place: str
+    documents: int
+    path: Path | None
 
     def add(self, measure: str, values: Mapping[str, float]) -> None:
         """Add the values of a measure: series -> value."""
@@ -102,7 +88,7 @@ class Recorder:
         """Write a measurement to the file, in the order of the keys. Several scripts can write at once."""
         if self.path is None:
             return
-        with locked(self.path.parent):
+        with folder_lock(self.path.parent, "adding measurements", patience=60):
             measurements = {earlier.key: earlier for earlier in read_measurements(self.path)}
             measurements[measurement.key] = measurement
             lines = [json.dumps(asdict(measurements[key])) for key in sorted(measurements)]

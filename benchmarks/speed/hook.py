@@ -20,60 +20,38 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.common.hook import (
-    ATTACHED_WEIGHTS,
-    NONE,
-    TIMEOUT_MS,
-    WEIGHTS,
-    AttachedIndex,
-    Case,
-    alone,
-    demo_queries,
-    filled,
-    hook_counts,
-    percentiles,
-    plugin_node,
-    together,
-)
-from benchmarks.common.service import demo_workspace, serving
-from rerank import Document, Workspace
+from benchmarks.common import hook
+from benchmarks.common.service import demo_workspace, service_process
+from benchmarks.common.vectors import feature_size
+from rerank import Workspace
 from tools.opensearch_plugin import put_pipeline
 
 KEPT = Path(__file__).parent / "hook.json"
 DEPTHS = (100, 1000)
+TIMEOUT = {"timeout": hook.TIMEOUT_MS}
 TARGETS = {100: 1.5, 1000: 2.5}
 ATTACHED_TARGET = 2.3
-ADDED = ((100, 100), (50, 50))
-"""Candidates, and documents that a ranker adds."""
 
 
-def features_of(folder: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield the feature of a document, by each ranker of a workspace."""
-    workspace = Workspace.open(folder)
-    for name in workspace.trained():
-        yield name, workspace.ranker(name).encode_documents([Document("d", text="cell")]).tobytes()
+Pair = tuple[hook.Case, hook.Case]
 
 
 def throughput(
-    cases: Sequence[Case],
-    pairs: Sequence[tuple[Case, Case]],
-    queries: Sequence[str],
-    clients: int,
-    rounds: int,
+    cases: Sequence[hook.Case], pairs: Sequence[Pair], queries: Sequence[str], clients: int, rounds: int
 ) -> None:
     """Print the searches per second of each case, and how much of it a reranked case keeps."""
     rates = {}
     for case in cases:
         begin = time.perf_counter()
-        times = together(case, queries, clients, rounds)
+        times = hook.together(case, queries, clients, rounds)
         rate = rates[case.name] = len(times) / (time.perf_counter() - begin)
-        print(f"{clients} clients: {case.name:25} {percentiles(times)} ms, {rate:.0f} a second")
+        print(f"{clients} clients: {case.name:25} {hook.percentiles(times)} ms, {rate:.0f} a second")
     for plain, reranked in pairs:
         share = rates[reranked.name] / rates[plain.name]
         print(f"{clients} clients: {reranked.name} keeps {share:.2f} of what {plain.name} has")
@@ -88,36 +66,37 @@ def main() -> None:
     parser.add_argument("--attached", action="store_true", help="Measure also *attached*.")
     parser.add_argument("--keep", action="store_true", help="Write hook.json, which quality/demo.py reads.")
     options = parser.parse_args()
-    queries = demo_queries()
+    queries = hook.demo_queries()
     with ExitStack() as exits:
         folder = Path(exits.enter_context(tempfile.TemporaryDirectory(prefix="hook-speed-")))
         rankers = demo_workspace(options.workspace, folder)
-        node = exits.enter_context(plugin_node())
-        workspace = filled(node, folder, rankers)
-        service = exits.enter_context(serving(workspace, folder / "log"))
-        plain = {size: Case(node, f"plain, {size} hits", NONE, size=size) for size in (10, *DEPTHS)}
+        node = exits.enter_context(hook.plugin_node())
+        workspace = hook.filled(node, folder, rankers)
+        service, _ = exits.enter_context(service_process(workspace, folder / "log"))
+        plain = {size: hook.Case(node, f"plain, {size} hits", hook.NONE, size=size) for size in (10, *DEPTHS)}
         hooked = {}
         for depth in DEPTHS:
-            put_pipeline(node, f"depth{depth}", url=service, stack=WEIGHTS, depth=depth, timeout=TIMEOUT_MS)
-            hooked[depth] = Case(node, f"hook, depth {depth}", f"depth{depth}")
-        attached: list[Case] = []
-        added: list[Case] = []
+            put_pipeline(node, f"depth{depth}", url=service, stack=hook.WEIGHTS, depth=depth, **TIMEOUT)
+            hooked[depth] = hook.Case(node, f"hook, depth {depth}", f"depth{depth}")
+        attached: list[hook.Case] = []
+        added: list[hook.Case] = []
         if options.attached:
-            index = AttachedIndex(node, folder / "attached")
+            index = hook.AttachedIndex(node, folder / "attached")
             index.prepare(rankers)
             attached.append(index.plain("attached, _none"))
-            attached.append(index.hooked("attached, attached", exits, stack=ATTACHED_WEIGHTS, depth=100))
-            added = [
-                index.adding(f"attached, {depth} + {count}", exits, depth, count) for depth, count in ADDED
-            ]
-        alone([*plain.values(), *hooked.values(), *attached, *added], queries, options.rounds, options.warm)
-        for case in (*plain.values(), *hooked.values(), *attached, *added):
-            print(f"{case.name:25} {percentiles(case.times)} ms")
+            attached.append(index.hooked("attached, attached", exits, stack=hook.ATTACHED_WEIGHTS, depth=100))
+            for depth, count in hook.ADDED:
+                added.append(index.adding(f"attached, {depth} + {count}", exits, depth, count))
+        cases = [*plain.values(), *hooked.values(), *attached, *added]
+        hook.alone(cases, queries, options.rounds, options.warm)
+        for case in cases:
+            print(f"{case.name:25} {hook.percentiles(case.times)} ms")
         if options.keep:
-            cases = (*plain.values(), *hooked.values(), *attached, *added)
             medians = {case.name: round(case.median, 1) for case in cases}
-            sizes = {name: len(feature) for name, feature in features_of(rankers)}
-            KEPT.write_text(json.dumps({"p50 ms": medians, "bytes": sizes}, indent=1) + "\n", "utf-8")
+            trained = Workspace.open(rankers)
+            sizes = {name: feature_size(trained.ranker(name)) for name in trained.trained()}
+            figures = {"p50 ms": medians, "bytes": sizes}
+            KEPT.write_text(json.dumps(figures, indent=1) + "\n", "utf-8")
         for depth, case in hooked.items():
             print(f"{case.name}: {case.median / plain[depth].median:.2f} times (target {TARGETS[depth]})")
         for case in attached[1:]:
@@ -126,9 +105,9 @@ def main() -> None:
             print(f"{case.name}: {case.quotients(attached[1])} times {attached[1].name} (p50 1.3, p99 1.4)")
         if options.clients:
             pairs = [(plain[100], hooked[100]), *((attached[0], case) for case in (*attached[1:], *added))]
-            alike = (plain[10], plain[100], hooked[100], hooked[1000], *attached, *added)
-            throughput(alike, pairs, queries, options.clients, options.rounds // 2)
-        counts = hook_counts([node])
+            cases.remove(plain[1000])
+            throughput(cases, pairs, queries, options.clients, options.rounds // 2)
+        counts = hook.hook_counts([node])
         print(dict(counts), "load", os.getloadavg()[0])
         if not counts.keys() <= {"reranked", "passed no_hits"}:  # without hits, there is nothing to rerank
             raise SystemExit("some searches were not reranked. The figures are not valid.")

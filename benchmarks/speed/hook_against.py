@@ -22,19 +22,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
 
-from benchmarks.common.hook import (
-    ATTACHED_WEIGHTS,
-    AttachedIndex,
-    alone,
-    demo_queries,
-    percentiles,
-    plugin_node,
-    processor_times,
-)
+from benchmarks.common import hook
 from tools.opensearch_node import running
 
-ADDED = ((100, 100), (50, 50))
-"""Candidates, and documents that ``text`` adds."""
 BLOCKS, BLOCK = 10, 60
 """Blocks of searches of one case, and searches of a block, whose processor time is measured."""
 HEAP = "768m"
@@ -49,27 +39,27 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--warm", type=int, default=300)
     options = parser.parse_args()
-    queries = demo_queries()
+    queries = hook.demo_queries()
     with ExitStack() as exits:
         folder = Path(exits.enter_context(tempfile.TemporaryDirectory(prefix="hook-against-")))
         for name in ("old", "new"):
             (folder / name).mkdir()
         old_node = exits.enter_context(running(OLD_SETTINGS, heap=HEAP, plugins=[options.zip], java=()))
         checkout = options.old.absolute()
-        old = AttachedIndex(old_node, folder / "old/workspace", checkout / ".venv/bin/python", checkout)
-        new = AttachedIndex(exits.enter_context(plugin_node(HEAP)), folder / "new/workspace")
+        old = hook.AttachedIndex(old_node, folder / "old/workspace", checkout / ".venv/bin/python", checkout)
+        new = hook.AttachedIndex(exits.enter_context(hook.plugin_node(HEAP)), folder / "new/workspace")
         for index in (old, new):
             index.prepare(options.workspace)
-        old_hook = old.hooked("old", exits, stack=ATTACHED_WEIGHTS, depth=100)
-        new_hook = new.hooked("new", exits, stack=ATTACHED_WEIGHTS, depth=100)
-        adding = [new.adding(f"added-{count}", exits, depth, count) for depth, count in ADDED]
+        old_hook = old.hooked("old", exits, stack=hook.ATTACHED_WEIGHTS, depth=100)
+        new_hook = new.hooked("new", exits, stack=hook.ATTACHED_WEIGHTS, depth=100)
+        adding = [new.adding(f"added-{count}", exits, depth, count) for depth, count in hook.ADDED]
         plain = new.plain("plain")
         cases = [old_hook, new_hook, *adding, plain]
-        alone(cases, queries, options.rounds, options.warm)
-        used = processor_times(cases, queries, BLOCKS, BLOCK)
+        hook.alone(cases, queries, options.rounds, options.warm)
+        used = hook.processor_times(cases, queries, BLOCKS, BLOCK)
         for case in cases:
-            milliseconds = np.median(used[case.name])
-            print(f"{case.name:10} {percentiles(case.times)} ms, {milliseconds:.2f} ms of processor time")
+            used_ms = np.median(used[case.name])
+            print(f"{case.name:10} {hook.percentiles(case.times)} ms, {used_ms:.2f} ms of processor time")
         print(f"new: {new_hook.median - plain.median:.2f} ms more than plain at p50")
         for reference, compared in ((old_hook, [new_hook, *adding]), (new_hook, adding)):
             for case in compared:

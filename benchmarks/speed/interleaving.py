@@ -10,13 +10,13 @@ the draft, and the first 10 hits. The second one is the part that a search by B 
 from __future__ import annotations
 
 import argparse
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from statistics import median
 
 from rerank import Document, Query, Workspace
 from rerank.formats import read_queries
@@ -52,11 +52,8 @@ def main() -> None:
             both.append(milliseconds(partial(experiment.rank, coins, joint, StageTimer(), read_nothing)))
             rank_b = partial(rank_pool, experiment.arms[1], single, StageTimer(), read_nothing)
             added.append(both[-1] - milliseconds(rank_b))
-        print(
-            f"at most {depth:,} candidates: both rankings {statistics.median(both):.2f} ms, added"
-            f" {statistics.median(added):.2f} ms, at most {max(added):.2f} ms",
-            flush=True,
-        )
+        times = f"both rankings {median(both):.2f} ms, added {median(added):.2f} ms"
+        print(f"at most {depth:,} candidates: {times}, at most {max(added):.2f} ms", flush=True)
 
 
 def pool_of(workspace: Workspace, stack: Stack, query: Query) -> CandidatePool:

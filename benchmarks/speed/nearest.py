@@ -58,17 +58,14 @@ def measure(vectors: Vectors, queries: NDArray[np.float32]) -> None:
 
     exact = {depth: [search_exactly(query, depth) for query in queries] for depth in DEPTHS}
     report("exact", search_exactly, queries, exact)
-    begin = time.process_time()
-    built = ApproximateIndex.build(vectors, 0)
-    seconds = time.process_time() - begin
     with tempfile.TemporaryDirectory() as folder:
+        begin = time.process_time()
+        built = ApproximateIndex.build(vectors, 0)
+        seconds = time.process_time() - begin
         built.write(Path(folder))
         bytes_each = size_of(Path(folder)) / len(vectors)
         print(f"  FAISS: built in {seconds:.1f} s, {bytes_each:.0f} bytes per document")
-        file = find_index(Path(folder))
-        assert file is not None
-        index = open_index(file, 0)
-        assert index is not None
+        index = open_index(find_index(Path(folder)), 0)
 
         def search_index(query: NDArray[np.float32], depth: int) -> Rows:
             return index.search(vectors, query, depth, none_excluded, ids_of)

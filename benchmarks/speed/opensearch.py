@@ -23,7 +23,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
@@ -99,9 +99,8 @@ def ingest(bench: Bench, rounds: int, documents: int) -> None:
         "engine, 2 rankers": lambda: bench.engine_ingest("bench-two", [encoder(0), encoder(1)]),
     }
     times: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in range(rounds):
-        for name, side in sides.items():
-            times[name].append(seconds_of(side))
+    for _, (name, side) in product(range(rounds), sides.items()):
+        times[name].append(seconds_of(side))
     base = median(times["direct"])
     print(f"\ningest of {documents:,} documents, median of {rounds} rounds")
     for name, seconds in times.items():
@@ -114,8 +113,7 @@ def encode(bench: Bench, documents: int) -> OpenSearchEngine:
     """Write features after an ingest. Print the rates and the sizes of the index."""
     name = "bench-features"
     engine = bench.engine_ingest(name)
-    layout = Layout()
-    sources = (layout.to_source(document) for document in engine.documents())
+    sources = map(Layout().to_source, engine.documents())
     text = sum(len(json.dumps(source, ensure_ascii=False).encode()) for source in sources)
     plain = index_size(bench.node, name)
     print(f"\nfeatures of {RANKERS} rankers, {WIDTH} half-precision numbers each")
@@ -134,28 +132,21 @@ def encode(bench: Bench, documents: int) -> OpenSearchEngine:
 def search(bench: Bench, engine: OpenSearchEngine, texts: Sequence[str], rounds: int) -> None:
     versions = {f"ranker{number}": "v1" for number in range(RANKERS)}
 
-    def direct(source: bool, text: str, depth: int) -> object:
-        body = {"query": {"match": {"content": {"query": text}}}, "size": depth, "_source": source}
+    def direct(text: str, depth: int) -> object:
+        body = {"query": {"match": {"content": {"query": text}}}, "size": depth, "_source": False}
         return bench.client.search(index="bench-features", body=body)
 
-    def by_engine(features: dict[str, str], text: str, depth: int) -> object:
-        return engine.find(SearchRequest(text, first_stage="bm25", depth=depth, features=features))
+    def by_engine(text: str, depth: int) -> object:
+        return engine.find(SearchRequest(text, first_stage="bm25", depth=depth, features=versions))
 
-    sides: dict[str, Callable[[str, int], object]] = {
-        "direct, ids": partial(direct, False),
-        "direct, documents": partial(direct, True),
-        "engine, ids": partial(by_engine, {}),
-        "engine, 5 rankers": partial(by_engine, versions),
-    }
+    sides: dict[str, Callable[[str, int], object]] = {"direct": direct, "engine, 5 rankers": by_engine}
     for depth in (100, 1000):
         times: dict[str, list[float]] = {name: [] for name in sides}
-        for number in range(rounds + 1):
-            for text in texts:
-                for name, side in sides.items():
-                    seconds = seconds_of(partial(side, text, depth))
-                    if number:  # the first round warms up
-                        times[name].append(1000 * seconds)
-        base = median(times["direct, ids"])
+        for number, text, (name, side) in product(range(rounds + 1), texts, sides.items()):
+            seconds = seconds_of(partial(side, text, depth))
+            if number:  # the first round warms up
+                times[name].append(1000 * seconds)
+        base = median(times["direct"])
         print(f"\nsearch, depth {depth}, {len(texts)} queries x {rounds}")
         for name, milliseconds in times.items():
             p50, p99 = median(milliseconds), quantiles(milliseconds, n=100)[98]

@@ -12,7 +12,7 @@ import argparse
 import os
 import sys
 import tempfile
-import time
+from functools import partial
 from pathlib import Path
 
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -23,8 +23,10 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.common.collection import Collection
+from benchmarks.common.timing import seconds_of
+from benchmarks.common.vectors import feature_size
 from rerank.documents.records import Query
-from rerank.engines.search_request import SearchRequest
+from rerank.documents.text import words
 from rerank.rankers.cnn.ranker import PARTS, CnnRanker
 from rerank.rankers.cnn.towers import Vocabulary
 from rerank.scoring.pipeline import Pipeline
@@ -51,14 +53,11 @@ def random_ranker(name: str, preset: str, head: str | None, vocabularies: dict[s
         vectors = rng.normal(size=(len(names) + 1, sizes[part])).astype(np.float32) / 10
         counts = np.ones(len(names), dtype=np.int64)
         embeddings[part] = Embedding(Vocabulary(part, names, LONGEST[part]), vectors, counts)
-    towers = {
-        side: [TorchTower(embeddings[part], config) for part in PARTS[name]] for side in ("query", "document")
-    }
-    model = TorchRanker(towers, config)
-    query, document = ([tower.numpy() for tower in side] for side in towers.values())
-    return CnnRanker(
-        name=name, version=f"{preset}-{head}-random", query=query, document=document, head=model.head()
-    )
+    sides = ("query", "document")
+    towers = {side: [TorchTower(embeddings[part], config) for part in PARTS[name]] for side in sides}
+    parts = {side: [tower.numpy() for tower in towers[side]] for side in sides}
+    head_of_model = TorchRanker(towers, config).head()
+    return CnnRanker(name=name, version=f"{preset}-{head}-random", **parts, head=head_of_model)
 
 
 def scoring(workspace: Workspace, queries: list[Query], vocabularies: dict[str, list[str]]) -> None:
@@ -66,32 +65,20 @@ def scoring(workspace: Workspace, queries: list[Query], vocabularies: dict[str, 
     print(f"\nscoring 1,000 candidates with {STACK}: p50 over {len(queries)} queries, one core, ms")
     header = (*STAGES, "bytes/doc", "docs/s")
     print(f"{'':22}" + "".join(f" {name:>9}" for name in header))
-    for label, preset, head in (
-        ("default (cosine)", "default", "cosine"),
-        ("default, head mlp", "default", "mlp"),
-        ("paper (4 x 1,600)", "paper", "mlp"),
-    ):
+    for preset, head in (("default", "cosine"), ("default", "mlp"), ("paper", "mlp")):
+        label = f"{preset}, head {head}"
         rankers = {name: random_ranker(name, preset, head, vocabularies) for name in ("text", "meta")}
         for ranker in rankers.values():
             workspace.install(ranker)
-        begin = time.perf_counter()
-        encode(workspace)
-        rate = len(workspace.engine) / (time.perf_counter() - begin)
+        rate = len(workspace.engine) / seconds_of(partial(encode, workspace))
         pipeline = Pipeline(workspace.engine, rankers)
         stack = Stack.parse(STACK)
-        versions = pipeline.scorer(stack.signals, stack.first_stage).features
         answers = [pipeline.answer(query, stack) for query in queries]
-        full = [a for a in answers if len(a.ranking) == stack.depth] or answers
+        full = [answer for answer in answers if len(answer.ranking) == stack.depth] or answers
         medians = [1000 * float(np.median([answer.seconds[stage] for answer in full])) for stage in STAGES]
-        found = workspace.engine.find(
-            SearchRequest(queries[0].text, first_stage="tfidf", depth=1000, features=versions)
-        )
-        width = sum(f.shape[1] * f.dtype.itemsize for f in found.features.values())
-        print(
-            f"{label:22}"
-            + "".join(f" {milliseconds:9.2f}" for milliseconds in medians)
-            + f" {width:9d} {rate:9.0f}"
-        )
+        size = sum(feature_size(ranker) for ranker in rankers.values())
+        times = "".join(f" {milliseconds:9.2f}" for milliseconds in medians)
+        print(f"{label:22}{times} {size:9d} {rate:9.0f}")
 
 
 def main() -> None:
@@ -104,13 +91,11 @@ def main() -> None:
     queries = collection.queries()[: options.queries]
     with tempfile.TemporaryDirectory() as home:
         workspace = collection.ingest(f"{home}/w")
-        from rerank.documents.text import words
-
-        seen = {
-            "text": list(dict.fromkeys(w for d in workspace.engine.documents() for w in words(d.content))),
-            "meta": list(dict.fromkeys(c for d in workspace.engine.documents() for c in d.categories)),
-        }
-        scoring(workspace, queries, seen)
+        vocabularies: dict[str, dict[str, None]] = {"text": {}, "meta": {}}
+        for document in workspace.engine.documents():
+            vocabularies["text"] |= dict.fromkeys(words(document.content))
+            vocabularies["meta"] |= dict.fromkeys(document.categories)
+        scoring(workspace, queries, {part: list(names) for part, names in vocabularies.items()})
 
 
 if __name__ == "__main__":

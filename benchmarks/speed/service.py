@@ -11,16 +11,17 @@ a query and 200 words.
 from __future__ import annotations
 
 import argparse
-import http.client
 import json
 import os
 import sys
+from itertools import islice
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.common.service import equal_weights, service_process
+from benchmarks.common.service import connection_to, equal_weights, post, service_process
 from benchmarks.common.timing import p50
+from rerank.common.batches import batched
 from rerank.workspace.workspace import Workspace
 
 QUERY = "how do bacteria become resistant to antibiotics"
@@ -29,33 +30,24 @@ TOKENS = 276  # 1.3 per word, and the separators of query and document
 
 
 def texts(workspace: Workspace, count: int) -> list[str]:
-    """Texts of exactly 200 words."""
-    found: list[str] = []
-    words: list[str] = []
-    for document in workspace.engine.documents():
-        words += document.content.split()
-        while len(words) >= WORDS and len(found) < count:
-            found.append(" ".join(words[:WORDS]))
-            words = words[WORDS:]
-        if len(found) == count:
-            break
-    return found
+    """Return texts of exactly 200 words."""
+    words = (word for document in workspace.engine.documents() for word in document.content.split())
+    return [" ".join(text) for text in islice(batched(words, WORDS), count)]
 
 
 def cross_encoder(count: int) -> float:
-    """Milliseconds for one query and ``count`` documents."""
+    """Return the milliseconds for one query and ``count`` documents."""
     import torch
     from transformers import BertConfig, BertForSequenceClassification
 
     torch.set_num_threads(1)
-    config = BertConfig(
-        vocab_size=30522,
-        hidden_size=384,
-        num_hidden_layers=6,
-        num_attention_heads=12,
-        intermediate_size=1536,
-        num_labels=1,
-    )
+    layers = {
+        "num_hidden_layers": 6,
+        "num_attention_heads": 12,
+        "hidden_size": 384,
+        "intermediate_size": 1536,
+    }
+    config = BertConfig(vocab_size=30522, num_labels=1, **layers)
     model = BertForSequenceClassification(config).eval()
     tokens = torch.randint(1000, 30000, (count, TOKENS))
 
@@ -72,22 +64,19 @@ def main() -> None:
     parser.add_argument("workspace")
     parser.add_argument("--documents", type=int, default=100)
     parser.add_argument("--stack", help="Stack. Default: tfidf and all rankers, equal weights.")
-    given = parser.parse_args()
-    workspace = Workspace.open(given.workspace)
-    names = ["tfidf", *workspace.trained()]
-    whole = given.stack or equal_weights(names)
-    documents = texts(workspace, given.documents)
+    options = parser.parse_args()
+    workspace = Workspace.open(options.workspace)
+    complete = options.stack or equal_weights(["tfidf", *workspace.trained()])
+    documents = texts(workspace, options.documents)
     with service_process(workspace.folder, Path(os.devnull)) as (url, _):
-        connection = http.client.HTTPConnection(url.removeprefix("http://"))
+        connection = connection_to(url)
 
         def ask(body: bytes) -> None:
-            connection.request("POST", "/v1/rerank", body, {"Content-Type": "application/json"})
-            answer = connection.getresponse()
-            data = answer.read()
-            assert answer.status == 200, data
+            status, data = post(connection, "/v1/rerank", body)
+            assert status == 200, data
 
         spent = {}
-        for stack in ("tfidf", "tfidf*0.5 + text*0.5", whole):
+        for stack in ("tfidf", "tfidf*0.5 + text*0.5", complete):
             body = json.dumps({"query": QUERY, "documents": documents, "stack": stack}).encode()
             ask(body)
             spent[stack] = p50(lambda: ask(body), 30)  # noqa: B023

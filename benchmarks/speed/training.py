@@ -20,13 +20,13 @@ OMP_NUM_THREADS=1 to exclude the waiting times of threads.
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
 import tempfile
 import time
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -101,25 +101,17 @@ def measure_steps(collection: Collection, options: argparse.Namespace) -> None:
     watch = Watch()
     with tempfile.TemporaryDirectory() as folder:
         workspace = collection.ingest(folder)
-        given = {"epochs": 1, "word_epochs": 1, "walks": 1, "seed": 0}
+        least = {"epochs": 1, "word_epochs": 1, "walks": 1, "seed": 0}
         try:
-            train(
-                workspace,
-                options.rankers.split(","),
-                queries=collection.queries(),
-                qrels=collection.judgments("train"),
-                dev_qrels=collection.judgments("dev"),
-                config=CnnConfig.of(options.preset, head=options.head, **given),
-                progress=watch,
-            )
+            config = CnnConfig.of(options.preset, head=options.head, **least)
+            rankers = options.rankers.split(",")
+            train(workspace, rankers, **collection.training_data(), config=config, progress=watch)
         except RerankError as error:  # the ranker did not learn in so few steps
             print(error)
     for name, at in watch.times.items():
         steps = [b - a for a, b in pairwise(at[:-1])]
-        print(
-            f"{name}: {statistics.median(steps):.2f} s a step, {len(steps)} of them;"
-            f" dev in {at[-1] - at[-2]:.1f} s"
-        )
+        dev_seconds = at[-1] - at[-2]
+        print(f"{name}: {median(steps):.2f} s a step, {len(steps)} of them; dev in {dev_seconds:.1f} s")
 
 
 def measure_stages(collection: Collection, options: argparse.Namespace) -> None:
@@ -132,17 +124,17 @@ def measure_stages(collection: Collection, options: argparse.Namespace) -> None:
         print(f"{len(workspace.engine):,} documents, {len(queries):,} queries", flush=True)
         stages = Stages()
         stages.begin = begin = time.process_time()
-        names = {*options.rankers.split(",")}
+        rankers = options.rankers.split(",")
         config = {"seed": 0, "epochs": options.epochs, "word_epochs": options.word_epochs}
         config = {name: value for name, value in config.items() if value is not None}
         report = train(
             workspace,
-            options.rankers.split(","),
+            rankers,
             queries=queries,
             qrels=qrels,
             config=config,
             encode_features=False,
-            restart=not names.isdisjoint(RESUMING),
+            restart=not RESUMING.isdisjoint(rankers),
             progress=stages,
         )
         stages.start("end")
