@@ -60,11 +60,7 @@ _FAIR = "random weights, 6 layers of width 128"
 _PAIRS = ("dimensions", "debian.de", "4,791 pairs")
 _GRADES = ("grade 2 against grade 1", "debian.de", "from OPCA, k = 300, all pairs")
 _TITLES6 = ("co-cited references", "eLife", "MiniLM, 6 layers, titles of 24 tokens")
-_TITLES_RANDOM = (
-    "co-cited references",
-    "eLife",
-    "random weights, 6 layers of width 128, 400 steps of 64, titles of 24 tokens",
-)
+_TITLES_RANDOM = ("co-cited references", "eLife", f"{_FAIR}, 400 steps of 64, titles of 24 tokens")
 _WHOLE = ("table 2", "ecbplus", "6 layers")
 _ABLATION = ("table 3", "ecbplus", "6 layers")
 _CF = ("links", "cf", _FAIR)

@@ -20,16 +20,16 @@ MISSES = 50
 
 
 def expand(
-    graph: ConceptGraph, kept: Sequence[LabeledPair], hops: int = 2, ratio: float = 2.0, seed: int = 0
+    graph: ConceptGraph, excluded: Sequence[LabeledPair], hops: int, ratio: float, seed: int
 ) -> ConceptGraph:
-    """Return the graph with additional pairs, never with pairs of ``kept``.
+    """Return the graph with additional pairs, never with pairs of ``excluded``.
 
     Related pairs grow up to ratio / 2 times the number of labeled pairs. Unrelated pairs grow up to the
     number of related pairs.
     """
     rng = np.random.default_rng((seed, 2))
-    place = {one: i for i, one in enumerate(graph.ids)}
-    inside = sorted(tuple(sorted((place[a], place[b]))) for a, b, _ in kept if {a, b} <= place.keys())
+    row = {id: i for i, id in enumerate(graph.ids)}
+    inside = sorted(tuple(sorted((row[a], row[b]))) for a, b, _ in excluded if {a, b} <= row.keys())
     held = np.array(inside, np.int64).reshape(-1, 2)
     labeled, reached = len(graph.related) + len(graph.unrelated), within(graph, hops)
     fresh = reached[~np.isin(_keys(graph, reached), _keys(graph, graph.related, graph.unrelated, held))]
@@ -55,18 +55,18 @@ def within(graph: ConceptGraph, hops: int) -> NDArray[np.int64]:
 
 def _between(graph: ConceptGraph, count: int, known: set[int], rng: np.random.Generator) -> NDArray[np.int64]:
     """Return distinct new pairs of documents in different components."""
-    found: list[int] = []
+    new_keys: list[int] = []
     misses = 0
-    while len(found) < count and misses < MISSES:
-        pairs = rng.integers(len(graph.component), size=(max(64, count - len(found)), 2))
+    while len(new_keys) < count and misses < MISSES:
+        pairs = rng.integers(len(graph.component), size=(max(64, count - len(new_keys)), 2))
         first, second = graph.component[pairs.T]
         pairs = pairs[(pairs[:, 0] != pairs[:, 1]) & ((first != second) | (first < 0))]
         keys = dict.fromkeys(_keys(graph, np.sort(pairs, axis=1)).tolist())
-        fresh = [key for key in keys if key not in known][: count - len(found)]
+        fresh = [key for key in keys if key not in known][: count - len(new_keys)]
         known.update(fresh)
-        found += fresh
+        new_keys += fresh
         misses = 0 if fresh else misses + 1
-    return np.stack(np.divmod(np.array(found, dtype=np.int64), max(1, len(graph.ids))), axis=1)
+    return np.stack(np.divmod(np.array(new_keys, dtype=np.int64), max(1, len(graph.ids))), axis=1)
 
 
 def _keys(graph: ConceptGraph, *pairs: NDArray[np.int64]) -> NDArray[np.int64]:

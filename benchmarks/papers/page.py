@@ -96,10 +96,8 @@ def judged(paper: str, claim: Claim, p: float | None) -> tuple[str, str]:
     where = f"{collection}, {table}, {setting}"
     if not isinstance(claim.measure, str):
         first, last = claim.measure
-        figures = (
-            f"{where}: {' - '.join(claim.systems)}: {values[0]:+.4f} ({first}), {values[1]:+.4f} ({last})"
-        )
-        return untested(difference.mean > 0), figures
+        gains = f"{values[0]:+.4f} ({first}), {values[1]:+.4f} ({last})"
+        return untested(difference.mean > 0), f"{where}: {' - '.join(claim.systems)}: {gains}"
     verdict = difference.equal(p) if claim.rule == "equal" else difference.above(p)
     sides = ", ".join(f"{name} {value:.4f}" for name, value in zip(claim.systems, values))
     text = "" if p is None else f"; p {p_text(p)}"
@@ -149,8 +147,8 @@ def central() -> str:
     p = corrected()
     rows: list[list[str]] = []
     for paper, (text, claim, limit) in CENTRAL.items():
-        same = [n for n, one in enumerate(CLAIMS[paper]) if _comparison(one) == _comparison(claim)]
-        verdict, figures = judged(paper, claim, p.get((paper, same[0])) if same else None)
+        comparisons = [_comparison(other) for other in CLAIMS[paper]]
+        verdict, figures = judged(paper, claim, p.get((paper, comparisons.index(_comparison(claim)))))
         rows.append([paper, text, figures, f"**{verdict}**", limit])
     return markdown_table(["paper", "central claim", "a fair test", "verdict", "limit"], rows)
 
@@ -176,13 +174,9 @@ def gains_of_categories() -> str:
 
 
 def pages() -> Mapping[Path, str]:
-    readme = ROOT / "README.md"
-    return {
-        PAGE: page(),
-        SUMMARY: filled(SUMMARY, {"five": central()}),
-        RANKERS: filled(RANKERS, {"categories": gains_of_categories()}),
-        readme: filled(readme, {"categories": gains_of_categories()}),
-    }
+    gains = {"categories": gains_of_categories()}
+    filled_pages = {path: filled(path, gains) for path in (RANKERS, ROOT / "README.md")}
+    return {PAGE: page(), SUMMARY: filled(SUMMARY, {"five": central()}), **filled_pages}
 
 
 def main() -> int:

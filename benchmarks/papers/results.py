@@ -129,13 +129,12 @@ class Group:
 
     def by_seed(self, system: str, measure: str) -> dict[Any, float]:
         """Return seed -> value. A line with several seeds has the mean, under the name of its step."""
-        found = {}
+        values = {}
         for step in self.steps:
             value = step["values"].get(system, {}).get(measure)
             if value is not None:
-                seed = step.get("seed", f"{step.get('seeds', 1)} seeds")
-                found[seed] = fmean(value) if isinstance(value, list) else value
-        return found
+                values[_seed_of(step)] = fmean(value) if isinstance(value, list) else value
+        return values
 
     def values(self, system: str, measure: str) -> list[float]:
         for step in self.steps:
@@ -148,10 +147,8 @@ class Group:
         """Return the number of seeds of these measures."""
         rows = [step for step in self.steps if {*measures} & {*step["values"].get(system, {})}]
         seeds = {step["seed"] for step in rows if "seed" in step}  # several steps can have the same seed
-        return max(len(seeds) or rows[0].get("seeds", 1), self._listed(system, measures))
-
-    def _listed(self, system: str, measures: Sequence[str]) -> int:
-        return max((len(self.values(system, measure)) for measure in measures), default=0)
+        listed = [len(self.values(system, measure)) for measure in measures]
+        return max(len(seeds) or rows[0].get("seeds", 1), *listed)
 
     def difference(self, system: str, other: str, measure: str) -> Difference | None:
         """Return the difference of two systems over the seeds that have both."""
@@ -161,10 +158,9 @@ class Group:
             return None
         tests: dict[Any, float] = {}
         for step in self.steps:
-            seed = step.get("seed", f"{step.get('seeds', 1)} seeds")
             for a, b, name, p in step["tests"]:
                 if name == measure and {a, b} == {system, other}:
-                    tests[seed] = p
+                    tests[_seed_of(step)] = p
         deltas = [first[seed] - second[seed] for seed in seeds]
         return Difference.over_seeds(deltas, [tests.get(seed) for seed in seeds])
 
@@ -193,6 +189,11 @@ class Group:
         return command
 
 
+def _seed_of(step: Mapping[str, Any]) -> Any:
+    """Return the seed of a result or, of several seeds, their number."""
+    return step.get("seed", f"{step.get('seeds', 1)} seeds")
+
+
 def groups(paper: str) -> dict[tuple[str, str, str], Group]:
     """Return (table, collection, setting) -> results."""
     steps: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
@@ -216,10 +217,8 @@ def outdated(paper: str) -> Iterable[str]:
     reported = set()
     for step in results(paper):
         name = step["defaults"]
-        before = states[name]
-        changed = [
-            f"{key} {before[key]} -> {now[key]}" for key in before if before[key] != now.get(key, before[key])
-        ]
+        differing = [(key, old, now.get(key, old)) for key, old in states[name].items()]
+        changed = [f"{key} {old} -> {new}" for key, old, new in differing if old != new]
         if changed and "older" not in step and name not in reported:
             reported.add(name)
             yield (

@@ -31,12 +31,13 @@ import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from running import Say, Step, arguments, carry_out
+from running import Say, Step, arguments, carry_out, comma_separated
 from start_encoders import START, StoredValues, Values, encoder, setting_of
 from torch import Tensor
 
@@ -182,23 +183,16 @@ def run(options: argparse.Namespace, name: str, how: str, seed: int) -> dict[str
 
 
 def steps(options: argparse.Namespace) -> Iterator[Step]:
-    for name in options.collections:
-        for seed in range(options.seeds):
-            for how in options.hows:
-                label = f"{name}-{options.start}-{how}-{seed}".replace(":", "_").replace("+", "-")
-                yield Step(label, "links", partial(run, options, name, how, seed))
+    for name, seed, how in product(options.collections, range(options.seeds), options.hows):
+        label = f"{name}-{options.start}-{how}-{seed}".replace(":", "_").replace("+", "-")
+        yield Step(label, "links", partial(run, options, name, how, seed))
 
 
 def main() -> None:
     parser = arguments(__doc__, collections=["cf", "wikispeedia"])
-    parser.add_argument(
-        "--hows", type=lambda text: text.split(","), default=HOWS, help="Default: %(default)s"
-    )
-    parser.add_argument(
-        "--start", default="minilm:6:top2", help="See start_encoders.py. %(default)s by default."
-    )
-    sizes = (("tokens", 64), ("passages", 4), ("epochs", 3), ("batch", 64), ("patience", 6))
-    for option, default in sizes:
+    parser.add_argument("--hows", type=comma_separated, default=HOWS, help="Default: %(default)s")
+    parser.add_argument("--start", default="minilm:6:top2", help="start encoder. Default: %(default)s")
+    for option, default in (("tokens", 64), ("passages", 4), ("epochs", 3), ("batch", 64), ("patience", 6)):
         parser.add_argument(f"--{option}", type=int, default=default, help="Default: %(default)s")
     parser.add_argument("--rate", type=float, default=2e-4, help="learning rate. Default: %(default)s")
     options = parser.parse_args()

@@ -29,23 +29,21 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from itertools import islice
-from pathlib import Path
+from itertools import islice, product
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from running import Say, Step, arguments, carry_out
+from running import Result, Say, Step, arguments, carry_out
 from start_encoders import START, StoredValues, Values, encoder, setting_of
 
 from rerank.documents.records import Document
-from rerank.formats.jats import read_jats
+from rerank.formats.jats import Article, read_jats
 from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.fit import DenseTask
 from rerank.rankers.dense.neighbors import CitedNeighbors, Structure
@@ -55,18 +53,20 @@ from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.graphs.citations import Citations
 from rerank.rankers.graphs.cocitation import CoCitations, Level, Mention
 
+LEVELS: tuple[Level, ...] = ("sentence", "paragraph", "section")
 STRATEGIES: dict[str, dict[str, Any]] = {
-    "sentence": {"objective": "cocitation", "strategy": "sentence"},
-    "paragraph": {"objective": "cocitation", "strategy": "paragraph"},
-    "section": {"objective": "cocitation", "strategy": "section"},
+    **{level: {"objective": "cocitation", "strategy": level} for level in LEVELS},
     "direct": {"objective": "cocitation", "strategy": "sentence"},
     "contrastive": {"objective": "contrastive", "strategy": "sentence"},
 }
-LEVELS: tuple[Level, ...] = ("sentence", "paragraph", "section")
 RELEVANT = 5
 """Relevant texts of a query."""
 OTHERS = 25
 """Other texts of a query."""
+QUERIES = 1000
+"""Most queries of a level."""
+POOL = 1000
+"""Most references of other test articles, from which the other texts are drawn."""
 SUBJECTS = 14
 """Number of subject headings."""
 ARTICLE_TOKENS = 64
@@ -75,28 +75,6 @@ ARTICLE_TOKENS = 64
 
 def is_test(key: str) -> bool:
     return int(hashlib.md5(key.encode()).hexdigest(), 16) % 5 == 0
-
-
-@cache
-def articles(archive: Path, folder: Path, most: int | None) -> list[dict[str, Any]]:
-    """Return all articles of the archive, or the first ``most``. Store them in ``folder``."""
-    path = folder / f"articles-{most or 'all'}.jsonl"
-    if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        with path.with_suffix(".part").open("w", encoding="utf-8") as file:
-            for article in islice(read_jats(archive), most):
-                extra = article.document().extra
-                row = {
-                    "key": article.key,
-                    "title": article.title,
-                    "abstract": article.abstract,
-                    "subjects": article.subjects,
-                    "citations": [{n: v for n, v in c.items() if n != "text"} for c in extra["citations"]],
-                    "references": extra.get("references", {}),
-                }
-                file.write(json.dumps(row, ensure_ascii=False) + "\n")
-        path.with_suffix(".part").rename(path)
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
 @dataclass
@@ -111,19 +89,17 @@ class CitingTriplets(TripletSampler):
     @classmethod
     def from_citations(cls, graph: Citations, usable: NDArray[np.bool_]) -> CitingTriplets:
         """Read the citations of a graph. usable: (N,) bool, which texts of the graph have tokens."""
-        pairs = sorted({(paper, one.reference) for paper, cited in graph.papers() for one in cited})
-        network = CoCitations.from_papers(
-            (str(number), [Mention(paper, 0, 0, 0), Mention(reference, 0, 0, 0)])
-            for number, (paper, reference) in enumerate(pairs)
-            if paper != reference
-        )
+        cited_by = ((paper, mention.reference) for paper, mentions in graph.papers() for mention in mentions)
+        pairs = sorted({pair for pair in cited_by if len({*pair}) == 2})  # no article cites itself
+        mentions = [[Mention(key, 0, 0, 0) for key in pair] for pair in pairs]
+        network = CoCitations.from_papers((str(number), pair) for number, pair in enumerate(mentions))
         texts, _ = graph.match_texts(network)
         with_text = texts >= 0
         with_text[with_text] = usable[texts[with_text]]
         position = {key: number for number, key in enumerate(network.keys)}
         cited: dict[int, list[int]] = {}
         for paper, reference in pairs:
-            if paper != reference and with_text[position[reference]]:
+            if with_text[position[reference]]:
                 cited.setdefault(position[paper], []).append(position[reference])
         lists = {paper: np.array(references, np.int32) for paper, references in cited.items()}
         return cls(network, with_text, cited=lists)
@@ -144,23 +120,22 @@ class CitingTriplets(TripletSampler):
 class Tasks:
     """The texts to encode, and the queries and relevant texts of the ranking task.
 
+    most:    the number of test articles.
     titles:  the titles of the references.
     ranking: level -> (query, 30 texts), as positions among the titles. The first five texts are relevant.
     """
 
-    def __init__(self, rows: Sequence[dict[str, Any]], train: Citations, options: argparse.Namespace) -> None:
+    def __init__(self, articles: Sequence[Article], train: Citations, most: int) -> None:
         rng = np.random.default_rng(2021)
-        test = [row for row in rows if is_test(row["key"])]
-        chosen = np.sort(rng.permutation(len(test))[: options.test_articles])
-        documents = [
-            Document(test[i]["key"], extra={"citations": test[i]["citations"]}) for i in chosen.tolist()
-        ]
+        test = [article for article in articles if is_test(article.key)]
+        chosen = np.sort(rng.permutation(len(test))[:most])
+        documents = [test[i].document() for i in chosen.tolist()]
         network = CoCitations.from_papers(Citations.from_documents(documents).papers())
-        title_of = {key: title for row in rows for key, title in row["references"].items() if title}
-        cited = {citation["ref"] for row in test for citation in row["citations"]}
+        title_of = {key: title for article in articles for key, title in article.references.items() if title}
+        cited = {key for article in test for sentence in article.sentences for key in sentence.cites}
         keys = [key for key in network.keys if key in title_of]
         others = sorted((title_of.keys() & cited) - {*keys})
-        pool = [others[i] for i in rng.permutation(len(others))[: options.pool].tolist()]
+        pool = [others[i] for i in rng.permutation(len(others))[:POOL].tolist()]
         if len(pool) < OTHERS:
             raise SystemExit("no references of other test articles are left; lower --test-articles")
         keys += pool
@@ -169,17 +144,15 @@ class Tasks:
         self.ranking: dict[str, list[tuple[int, list[int]]]] = {}
         for level in LEVELS:
             queries = _queries(network, train, position, pool, level, rng)
-            self.ranking[level] = list(islice(queries, options.queries))
-        self.subjects = [row["subjects"] for row in rows]
+            self.ranking[level] = list(islice(queries, QUERIES))
+        self.subjects = [article.subjects for article in articles]
 
     def measure(self, titles: NDArray[np.float32], documents: NDArray[np.float32]) -> Values:
         """Return the values of each measure. titles, documents: unit vectors of references and articles."""
         values = {}
         for level, queries in self.ranking.items():
-            precisions = [
-                _average_precision(titles[texts] @ titles[query], query) for query, texts in queries
-            ]
-            values[f"MAP {level}"] = np.array(precisions)
+            scores = [(titles[texts] @ titles[query], query) for query, texts in queries]
+            values[f"MAP {level}"] = np.array([_average_precision(*of_query) for of_query in scores])
         values["subjects"] = f1_of_headings(documents, self.subjects)
         return values
 
@@ -256,30 +229,24 @@ class Prepared:
 
     @classmethod
     def read(cls, options: argparse.Namespace) -> Prepared:
-        rows = articles(options.data / "elife-jats.tar.xz", options.work, options.articles)
-        documents = [
-            Document(
-                row["key"],
-                row["title"],
-                row["abstract"] if options.abstracts else "",
-                extra={}
-                if is_test(row["key"])
-                else {name: row[name] for name in ("citations", "references")},
-            )
-            for row in rows
-        ]
+        articles = list(islice(read_jats(options.data / "elife-jats.tar.xz"), options.articles))
+        documents = []
+        for article in articles:
+            abstract = article.abstract if options.abstracts else ""
+            citations = {} if is_test(article.key) else article.document().extra
+            documents.append(Document(article.key, article.title, abstract, extra=citations))
         loaded = encoder(options.start, options.tokens, 0)[0]
         texts = Texts.read(documents, loaded.tokens, relation="citations", separator=loaded.separator)
         assert isinstance(texts.graph, Citations)
-        tasks = Tasks(rows, texts.graph, options)
+        tasks = Tasks(articles, texts.graph, options.test_articles)
         counts = ", ".join(f"{len(queries)} {level}" for level, queries in tasks.ranking.items())
         print(f"{len(texts.tokens)} texts; queries: {counts}; {len(tasks.titles)} titles", flush=True)
-        return cls(texts, tasks, [f"{row['title']} {row['abstract']}" for row in rows])
+        return cls(texts, tasks, [f"{article.title} {article.abstract}" for article in articles])
 
     def measure(self, loaded: TextEncoder) -> Values:
         loaded.model.eval()
-        titles = loaded.encode([one[: loaded.room] for one in loaded.tokens(self.tasks.titles)])
-        documents = loaded.encode([one[: ARTICLE_TOKENS - 2] for one in loaded.tokens(self.pieces)])
+        titles = loaded.encode([title[: loaded.room] for title in loaded.tokens(self.tasks.titles)])
+        documents = loaded.encode([text[: ARTICLE_TOKENS - 2] for text in loaded.tokens(self.pieces)])
         return self.tasks.measure(titles, documents)
 
 
@@ -305,9 +272,7 @@ def trained(options: argparse.Namespace, prepared: Prepared, strategy: str, seed
     return loaded
 
 
-def run(
-    options: argparse.Namespace, read: Callable[[], Prepared], strategy: str, seed: int
-) -> dict[str, Any]:
+def run(options: argparse.Namespace, read: Callable[[], Prepared], strategy: str, seed: int) -> Result:
     prepared = read()
     stored = StoredValues(options.work, f"001-{label_of(options)}-{seed}")
     stored.of(START, lambda: prepared.measure(encoder(options.start, options.tokens, seed)[0]))
@@ -316,12 +281,9 @@ def run(
     size = f"{options.steps} steps of {options.batch}, {texts} of {options.tokens} tokens"
     if strategy == "preset":
         size = f"`--preset cocitation`, {options.steps} steps"
-    return {
-        "collection": "eLife",
-        "setting": f"{setting_of(options.start)}, {size}",
-        "seed": seed,
-        **stored.result(strategy, values, [START, *STRATEGIES]),
-    }
+    setting = f"{setting_of(options.start)}, {size}"
+    result = stored.result(strategy, values, [START, *STRATEGIES])
+    return {"collection": "eLife", "setting": setting, "seed": seed, **result}
 
 
 def label_of(options: argparse.Namespace) -> str:
@@ -332,21 +294,16 @@ def label_of(options: argparse.Namespace) -> str:
 
 def steps(options: argparse.Namespace) -> Iterator[Step]:
     read = cache(partial(Prepared.read, options))  # all steps share it
-    for seed in range(options.seeds):
-        for strategy in options.strategies.split(","):
-            name = f"elife-{label_of(options)}-{strategy}-{seed}"
-            yield Step(name, "co-cited references", partial(run, options, read, strategy, seed))
+    for seed, strategy in product(range(options.seeds), options.strategies.split(",")):
+        name = f"elife-{label_of(options)}-{strategy}-{seed}"
+        yield Step(name, "co-cited references", partial(run, options, read, strategy, seed))
 
 
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--strategies", default=",".join(STRATEGIES), help="Default: %(default)s")
     parser.add_argument("--start", default="minilm:6", help="see start_encoders.py. Default: %(default)s")
-    sizes = (
-        ("tokens", 24), ("steps", 800), ("batch", 128), ("test-articles", 200), ("queries", 1000),
-        ("pool", 1000),
-    )  # fmt: skip
-    for name, default in sizes:
+    for name, default in (("tokens", 24), ("steps", 800), ("batch", 128), ("test-articles", 200)):
         parser.add_argument(f"--{name}", type=int, default=default, help="Default: %(default)s")
     parser.add_argument("--articles", type=int, help="use the first N articles of the archive. Default: all")
     parser.add_argument("--rate", type=float, default=1e-4, help="learning rate. Default: %(default)s")

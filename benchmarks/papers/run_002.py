@@ -16,8 +16,8 @@ query.
 
 from __future__ import annotations
 
-import argparse
 import sys
+from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
 from numpy.typing import NDArray
-from running import Say, Step, arguments, carry_out
+from running import Result, Say, Step, arguments, carry_out, comma_separated
 
 from benchmarks.common.collection import Collection
 from rerank.common.order import rank
@@ -87,41 +87,25 @@ class Pairs:
     def read(cls, data: Path, work: Path, name: str) -> Pairs:
         """Read a collection. Create the workspace if it is missing."""
         collection = Collection.named(data, name)
-        queries = collection.queries()
         workspace = collection.ingest(work / f"{name}-projections")
-        inputs = Inputs(
-            queries=queries,
-            qrels=collection.judgments("train"),
-            dev_qrels=collection.judgments("dev"),
-            first_stage="tfidf",
-            infer=False,
-        )
+        inputs = Inputs(**collection.training_data(), first_stage="tfidf", infer=False)
         training = training_data(workspace, inputs, TrainReport(), SILENT)
+        queries = inputs.queries
         test = collection.judgments("test")
-        with_partner = [query for query in queries if max(test.get(query.id, {}).values(), default=0) > 1]
+        highest = {query: max(grades.values()) for query, grades in test.items()}
+        with_partner = [query for query in queries if highest.get(query.id, 0) > 1]
         with_partner.sort(key=lambda query: query.id)
-        best = [
-            min(id for id, grade in test[query.id].items() if grade == max(test[query.id].values()))
-            for query in with_partner
-        ]
+        best = [min(id for id, g in test[q.id].items() if g == highest[q.id]) for q in with_partner]
         partners = [document for document in workspace.engine.get(best) if document]
         assert len(partners) == len(with_partner)
-        both = [
-            query
-            for query in queries
-            if len({grade for grade in test.get(query.id, {}).values() if grade > 0}) > 1
-        ]
-        kept = Qrels((query.id, id, grade) for query in both for id, grade in test[query.id].items())
-        return cls(workspace, training, with_partner, partners, both, kept)
+        several = {query for query, grades in test.items() if len({g for g in grades.values() if g > 0}) > 1}
+        judged = [query for query in queries if query.id in several]
+        qrels = Qrels({query.id: test[query.id] for query in judged})
+        return cls(workspace, training, with_partner, partners, judged, qrels)
 
     def ranks(self, ranker: Projection | Terms) -> NDArray[np.float64]:
         """Return reciprocal ranks of documents for queries, and of queries for documents, (2, n)."""
-        if isinstance(ranker, Terms):
-            sides = [term_matrix(ranker, Corpus.read(texts)) for texts in (self.queries, self.partners)]
-            scores = (sides[0] @ sides[1].T).toarray()
-        else:
-            vectors = np.array([ranker.encode_query(query) for query in self.queries])
-            scores = vectors @ ranker.encode_documents(self.partners).astype(np.float32).T
+        scores = scores_of(ranker, self.queries, self.partners)
         directions = []
         for view in (scores, scores.T):
             own = np.diag(view)[:, None]
@@ -131,18 +115,23 @@ class Pairs:
 
     def grades(self, ranker: Projection | Terms) -> Scores:
         """Return the scores of the judged documents of each query with both grades."""
-        found = {}
+        scores: Scores = {}
         for query in self.judged:
             ids = sorted(self.qrels[query.id])
             documents = [document for document in self.workspace.engine.get(ids) if document is not None]
-            if isinstance(ranker, Terms):
-                sides = [term_matrix(ranker, Corpus.read(texts)) for texts in ([query], documents)]
-                scores = (sides[1] @ sides[0].T).toarray()[:, 0]
-            else:
-                vectors = ranker.encode_documents(documents).astype(np.float32)
-                scores = vectors @ ranker.encode_query(query)
-            found[query.id] = ids, scores
-        return found
+            scores[query.id] = ids, scores_of(ranker, [query], documents)[0]
+        return scores
+
+
+def scores_of(
+    ranker: Projection | Terms, queries: Sequence[Query], documents: Sequence[Document]
+) -> NDArray[np.floating[Any]]:
+    """Return the score of each document for each query, (Q, n)."""
+    if isinstance(ranker, Terms):
+        of_queries, of_documents = (term_matrix(ranker, Corpus.read(texts)) for texts in (queries, documents))
+        return (of_queries @ of_documents.T).toarray()
+    vectors = np.array([ranker.encode_query(query) for query in queries])
+    return vectors @ ranker.encode_documents(documents).astype(np.float32).T
 
 
 pairs_of = cache(Pairs.read)
@@ -152,9 +141,7 @@ def measured(ranks: NDArray[np.float64]) -> dict[str, float]:
     return {"MRR": round(float(ranks.mean()), 4), "top-1": round(float((ranks == 1).mean()), 4)}
 
 
-def fitted(
-    options: argparse.Namespace, name: str, size: int | None, seed: int, dim: int, init: str
-) -> dict[str, Any]:
+def fitted(options: Namespace, name: str, size: int | None, seed: int, dim: int, init: str) -> Result:
     """Fit S2Net on ``size`` train queries."""
     pairs = pairs_of(options.data, options.work, name)
     train = pairs.data.train
@@ -171,7 +158,7 @@ def fitted(
     return {"collection": name, "setting": setting, "seed": seed, "values": {system: values}, "tests": []}
 
 
-def dimensions(options: argparse.Namespace, name: str) -> dict[str, Any]:
+def dimensions(options: Namespace, name: str) -> Result:
     """Compare all methods and the vectors that they project, at several dimensions."""
     pairs = pairs_of(options.data, options.work, name)
     trainer = make_trainer(pairs.data, ProjectionConfig())
@@ -184,10 +171,8 @@ def dimensions(options: argparse.Namespace, name: str) -> dict[str, Any]:
             trainer.vectors = vectors
             ranker = fit(trainer, method)
             for dim in [largest] if method == "s2net" else DIMENSIONS:
-                narrow = replace(
-                    ranker, query=ranker.query[:, :dim], document=ranker.document[:, :dim], version=""
-                )
-                ranks.setdefault(method, {})[dim] = pairs.ranks(narrow)
+                axes = {"query": ranker.query[:, :dim], "document": ranker.document[:, :dim]}
+                ranks.setdefault(method, {})[dim] = pairs.ranks(replace(ranker, **axes, version=""))
     values: dict[str, dict[str, float]] = {}
     for method, by_dim in ranks.items():
         for dim, of_method in by_dim.items():
@@ -198,13 +183,9 @@ def dimensions(options: argparse.Namespace, name: str) -> dict[str, Any]:
         for dim in DIMENSIONS:
             p = randomization_test((ranks[first][dim] - ranks[second][dim]).mean(axis=0), seed=0)
             tests.append([first, second, f"MRR, k = {dim:,}", p])
-    return {
-        "collection": name,
-        "setting": f"{len(pairs.data.train):,} pairs",
-        "values": values,
-        "tests": tests,
-        "n": {"test pairs": len(pairs.queries), "terms": len(vectors.terms.names)},
-    }
+    setting = f"{len(pairs.data.train):,} pairs"
+    counts = {"test pairs": len(pairs.queries), "terms": len(vectors.terms.names)}
+    return {"collection": name, "setting": setting, "values": values, "tests": tests, "n": counts}
 
 
 def pooled(scores: Scores, base: Scores, qrels: Qrels) -> dict[str, float]:
@@ -219,7 +200,7 @@ def pooled(scores: Scores, base: Scores, qrels: Qrels) -> dict[str, float]:
     return {"pairs": len(pairs), "auc": auc(both[0], labels), "input": auc(both[1], labels), "p": p}
 
 
-def projected(options: argparse.Namespace, name: str, dim: int) -> dict[str, Any]:
+def projected(options: Namespace, name: str, dim: int) -> Result:
     """Compare projections, trained on all train queries, with their input vectors: partners and grades."""
     pairs = pairs_of(options.data, options.work, name)
     trainer = make_trainer(pairs.data, ProjectionConfig(dim=dim, init="opca"))
@@ -231,9 +212,8 @@ def projected(options: argparse.Namespace, name: str, dim: int) -> dict[str, Any
     evaluation = evaluate_runs(runs, pairs.qrels, ["AUC(rel=2)", "nDCG"])
     names = {"AUC(rel=2)": "AUC per query", "nDCG": "nDCG"}
     values = {}
-    tests: list[list[Any]] = [
-        [one.stack, BASELINE, names[one.measure], one.p] for one in compare(evaluation, BASELINE)
-    ]
+    comparisons = compare(evaluation, BASELINE)
+    tests: list[list[Any]] = [[test.stack, BASELINE, names[test.measure], test.p] for test in comparisons]
     for method in rankers:
         together = pooled(scores[method], scores[BASELINE], pairs.qrels)
         values[method] = {names[measure]: evaluation.mean(method, measure) for measure in names}
@@ -241,13 +221,9 @@ def projected(options: argparse.Namespace, name: str, dim: int) -> dict[str, Any
         if method != BASELINE:
             p = randomization_test((ranks[method] - ranks[BASELINE]).mean(axis=0), seed=0)
             tests += [[method, BASELINE, "MRR", p], [method, BASELINE, "AUC", together["p"]]]
-    return {
-        "collection": name,
-        "setting": f"from OPCA, k = {dim}, all pairs",
-        "values": values,
-        "tests": tests,
-        "n": {"queries": len(evaluation.query_ids)},
-    }
+    counts = {"queries": len(evaluation.query_ids)}
+    setting = f"from OPCA, k = {dim}, all pairs"
+    return {"collection": name, "setting": setting, "values": values, "tests": tests, "n": counts}
 
 
 def _ordered(scores: Scores) -> Mapping[str, list[str]]:
@@ -255,11 +231,11 @@ def _ordered(scores: Scores) -> Mapping[str, list[str]]:
     return {query: [ids[i] for i in rank(ids, values)] for query, (ids, values) in scores.items()}
 
 
-def steps(options: argparse.Namespace) -> Iterator[Step]:
+def steps(options: Namespace) -> Iterator[Step]:
     """Yield the steps. The name of a step contains every setting that changes its result."""
     for name in options.collections:
         yield Step(f"{name}-dimensions", "dimensions", partial(dimensions, options, name))
-        for dim in options.projected:
+        for dim in map(int, options.projected):
             run = partial(projected, options, name, dim)
             yield Step(f"{name}-projected-{dim}-opca", "grade 2 against grade 1", run)
         for seed in range(options.seeds):
@@ -271,7 +247,7 @@ def steps(options: argparse.Namespace) -> Iterator[Step]:
                 yield Step(f"{name}-start-{init}-{seed}", "starts", run)
 
 
-def _sizes(options: argparse.Namespace, name: str) -> Sequence[int | None]:
+def _sizes(options: Namespace, name: str) -> Sequence[int | None]:
     """Return the numbers of train queries; None is all of them."""
     most = len(Collection.named(options.data, name).judgments("train"))
     return [*(size for size in SIZES if size < most), None]
@@ -281,13 +257,8 @@ def main() -> None:
     parser = arguments(__doc__, collections=["debian.de", "debian.it"])
     parser.add_argument("--dim", type=int, default=50, help="dimension of the training sizes. Default: 50")
     parser.add_argument("--starts", action="store_true", help="also compare starts at k = 1,000; takes hours")
-    parser.add_argument(
-        "--projected",
-        type=lambda text: [int(one) for one in text.split(",")],
-        default=[],
-        metavar="K,K",
-        help="also compare projections with their input vectors, at these dimensions",
-    )
+    text = "also compare projections with their input vectors, at these dimensions: 50,300"
+    parser.add_argument("--projected", type=comma_separated, default=[], help=text)
     options = parser.parse_args()
     carry_out("002", steps(options), options)
 

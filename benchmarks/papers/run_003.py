@@ -31,13 +31,14 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
-from running import Say, Step, arguments, carry_out
+from running import Result, Say, Step, arguments, carry_out, comma_separated
 
 from benchmarks.common.collection import Collection
 from rerank.documents.records import Qrels, Query
@@ -53,35 +54,31 @@ from rerank.workflows.train import train
 
 RANKERS = ("text", "meta", "joint")
 FIRST = "tfidf"
-COUNTS = (40, 200, 400, 1000)
+Counts = tuple[int, ...]
+COUNTS: Counts = (40, 200, 400, 1000)
 AGAINST = (
     ("joint", "text"),
     ("meta", "text"),
     ("text,meta", "text"),
     ("text,meta", "joint"),
     ("text,meta", FIRST),
-    *((f"{FIRST},{one}", FIRST) for one in (*RANKERS, "text,meta")),
+    *((f"{FIRST},{signals}", FIRST) for signals in (*RANKERS, "text,meta")),
     (f"{FIRST},text,meta", f"{FIRST},text"),
     (f"{FIRST},text,meta", f"{FIRST},meta"),
     (f"{FIRST},joint", f"{FIRST},text"),
     (f"{FIRST},text,meta", f"{FIRST},joint"),
 )
 """Pairs of stacks to compare. A pair is skipped if one of its stacks is missing."""
-
-
-PROTOCOLS = ("pool-random", "pool-first", "retrieved")
-"""Kinds of candidates. The paper has tables 2 and 3 of the first kind, table 4 of the second."""
 DEEPEST = {
     "pool-random": Protocol(pool="random", size=COUNTS[-1]),
     "pool-first": Protocol(pool="tfidf", size=COUNTS[-1]),
     "retrieved": Protocol(COUNTS[-1]),
 }
+"""Kind of candidates -> its deepest pool. Tables 2 and 3 of the paper have the first kind, 4 the second."""
 SETTINGS = {"cosine": "cosine head", "mlp": "MLP head", "paper": "`--preset paper`"}
 
 
-def judged(
-    collection: Collection, split: str, most: int | None = None, case: str = "given"
-) -> tuple[list[Query], Qrels]:
+def judged(collection: Collection, split: str, most: int | None, case: str) -> tuple[list[Query], Qrels]:
     """Return the judged queries of a split, or an evenly spaced sample of at most ``most``.
 
     case: ``given``, ``inferred`` or ``degraded`` categories.
@@ -106,10 +103,8 @@ def siblings_of(collection: Collection) -> dict[str, list[str]]:
         child, parent = line.split("\t")
         parents.setdefault(child, set()).add(parent)
         children.setdefault(parent, set()).add(child)
-    return {
-        child: sorted(set().union(*(children[parent] for parent in of_child)) - {child})
-        for child, of_child in parents.items()
-    }
+    siblings = {child: set().union(*(children[parent] for parent in parents[child])) for child in parents}
+    return {child: sorted(names - {child}) for child, names in siblings.items()}
 
 
 def degraded(query: Query, siblings: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
@@ -131,30 +126,23 @@ def degraded(query: Query, siblings: Mapping[str, Sequence[str]]) -> tuple[str, 
 def trained(collection: Collection, work: Path, label: str, setting: str, seed: int, name: str) -> None:
     workspace = collection.ingest(work / label)
     preset, head = ("paper", None) if setting == "paper" else ("default", setting)
-    train(
-        workspace,
-        [name],
-        queries=collection.queries(),
-        qrels=collection.judgments("train"),
-        dev_qrels=collection.judgments("dev"),
-        config=CnnConfig.of(preset, head=head, seed=seed),
-        progress=Say(),
-    )
+    config = CnnConfig.of(preset, head=head, seed=seed)
+    train(workspace, [name], **collection.training_data(), config=config, progress=Say())
 
 
-def ranked(table: ScoreTable, stack: Stack) -> dict[str, list[str]]:
-    """Return query -> document ids, best first."""
+def ranked(table: ScoreTable, stack: Stack) -> Run:
     columns = [table.signals.index(name) for name in stack.signals]
     return {row.query: stack.rank(row.ids, row.scores[:, columns]).ids for row in table.rows}
 
 
+Run = dict[str, list[str]]
+"""Query -> document ids, best first."""
+Judged = tuple[ScoreTable, Qrels]
 Figures = tuple[dict[str, float], list[tuple[str, str, float]]]
 """NDCG of each stack, and (stack, other stack, p) of each pair of ``AGAINST``."""
 
 
-def measured(
-    dev: tuple[ScoreTable, Qrels], test: tuple[ScoreTable, Qrels], weighted: bool
-) -> tuple[Figures, Figures]:
+def measured(dev: Judged, test: Judged, weighted: bool) -> tuple[Figures, Figures]:
     """Tune each stack on dev and measure it on test, for all grades and for grade 1 only."""
     plain = [name for name in dev[0].signals if name != FIRST]
     plain += ["text,meta"] if {"text", "meta"} <= {*plain} else []
@@ -168,7 +156,7 @@ def measured(
     return compared(runs, test[1]), compared(*without_best(runs, test[1]))
 
 
-def compared(runs: Mapping[str, dict[str, list[str]]], qrels: Qrels) -> Figures:
+def compared(runs: Mapping[str, Run], qrels: Qrels) -> Figures:
     """Return NDCG of the stacks and the tests of ``AGAINST``."""
     evaluation = evaluate_runs(runs, qrels, ["nDCG"])
     pairs = [pair for pair in AGAINST if {*pair} <= {*runs}]
@@ -178,9 +166,7 @@ def compared(runs: Mapping[str, dict[str, list[str]]], qrels: Qrels) -> Figures:
     return means, [(a, b, one) for (a, b), one in zip(pairs, p)]
 
 
-def without_best(
-    runs: Mapping[str, dict[str, list[str]]], qrels: Qrels
-) -> tuple[dict[str, dict[str, list[str]]], Qrels]:
+def without_best(runs: Mapping[str, Run], qrels: Qrels) -> tuple[dict[str, Run], Qrels]:
     """Return runs and judgments without documents of grade 2 or more.
 
     Queries without a document of grade 1 are dropped.
@@ -222,109 +208,80 @@ def cut(table: ScoreTable, qrels: Qrels, kind: str, count: int, seed: int) -> Sc
 
 
 def protocols(
-    collection: Collection,
-    work: Path,
-    label: str,
-    kind: str,
-    counts: tuple[int, ...],
-    options: Any,
-    seed: int,
-    case: str | None = None,
-) -> dict[str, Any]:
-    """Measure one protocol. Tune the weights at each number of documents. case: see ``judged``."""
-    workspace = collection.ingest(work / label)
+    options: argparse.Namespace, collection: Collection, label: str, kind: str, counts: Counts, case: str = ""
+) -> Result:
+    """Measure one protocol. Tune the weights at each number of documents.
+
+    label: collection, setting and seed. case: see ``judged``; without it, the given categories.
+    """
+    *_, setting, number = label.split("-")
+    seed = int(number)
+    workspace = collection.ingest(options.work / label)
     signals = (*options.rankers, FIRST)
     pipeline = workspace.pipeline(signals)
-    splits = {
-        split: judged(collection, split, getattr(options, split), case or "given")
-        for split in ("dev", "test")
-    }
+    sizes = {"dev": options.dev, "test": options.test}
+    splits = {split: judged(collection, split, most, case or "given") for split, most in sizes.items()}
     deepest = {}
+    candidates = {"signals": signals, "first_stage": FIRST, "protocol": DEEPEST[kind]}
     for split, (queries, qrels) in splits.items():
-        request = TableRequest(
-            queries=queries, qrels=qrels, signals=signals, first_stage=FIRST, protocol=DEEPEST[kind]
-        )
+        request = TableRequest(queries=queries, qrels=qrels, **candidates)
         deepest[split] = score_table(pipeline, request)[0]
     values: dict[str, dict[str, float]] = {}
     tests = []
     for count in sorted(counts):
-        tables = {
-            split: (cut(deepest[split], qrels, kind, count, seed), qrels)
-            for split, (_, qrels) in splits.items()
-        }
-        both = measured(tables["dev"], tables["test"], weighted=kind != "pool-random")
-        for measure, (means, found) in zip(
-            (f"NDCG, {count:,}", f"NDCG, {count:,}, grade 1"), both if case else both[:1]
-        ):
+        dev, test = (
+            (cut(deepest[split], qrels, kind, count, seed), qrels) for split, (_, qrels) in splits.items()
+        )
+        both = measured(dev, test, weighted=kind != "pool-random")
+        names = (f"NDCG, {count:,}", f"NDCG, {count:,}, grade 1")
+        for measure, (means, found) in zip(names, both if case else both[:1]):
             for name, value in means.items():
                 values.setdefault(name, {})[measure] = value
             tests += [[a, b, measure, p] for a, b, p in found]
         print(f"    {kind}:{count} done", flush=True)
-    setting = SETTINGS[label.split("-")[-2]] + (f", categories {case}" if case else "")
-    queries = len(splits["test"][0])
-    return {
-        "collection": collection.name,
-        "setting": setting,
-        "seed": seed,
-        "values": values,
-        "tests": tests,
-        "n": {"queries": queries},
-    }
+    shown = SETTINGS[setting] + (f", categories {case}" if case else "")
+    result = {"collection": collection.name, "setting": shown, "seed": seed}
+    return {**result, "values": values, "tests": tests, "n": {"queries": len(splits["test"][0])}}
 
 
 def steps(options: argparse.Namespace) -> Iterator[Step]:
     """Yield the requested steps. Training steps come before the steps that need them."""
-    for name in options.collections:
+    for name, setting, seed in product(options.collections, options.settings, range(options.seeds)):
         collection = Collection.named(options.data, name)
-        for setting in options.settings:
-            for seed in range(options.seeds):
-                label = f"{name}-{setting}-{seed}"
-                tables = list(_tables(options, collection, setting, seed))
-                for ranker in options.rankers:
-                    run = partial(trained, collection, options.work, label, setting, seed, ranker)
-                    leaves = options.work / label / "rankers" / f"{ranker}.json"
-                    needed_by = tuple(step.name for step in tables)
-                    yield Step(f"{label}-train-{ranker}", "training", run, leaves, needed_by)
-                yield from tables
+        label = f"{name}-{setting}-{seed}"
+        tables = list(_tables(options, collection, setting, seed))
+        for ranker in options.rankers:
+            run = partial(trained, collection, options.work, label, setting, seed, ranker)
+            leaves = options.work / label / "rankers" / f"{ranker}.json"
+            needed_by = tuple(step.name for step in tables)
+            yield Step(f"{label}-train-{ranker}", "training", run, leaves, needed_by)
+        yield from tables
 
 
 def _tables(options: argparse.Namespace, collection: Collection, setting: str, seed: int) -> Iterator[Step]:
     """Yield the steps that measure the rankers of a seed."""
     label = f"{collection.name}-{setting}-{seed}"
     suffix = "" if options.rankers == list(RANKERS) else f"-{'-'.join(options.rankers)}"
-    for kind in PROTOCOLS:
-        run = partial(protocols, collection, options.work, label, kind)
+    for kind in DEEPEST:
+        run = partial(protocols, options, collection, label, kind)
         if options.categories:
             for case in options.categories:
-                run_case = partial(run, COUNTS, options, seed, case)
-                yield Step(f"{label}-{kind}-categories-{case}", kind, run_case)
+                yield Step(f"{label}-{kind}-categories-{case}", kind, partial(run, COUNTS, case))
         elif setting == "cosine" or kind == "retrieved":
-            yield Step(f"{label}-{kind}{suffix}", kind, partial(run, COUNTS, options, seed))
+            yield Step(f"{label}-{kind}{suffix}", kind, partial(run, COUNTS))
         else:  # A step takes at most half an hour. Large heads need one step per number of documents.
             for count in COUNTS:
-                run_count = partial(run, (count,), options, seed)
-                yield Step(f"{label}-{kind}-{count}{suffix}", kind, run_count)
+                yield Step(f"{label}-{kind}-{count}{suffix}", kind, partial(run, (count,)))
 
 
 def main() -> None:
     parser = arguments(__doc__, collections=["wikispeedia", "debian.it"])
-
-    def names(text: str) -> list[str]:
-        return text.split(",")
-
-    parser.add_argument(
-        "--settings", type=names, default=["cosine", "mlp", "paper"], help="settings to run. Default: all"
-    )
-    parser.add_argument(
-        "--rankers", type=names, default=list(RANKERS), help="rankers to train and stack. Default: all"
-    )
+    add = partial(parser.add_argument, type=comma_separated)
+    add("--settings", default=list(SETTINGS), help="settings to run. Default: all")
+    add("--rankers", default=list(RANKERS), help="rankers to train and stack. Default: all")
+    add("--categories", default=[], help="categories of the query: given, inferred, degraded")
     parser.add_argument("--dev", type=int, metavar="N", help="number of dev queries for tuning. Default: all")
-    parser.add_argument(
-        "--test", type=int, metavar="N", help="number of test queries to measure. Default: all"
-    )
-    parser.add_argument(
-        "--categories", type=names, default=[], help="categories of the query: given, inferred, degraded"
-    )
+    parser.add_argument("--test", type=int, metavar="N", help="number of test queries. Default: all")
     options = parser.parse_args()
     carry_out("003", steps(options), options)
 

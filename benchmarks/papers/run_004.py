@@ -31,7 +31,7 @@ import numpy as np
 import torch
 from expansion import expand
 from numpy.typing import NDArray
-from running import Say, Step, arguments, carry_out
+from running import Say, Step, arguments, carry_out, comma_separated
 from scipy.stats import ttest_rel
 
 from benchmarks.common.collection import Collection
@@ -49,6 +49,7 @@ from rerank.stack.signals import LexicalSignal
 
 NAMES = ("accuracy", "F1", "AUC")
 BASELINES = ("tfidf", "start")
+HOWS = (*BASELINES, "classifier", "graph-component")
 MEASURED = ("dev", "test")
 
 Run = Mapping[str, Any]
@@ -88,10 +89,8 @@ class Data:
 
     def compare(self, first: Sequence[Run], second: Sequence[Run]) -> dict[str, float]:
         """Return measure -> p, the larger p-value of both tests."""
-        sides = [
-            [(run["test"], best_threshold(run["dev"], self.labels("dev"))) for run in runs]
-            for runs in (first, second)
-        ]
+        dev = self.labels("dev")
+        sides = [[(run["test"], best_threshold(run["dev"], dev)) for run in runs] for runs in (first, second)]
         p = paired_test(sides[0], sides[1], self.labels("test"), permutations=1000)
         if len(first) == len(second) > 1:
             tables = [np.array([self.measures(run) for run in runs]) for runs in (first, second)]
@@ -100,30 +99,22 @@ class Data:
         return p
 
 
-class Vectors:
-    """Vectors of the documents in dev and test pairs."""
-
-    def __init__(self, data: Data, encoder: TextEncoder) -> None:
-        ids = sorted({id for part in MEASURED for pair in data.pairs[part] for id in pair[:2]})
-        tokens = encoder.tokens([data.documents[id].content for id in ids])
-        self.data = data
-        self.vectors = encoder.encode([one[: encoder.room] for one in tokens])
-        self.row = {id: i for i, id in enumerate(ids)}
-
-    def sides(self, part: str) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return the vectors of the first and the second documents, (n, E) each."""
-        pairs = self.data.pairs[part]
-        first, second = (self.vectors[[self.row[pair[side]] for pair in pairs]] for side in (0, 1))
-        return first, second
+def vectors_of_pairs(data: Data, encoder: TextEncoder) -> dict[str, list[NDArray[np.float32]]]:
+    """Return the vectors of the first and the second documents of dev and test pairs, (n, E) each."""
+    ids = sorted({id for part in MEASURED for pair in data.pairs[part] for id in pair[:2]})
+    tokens = encoder.tokens([data.documents[id].content for id in ids])
+    vectors = encoder.encode([text[: encoder.room] for text in tokens])
+    row = {id: i for i, id in enumerate(ids)}
+    rows = {part: [[row[a], row[b]] for a, b, _ in data.pairs[part]] for part in MEASURED}
+    return {part: [vectors[list(side)] for side in zip(*rows[part])] for part in MEASURED}
 
 
 def baseline(data: Data, how: str, options: argparse.Namespace) -> Run:
     """Return the scores of ``tfidf``, or of the encoder before the training."""
     if how == "start":
         base = {name: value for name, value in options.base.items() if name in ("layers", "passage_tokens")}
-        vectors = Vectors(data, ConceptConfig.of(**base).load())
-        sides = {part: vectors.sides(part) for part in MEASURED}
-        return {part: np.einsum("ij,ij->i", *of_part) for part, of_part in sides.items()}
+        sides = vectors_of_pairs(data, ConceptConfig.of(**base).load())
+        return {part: np.einsum("ij,ij->i", *sides[part]) for part in MEASURED}
     engine = LocalEngine.create(options.work / "ecbplus-engine", "en")
     engine.write(data.documents.values())
     signal = LexicalSignal("tfidf")
@@ -140,8 +131,8 @@ class Variant(ConceptTask):
     def make_loss(self) -> ConceptLoss:
         """Return the loss with the other contrasts."""
         contrasts = zip(("gc_nce", "moco"), super().make_loss().contrasts)
-        kept = [contrast for name, contrast in contrasts if name not in self.left_out]
-        return ConceptLoss(self.encoder.width, kept)
+        remaining = [loss for name, loss in contrasts if name not in self.left_out]
+        return ConceptLoss(self.encoder.width, remaining)
 
 
 def trained(data: Data, how: str, seed: int, options: argparse.Namespace) -> Run:
@@ -161,12 +152,12 @@ def trained(data: Data, how: str, seed: int, options: argparse.Namespace) -> Run
     if hops > 1:
         graph = expand(graph, [*data.pairs["dev"], *data.pairs["test"]], hops, ratio, seed)
     tokens = encoder.tokens([data.documents[id].content for id in graph.ids])
-    texts = [np.array(one[: encoder.room], dtype=np.int32) for one in tokens]
+    texts = [np.array(text[: encoder.room], dtype=np.int32) for text in tokens]
     task = Variant(left_out, graph, texts, encoder, config, Say())
     task.fit()
-    vectors = Vectors(data, encoder)
+    sides = vectors_of_pairs(data, encoder)
     head = task.head()
-    return {part: head.relatedness(*vectors.sides(part)) for part in MEASURED}
+    return {part: head.relatedness(*sides[part]) for part in MEASURED}
 
 
 def stored_run(data: Data, how: str, seed: int, options: argparse.Namespace) -> Run:
@@ -198,21 +189,14 @@ def compared(options: argparse.Namespace) -> dict[str, Any]:
         table = np.array([data.measures(run) for run in of_seeds]).T.round(6).tolist()
         values[name] = dict(zip(NAMES, table))
         if how != classifier:
+            other = names.get(classifier, classifier)
             p_values = data.compare(of_seeds, runs[classifier])
-            tests += [
-                [name, names.get(classifier, classifier), measure, p] for measure, p in p_values.items()
-            ]
-    preset = "`--preset paper`, " if "paper" in options.hows else ""
-    settings = ", ".join(f"{name} {value}" for name, value in options.base.items()) or "defaults"
-    kept = f", {options.keep:g} of the related pairs" if options.keep < 1 else ""
-    setting = f"{preset}{settings}{kept}"
-    return {
-        "collection": "ecbplus",
-        "setting": setting,
-        "seeds": options.seeds,
-        "values": values,
-        "tests": tests,
-    }
+            tests += [[name, other, measure, p] for measure, p in p_values.items()]
+    settings = ["`--preset paper`"] if "paper" in options.hows else []
+    settings += [f"{name} {value}" for name, value in options.base.items()] or ["defaults"]
+    settings += [f"{options.keep:g} of the related pairs"] if options.keep < 1 else []
+    result = {"collection": "ecbplus", "setting": ", ".join(settings), "seeds": options.seeds}
+    return {**result, "values": values, "tests": tests}
 
 
 def steps(options: argparse.Namespace) -> Iterator[Step]:
@@ -222,17 +206,12 @@ def steps(options: argparse.Namespace) -> Iterator[Step]:
 
 
 def settings_of(text: str) -> dict[str, str]:
-    return dict(one.split("=") for one in text.split(",") if one)
+    return dict(setting.split("=") for setting in comma_separated(text))
 
 
 def main() -> None:
     parser = arguments(__doc__)
-    parser.add_argument(
-        "--hows",
-        type=lambda text: text.split(","),
-        default=["tfidf", "start", "classifier", "graph-component"],
-        help="Default: %(default)s",
-    )
+    parser.add_argument("--hows", type=comma_separated, default=HOWS, help="Default: %(default)s")
     parser.add_argument("--base", type=settings_of, default={}, help="settings of every training")
     parser.add_argument("--keep", type=float, default=1.0, help="Default: %(default)s")
     options = parser.parse_args()

@@ -26,19 +26,22 @@ from benchmarks.common.origin import measured_here
 from rerank.common.files import write_text
 from rerank.common.progress import Progress
 
+Result = dict[str, Any]
+"""A result, as ``results.py`` describes it."""
+
 
 @dataclass(frozen=True)
 class Step:
     """A part of a table.
 
-    run:       runs the step and returns its result, as ``results.py`` describes it, or nothing to store.
+    run:       runs the step and returns its result, or nothing to store.
     leaves:    a path that the step writes in the work folder. If it is missing, the step runs again.
     needed_by: names of the steps that read ``leaves``. If all of them are complete, the step is skipped.
     """
 
     name: str
     table: str
-    run: Callable[[], dict[str, Any] | None]
+    run: Callable[[], Result | None]
     leaves: Path | None = None
     needed_by: tuple[str, ...] = ()
 
@@ -56,6 +59,10 @@ class Say(Progress):
         print(f"    {line}", flush=True)
 
 
+def comma_separated(text: str) -> list[str]:
+    return text.split(",")
+
+
 def arguments(doc: str | None, collections: Sequence[str] = ()) -> argparse.ArgumentParser:
     """Return a parser with the options of all scripts.
 
@@ -63,19 +70,11 @@ def arguments(doc: str | None, collections: Sequence[str] = ()) -> argparse.Argu
     """
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, metavar="DATA", help="folder with the collections")
-    parser.add_argument(
-        "--work",
-        type=Path,
-        default=Path("papers-work"),
-        help="folder for workspaces and runs. Default: %(default)s",
-    )
+    work = "folder for workspaces and runs. Default: %(default)s"
+    parser.add_argument("--work", type=Path, default=Path("papers-work"), help=work)
     if collections:
-        parser.add_argument(
-            "--collections",
-            type=lambda text: text.split(","),
-            default=list(collections),
-            help="folders of DATA, separated by commas. Default: %(default)s",
-        )
+        folders = "folders of DATA, separated by commas. Default: %(default)s"
+        parser.add_argument("--collections", type=comma_separated, default=list(collections), help=folders)
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds. Default: %(default)s")
     parser.add_argument("--step", help="run only this step, for example to run steps in parallel")
     parser.add_argument("--list", action="store_true", help="list the steps and the time of each")
@@ -125,11 +124,7 @@ def _shown(words: Sequence[str]) -> list[str]:
 
     The data folder becomes DATA. ``--work`` and ``--step`` are removed.
     """
-    kept: list[str] = []
-    skip = False
-    for place, word in enumerate(words):
-        if skip or word.split("=")[0] in ("--work", "--step"):
-            skip = word in ("--work", "--step")
-            continue
-        kept.append("DATA" if place == 0 else word)
-    return kept
+    hidden = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    hidden.add_argument("--work")
+    hidden.add_argument("--step")
+    return ["DATA", *hidden.parse_known_args(words)[1][1:]]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -80,17 +81,15 @@ class StoredValues:
         """Return the means of a system and of the start, and the tests against stored systems."""
         stored = {other: dict(np.load(self.path(other))) for other in others if self.path(other).exists()}
         stored.pop(system, None)
-        tests = [
-            [system, other, measure, randomization_test(values[measure] - base[measure], permutations=10_000)]
-            for other, base in stored.items()
-            for measure in values
-        ]
-        found = {system: _means(values)}
+        tests: list[list[Any]] = []
+        for (other, base), measure in product(stored.items(), values):
+            p = randomization_test(values[measure] - base[measure], permutations=10_000)
+            tests.append([system, other, measure, p])
+        means = {system: _means(values)}
         if START in stored:
-            found[START] = _means(stored[START])
-        counts = {measure: len(of) for measure, of in values.items()}
-        return {"values": found, "tests": tests, "n": counts}
+            means[START] = _means(stored[START])
+        return {"values": means, "tests": tests, "n": {measure: len(values[measure]) for measure in values}}
 
 
-def _means(values: Mapping[str, NDArray[np.float64]]) -> dict[str, float]:
-    return {measure: round(float(of.mean()), 4) for measure, of in values.items()}
+def _means(values: Values) -> dict[str, float]:
+    return {measure: round(float(values[measure].mean()), 4) for measure in values}
