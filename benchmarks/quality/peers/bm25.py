@@ -17,6 +17,8 @@ from collection import DEPTH, Collection, Costs, arguments, ndcg, settings_of, t
 
 GRID = list(product((0.6, 0.9, 1.2, 1.6, 2.0, 3.0), (0.0, 0.25, 0.5, 0.75, 0.9)))
 """Values of k1 and b to try."""
+TUNED = 200
+"""Number of dev queries for the grid."""
 TITLES = (1, 2)
 """Numbers of additional title repetitions to try with the best k1 and b."""
 
@@ -54,11 +56,7 @@ class Index:
 
 
 def main() -> None:
-    options = arguments(__doc__)
-    options.add_argument(
-        "--dev", type=int, default=200, help="number of dev queries for the grid. Default: %(default)s"
-    )
-    args = options.parse_args()
+    args = arguments(__doc__).parse_args()
     collection = Collection.load(args.folder)
     if args.answer:
         for peer in ("bm25", "bm25-tuned"):
@@ -69,7 +67,7 @@ def main() -> None:
         plain = Index(collection)
     costs.bytes = sum(a.nbytes for a in plain.bm25.scores.values() if hasattr(a, "nbytes"))
     write(collection, "bm25", costs.answer(collection.of("test"), plain.search), costs)
-    dev = dict(list(collection.of("dev").items())[: args.dev])
+    dev = dict(list(collection.of("dev").items())[:TUNED])
     qrels = {query: collection.qrels["dev"][query] for query in dev}
     tuned = Costs(indexing=costs.indexing, bytes=costs.bytes)
     with tuned.time("training"):
@@ -79,15 +77,14 @@ def main() -> None:
             return ndcg({q: index.search(text) for q, text in dev.items()}, qrels)
 
         reached = {(k1, b, 0): on_dev(k1, b, 0) for k1, b in GRID}
-        k1, b, _ = max(reached, key=lambda one: reached[one])
+        k1, b, _ = max(reached, key=reached.__getitem__)
         if any(title for title, _ in collection.documents.values()):
             reached |= {(k1, b, titles): on_dev(k1, b, titles) for titles in TITLES}
-    chosen = max(reached, key=lambda one: reached[one])
+    chosen = max(reached, key=reached.__getitem__)
     index = Index(collection, *chosen)
     run = tuned.answer(collection.of("test"), index.search)
-    write(
-        collection, "bm25-tuned", run, tuned, k1=chosen[0], b=chosen[1], titles=chosen[2], dev=reached[chosen]
-    )
+    settings = dict(zip(("k1", "b", "titles"), chosen))
+    write(collection, "bm25-tuned", run, tuned, **settings, dev=reached[chosen])
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ It imports the standard library only; ``best`` also needs NumPy.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import resource
 import sys
@@ -41,27 +40,23 @@ class Collection:
     @classmethod
     def load(cls, folder: str | Path) -> Collection:
         """Read a folder that ``prepare.py`` wrote."""
-        found = cls(Path(folder))
-        for one in _lines(found.folder / "corpus.jsonl"):
-            found.documents[one["_id"]] = one.get("title") or "", one.get("text") or ""
-        for one in _lines(found.folder / "queries.jsonl"):
-            found.queries[one["_id"]] = one["text"]
+        collection = cls(Path(folder))
+        for document in _lines(collection.folder / "corpus.jsonl"):
+            collection.documents[document["_id"]] = document.get("title") or "", document.get("text") or ""
+        for query in _lines(collection.folder / "queries.jsonl"):
+            collection.queries[query["_id"]] = query["text"]
         for split in ("train", "dev", "test"):
-            judged: dict[str, dict[str, int]] = {}
-            path = found.folder / "qrels" / f"{split}.tsv"
-            if path.exists():
-                with path.open(newline="") as file:
-                    for query, document, grade in list(csv.reader(file, delimiter="\t"))[1:]:
-                        judged.setdefault(query, {})[document] = int(grade)
-            found.qrels[split] = judged
-        found.languages = tuple(json.loads((found.folder / "languages.json").read_text()))
-        return found
+            judged = collection.qrels.setdefault(split, {})
+            path = collection.folder / "qrels" / f"{split}.tsv"
+            for line in path.read_text().splitlines()[1:] if path.exists() else ():
+                query, document, grade = line.split("\t")
+                judged.setdefault(query, {})[document] = int(grade)
+        collection.languages = tuple(json.loads((collection.folder / "languages.json").read_text()))
+        return collection
 
     @property
     def texts(self) -> list[str]:
-        return [
-            f"{title}\n{text}" if title and text else title or text for title, text in self.documents.values()
-        ]
+        return ["\n".join(filter(None, title_and_text)) for title_and_text in self.documents.values()]
 
     @property
     def ids(self) -> list[str]:
@@ -83,15 +78,15 @@ def arguments(doc: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=doc)
     parser.add_argument("folder", help="folder written by prepare.py")
     parser.add_argument(
-        "--answer", action="store_true", help="measure only latencies, with the settings of an earlier run"
+        "--answer", action="store_true", help="measure latencies, by an earlier run's settings"
     )
     return parser
 
 
 def settings_of(collection: Collection, peer: str) -> dict[str, Any]:
     """Return the settings of an earlier run, without its dev score."""
-    found: dict[str, Any] = json.loads((collection.folder / f"runs/{peer}.json").read_text())["settings"]
-    return {name: value for name, value in found.items() if name != "dev"}
+    settings: dict[str, Any] = json.loads((collection.folder / f"runs/{peer}.json").read_text())["settings"]
+    return {name: value for name, value in settings.items() if name != "dev"}
 
 
 def time_queries(collection: Collection, peer: str, search: Callable[[str], Any]) -> None:
@@ -102,8 +97,8 @@ def time_queries(collection: Collection, peer: str, search: Callable[[str], Any]
     costs = Costs()
     costs.answer(dict(enumerate(texts)), search)  # type: ignore[arg-type]
     path = collection.folder / "latencies.json"
-    kept = json.loads(path.read_text()) if path.exists() else {}
-    path.write_text(json.dumps({**kept, peer: costs.percentiles()}, indent=1))
+    latencies = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps({**latencies, peer: costs.percentiles()}, indent=1))
     print(peer, costs.percentiles(), flush=True)
 
 
@@ -145,11 +140,8 @@ class Costs:
     def percentiles(self) -> dict[str, float]:
         """Return p50 and p99 latency of the queries, in milliseconds."""
         spent = sorted(self.queries)
-        return {
-            f"p{share}_ms": round(1000 * spent[share * (len(spent) - 1) // 100], 3)
-            for share in (50, 99)
-            if spent
-        }
+        last = len(spent) - 1
+        return {f"p{share}_ms": round(1000 * spent[share * last // 100], 3) for share in (50, 99) if spent}
 
 
 def write(collection: Collection, peer: str, run: Run, costs: Costs, **settings: object) -> None:
@@ -174,11 +166,9 @@ def user_lines(peer: str) -> int:
     If words follow ``# user:``, the block counts only for peers with one of these words in their name.
     """
     here = Path(sys.argv[0]).resolve().parent
-    files = {Path(getattr(module, "__file__", None) or "") for module in sys.modules.values()}
+    modules = {Path(getattr(module, "__file__", None) or "").resolve() for module in sys.modules.values()}
     count = 0
-    for path in sorted(
-        here / file.name for file in files if file.is_file() and file.resolve().parent == here
-    ):
+    for path in modules & {*here.glob("*.py")}:
         inside = False
         for line in path.read_text().splitlines():
             text = line.strip()
@@ -197,7 +187,7 @@ def ndcg(run: Run, qrels: dict[str, dict[str, int]], cut: int = 10) -> float:
 
     total = 0.0
     for query, grades in qrels.items():
-        ranked = sorted(run.get(query, {}).items(), key=lambda one: (-one[1], one[0]))[:cut]
+        ranked = sorted(run.get(query, {}).items(), key=lambda item: (-item[1], item[0]))[:cut]
         gained = sum(grades.get(d, 0) / log2(i + 2) for i, (d, _) in enumerate(ranked))
         ideal = sorted((g for g in grades.values() if g > 0), reverse=True)[:cut]
         total += gained / sum(g / log2(i + 2) for i, g in enumerate(ideal)) if ideal else 0.0

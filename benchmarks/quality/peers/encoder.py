@@ -23,14 +23,21 @@ import numpy as np
 from collection import Collection, Costs, Run, arguments, best, ndcg, settings_of, time_queries, write
 
 RERANKED = 100
+NO_DOCUMENT = "none"
+"""The only id of a run that is empty: ranx needs one."""
+
+
+def tuned_bm25(collection: Collection) -> Callable[[str], dict[str, float]]:
+    """Return the search of BM25 with tuned settings."""
+    from bm25 import Index
+
+    return Index(collection, **settings_of(collection, "bm25-tuned")).search
 
 
 def bm25_runs(collection: Collection) -> tuple[Run, Run]:
     """Return the dev and test runs of BM25 with tuned settings."""
-    from bm25 import Index
-
-    index = Index(collection, **settings_of(collection, "bm25-tuned"))
-    return tuple({q: index.search(t) for q, t in collection.of(split).items()} for split in ("dev", "test"))
+    search = tuned_bm25(collection)
+    return tuple({q: search(t) for q, t in collection.of(split).items()} for split in ("dev", "test"))
 
 
 def fuse(dev: tuple[Run, Run], test: tuple[Run, Run], qrels: dict[str, dict[str, int]]) -> tuple[Run, Any]:
@@ -59,15 +66,14 @@ def time_fused(collection: Collection, peer: str, vector_search: Callable[[str],
     Therefore all ids get the same length.
     """
     import ranx
-    from bm25 import Index
 
-    index = Index(collection, **settings_of(collection, "bm25-tuned"))
+    lexical_search = tuned_bm25(collection)
     params = {"weights": settings_of(collection, peer)["weights"]}
-    short = {id: f"{i:06}" for i, id in enumerate(collection.ids)}
+    short = {id: f"{i:06}" for i, id in enumerate((*collection.ids, NO_DOCUMENT))}
 
     def search(text: str) -> Any:
-        found = [{short[d]: score for d, score in one(text).items()} for one in (index.search, vector_search)]
-        runs = [ranx.Run({"q": one or {"none  ": 0.0}}) for one in found]
+        results = [find(text) or {NO_DOCUMENT: 0.0} for find in (lexical_search, vector_search)]
+        runs = [ranx.Run({"q": {short[d]: score for d, score in scores.items()}}) for scores in results]
         return ranx.fuse(runs=runs, norm="min-max", method="wsum", params=params)
 
     time_queries(collection, peer, search)
@@ -89,13 +95,13 @@ def fine_tuned(folder: str, collection: Collection, negatives: Run, most: int) -
     texts = dict(zip(collection.ids, collection.texts))
     rows: list[tuple[str, str, str]] = []
     judged, each = collection.qrels["dev"] | collection.qrels["train"], max(4, most // len(negatives))
-    for query, found in negatives.items():
+    for query, candidates in negatives.items():
         grades = judged[query]
-        wrong = [d for d in list(found)[5:50] if grades.get(d, 0) == 0]
-        for document in [d for d, g in grades.items() if g > 0 and d in texts][:each]:
-            if wrong:
-                negative = wrong[len(rows) % len(wrong)]
-                rows.append((collection.queries[query], texts[document], texts[negative]))
+        wrong = [d for d in list(candidates)[5:50] if grades.get(d, 0) == 0]
+        relevant = [d for d, grade in grades.items() if grade > 0 and d in texts]
+        for document in relevant[:each] if wrong else ():
+            negative = wrong[len(rows) % len(wrong)]
+            rows.append((collection.queries[query], texts[document], texts[negative]))
     rows = random.Random(0).sample(rows, min(most, len(rows)))
     # user: encoder-tuned
     model = SentenceTransformer(folder, device="cpu")
@@ -154,14 +160,14 @@ def runs_of(
     encoder: name of the pretrained model, for the tables.
     dev: the dev run that selects the weights of the fusion. Default: the run of this encoder.
     """
-    kept = collection.folder / f"{name}.npz"
-    if not kept.exists():
+    path = collection.folder / f"{name}.npz"
+    if not path.exists():
         with costs.time("indexing"):
             # user: encoder
             vectors = model.encode_document(collection.texts, normalize_embeddings=True, batch_size=64)
             # end
-        np.savez(kept, vectors=vectors, seconds=costs.indexing)
-    stored = np.load(kept)
+        np.savez(path, vectors=vectors, seconds=costs.indexing)
+    stored = np.load(path)
     vectors, costs.indexing = stored["vectors"], float(stored["seconds"])
     costs.bytes = vectors.nbytes
     place = {id: i for i, id in enumerate(collection.ids)}
@@ -171,19 +177,17 @@ def runs_of(
         return best(collection.ids, vectors @ model.encode_query(text, normalize_embeddings=True))
         # end
 
-    def rerank(text: str, found: dict[str, float]) -> dict[str, float]:
+    def rerank(text: str, candidates: dict[str, float]) -> dict[str, float]:
         vector = model.encode_query(text, normalize_embeddings=True)
-        top = list(found)[:RERANKED]
-        near = vectors[[place[d] for d in top]] @ vector if top else np.empty(0)
-        rest = {d: -1.0 - i for i, d in enumerate(list(found)[RERANKED:])}
-        return dict(zip(top, map(float, near))) | rest
+        top = list(candidates)[:RERANKED]
+        cosines = vectors[[place[d] for d in top]] @ vector if top else np.empty(0)
+        remaining = {d: -1.0 - i for i, d in enumerate(list(candidates)[RERANKED:])}
+        return dict(zip(top, map(float, cosines))) | remaining
 
     if answer:
-        from bm25 import Index
-
-        index = Index(collection, **settings_of(collection, "bm25-tuned"))
+        lexical_search = tuned_bm25(collection)
         time_queries(collection, f"{name}-retrieve", search)
-        time_queries(collection, f"{name}-rerank", lambda text: rerank(text, index.search(text)))
+        time_queries(collection, f"{name}-rerank", lambda text: rerank(text, lexical_search(text)))
         time_fused(collection, f"bm25+{name}", search)
         return
     test = costs.answer(collection.of("test"), search)
@@ -205,17 +209,15 @@ def main() -> None:
     options = arguments(__doc__)
     options.add_argument("model", help="folder of the encoder")
     options.add_argument("--train", action="store_true", help="fine-tune the model first")
-    options.add_argument(
-        "--rows", type=int, default=3200, help="maximum number of training pairs. Default: %(default)s"
-    )
+    options.add_argument("--rows", type=int, default=3200, help="most training pairs. Default: %(default)s")
     args = options.parse_args()
     collection = Collection.load(args.folder)
-    encoder, kept = Path(args.model).name, collection.folder / "encoder-tuned"
+    encoder, tuned_folder = Path(args.model).name, collection.folder / "encoder-tuned"
     if args.answer or not args.train:
         model = SentenceTransformer(args.model, device="cpu")
         runs_of(model, collection, "encoder", Costs(), encoder, args.answer)
-        if args.answer and kept.exists():
-            tuned = SentenceTransformer(str(kept), device="cpu")
+        if args.answer and tuned_folder.exists():
+            tuned = SentenceTransformer(str(tuned_folder), device="cpu")
             runs_of(tuned, collection, "encoder-tuned", Costs(), encoder, True)
         return
     from bm25 import Index
@@ -223,12 +225,12 @@ def main() -> None:
     index, costs, dev = Index(collection), Costs(), None
     with costs.time("training"):
         learned = collection.of("train") or collection.of("dev")
-        found = {query: index.search(text) for query, text in learned.items()}
+        negatives = {query: index.search(text) for query, text in learned.items()}
         if not collection.qrels["train"]:
-            dev = cross_fitted(args.model, collection, found, args.rows)
-        model = fine_tuned(args.model, collection, found, args.rows)
-    model.save(str(kept))
-    kept.with_suffix(".npz").unlink(missing_ok=True)
+            dev = cross_fitted(args.model, collection, negatives, args.rows)
+        model = fine_tuned(args.model, collection, negatives, args.rows)
+    model.save(str(tuned_folder))
+    tuned_folder.with_suffix(".npz").unlink(missing_ok=True)
     runs_of(model, collection, "encoder-tuned", costs, encoder, dev=dev)
 
 

@@ -20,10 +20,12 @@ from collection import DEPTH, Collection, Costs, arguments, ndcg, settings_of, t
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 from benchmarks.common.index import force_merge
+from benchmarks.common.processes import memory
 from tools.opensearch_node import Node, running, with_ml_commons
 
 GRID = list(product(("min_max", "l2", "z_score"), (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)))
 """Normalization and weight of BM25. The weight of k-NN is 1 minus the weight of BM25."""
+PEER = "opensearch-hybrid"
 TUNED = 100
 """Number of dev queries for the grid."""
 
@@ -90,26 +92,21 @@ def main() -> None:
         costs.indexing += seconds() - begin
         costs.bytes = node.request("GET", "/docs/_stats/store")["_all"]["total"]["store"]["size_in_bytes"]
         if args.answer:
-            best = json.loads(settings_of(collection, "opensearch-hybrid")["best"])
-            time_queries(
-                collection, "opensearch-hybrid", lambda text: search(node, text, encode(text), *best)
-            )
+            best = json.loads(settings_of(collection, PEER)["best"])
+            time_queries(collection, PEER, lambda text: search(node, text, encode(text), *best))
             return
         begin = seconds()
         with costs.time("training"):
             dev = {q: (t, encode(t)) for q, t in list(collection.of("dev").items())[:TUNED]}
             qrels = {query: collection.qrels["dev"][query] for query in dev}
-            reached = {
-                one: ndcg({q: search(node, *asked, *one) for q, asked in dev.items()}, qrels) for one in GRID
-            }
+            runs = {setting: {q: search(node, *dev[q], *setting) for q in dev} for setting in GRID}
+            reached = {setting: ndcg(run, qrels) for setting, run in runs.items()}
         costs.training += seconds() - begin
-        best = max(reached, key=lambda one: reached[one])
+        best = max(reached, key=reached.__getitem__)
         run = costs.answer(collection.of("test"), lambda text: search(node, text, encode(text), *best))
-        status = Path(f"/proc/{node.process.pid}/status") if node.process else Path()
-        if status.is_file():
-            (peak,) = (line.split()[1] for line in status.read_text().splitlines() if line[:6] == "VmHWM:")
-            costs.memory = int(peak) // 1024
-    write(collection, "opensearch-hybrid", run, costs, best=json.dumps(best), dev=reached[best])
+        assert node.process is not None
+        costs.memory = int(memory(node.process.pid, "VmHWM"))
+    write(collection, PEER, run, costs, best=json.dumps(best), dev=reached[best])
 
 
 if __name__ == "__main__":

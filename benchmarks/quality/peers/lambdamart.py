@@ -85,8 +85,7 @@ def main() -> None:
     model = lightgbm.Booster(model_file=path)
 
     def search(text: str) -> dict[str, float]:
-        ids, values = features.of(text)
-        return _ranked(model, ids, values)
+        return _ranked(model, *features.of(text))
 
     if args.answer:
         time_queries(collection, "lambdamart", search)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,7 @@ from collection import DEPTH, Collection, Costs, Run, arguments, time_queries, w
 from rerank import auto, ingest, train, tune
 from rerank.common.progress import Progress
 from rerank.documents.records import Query
+from rerank.scoring.pipeline import SearchResult
 from rerank.stack.stack import Stack
 from rerank.workflows.auto import context as auto_context
 from rerank.workflows.auto import run as auto_run
@@ -67,33 +68,37 @@ class RankerTimes(Progress):
 
 def names(stack: Stack) -> list[str]:
     """Return the names of signals and retrievers, without depths."""
-    return sorted({*stack.signals, *(one.partition(":")[0] for one in stack.retrievers)})
+    return sorted({*stack.signals, *(retriever.partition(":")[0] for retriever in stack.retrievers)})
+
+
+def searcher(workspace: Workspace, stack: Stack, collection: Collection) -> Callable[[str], SearchResult]:
+    """Return a function that answers a query of the collection by a stack."""
+    pipeline = workspace.pipeline(names(stack))
+    lang = LANGUAGES[collection.languages[1]]
+    return lambda text: pipeline.answer(Query("q", text, lang=lang), stack)
 
 
 def answer(workspace: Workspace, stack: Stack, collection: Collection, costs: Costs) -> Run:
-    pipeline = workspace.pipeline(names(stack))
-    lang = LANGUAGES[collection.languages[1]]
+    """Return the run of the test queries."""
+    search = searcher(workspace, stack, collection)
 
-    def search(text: str) -> dict[str, float]:
-        ranking = pipeline.answer(Query("q", text, lang=lang), stack).ranking
-        return {hit.id: hit.score for hit in ranking.top(DEPTH)}
+    def scores(text: str) -> dict[str, float]:
+        return {hit.id: hit.score for hit in search(text).ranking.top(DEPTH)}
 
-    return costs.answer(collection.of("test"), search)
+    return costs.answer(collection.of("test"), scores)
 
 
 def export(workspace: Workspace, stack: Stack, collection: Collection) -> None:
     """Write features.json: split -> query -> the best ids, and one row of signals per id."""
-    pipeline = workspace.pipeline(names(stack))
-    found: dict[str, dict[str, tuple[list[str], list[list[float]]]]] = {"dev": {}, "test": {}}
-    for split, answers in found.items():
+    search = searcher(workspace, stack, collection)
+    features: dict[str, dict[str, tuple[list[str], list[list[float]]]]] = {"dev": {}, "test": {}}
+    for split, answers in features.items():
         for query, text in collection.of(split).items():
-            ranking = pipeline.answer(
-                Query("q", text, lang=LANGUAGES[collection.languages[1]]), stack
-            ).ranking
+            ranking = search(text).ranking
             rows = ranking.order[:TOP]
             columns = (ranking.raw[rows], ranking.normalized[rows], ranking.scores[:TOP, None], rows[:, None])
             answers[query] = list(ranking.ids[:TOP]), np.hstack(columns).tolist()
-    (collection.folder / "features.json").write_text(json.dumps(found))
+    (collection.folder / "features.json").write_text(json.dumps(features))
 
 
 def by_hand(workspace: Workspace, signals: str, retrieve: Sequence[str], collection: Collection) -> None:
@@ -129,31 +134,21 @@ def engine_bytes(folder: Path) -> int:
 
 def latencies(collection: Collection) -> None:
     """Measure the latency of each stack that has a run."""
-    lang = LANGUAGES[collection.languages[1]]
     for peer, name in (("rerank-bm25", AUTO), ("rerank-auto", AUTO), ("rerank-hand", HAND)):
         if not (collection.folder / f"runs/{peer}.json").exists():
             continue
         workspace = Workspace.open(collection.folder / name)
         names_of = {"rerank-bm25": "bm25", "rerank-auto": workspace.default_stack}
         stack = workspace.stack(names_of.get(peer, str(collection.folder / "by-hand.json")))
-        pipeline = workspace.pipeline(names(stack))
-        time_queries(
-            collection,
-            peer,
-            lambda text, pipeline=pipeline, stack=stack: pipeline.answer(Query("q", text, lang=lang), stack),
-        )
+        time_queries(collection, peer, searcher(workspace, stack, collection))
 
 
 def main() -> None:
     options = arguments(__doc__)
-    options.add_argument(
-        "--minutes", type=float, default=10.0, help="minutes for auto to use. Default: %(default)s"
-    )
+    options.add_argument("--minutes", type=float, default=10.0, help="time of auto. Default: %(default)s")
     options.add_argument("--model", help="encoder for auto. Default: the installed one")
     options.add_argument("--stack", help="signals of a manually selected stack, separated by commas")
-    options.add_argument(
-        "--retrieve", type=lambda text: text.split(","), default=(), help="retrievers for --stack"
-    )
+    options.add_argument("--retrieve", default="", help="retrievers for --stack, separated by commas")
     args = options.parse_args()
     collection = Collection.load(args.folder)
     if args.answer:
@@ -164,7 +159,8 @@ def main() -> None:
         if not folder.exists():
             source = collection.folder / "corpus.jsonl"
             ingest(folder, source, categories=graph if graph.exists() else None)
-        by_hand(Workspace.open(folder), args.stack, args.retrieve, collection)
+        retrieve = args.retrieve.split(",") if args.retrieve else []
+        by_hand(Workspace.open(folder), args.stack, retrieve, collection)
         return
     folder, costs = collection.folder / AUTO, Costs()
     for module in (auto_run, auto_context, auto_training, auto_tuning):

@@ -1,7 +1,7 @@
 """Write the folder that all peers read: one corpus, queries as users type them, and disjoint splits.
 
     python benchmarks/quality/peers/prepare.py DATA/cf OUT/cf
-    python benchmarks/quality/peers/prepare.py DATA/debian OUT/debian.it --lang it --queries 4000 1000 1000
+    python benchmarks/quality/peers/prepare.py DATA/debian OUT/debian.it --lang it --documents 3000
     python benchmarks/quality/peers/prepare.py DATA/wikispeedia OUT/wikispeedia.1200 --documents 1200
     python benchmarks/quality/peers/prepare.py demo OUT/demo
 
@@ -16,12 +16,13 @@ import json
 import random
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from benchmarks.common.collection import Collection
-from rerank import Qrels
+from rerank import Document, Qrels, Query
 from rerank.documents.text import STEMMERS
 from rerank.formats import read_corpus, read_qrels
 from rerank.workflows.auto.splits import split
@@ -33,16 +34,7 @@ def main() -> None:
     options.add_argument("source", help="folder of a collection, or demo")
     options.add_argument("out", type=Path, help="folder to write")
     options.add_argument("--lang", help="language of the debian collection, for example it")
-    options.add_argument(
-        "--queries",
-        type=int,
-        nargs=3,
-        default=(0, 0, 0),
-        help="maximum number of queries: train, dev, test. Default: all",
-    )
-    options.add_argument(
-        "--documents", type=int, default=0, help="size of a random sample of the documents. Default: all"
-    )
+    options.add_argument("--documents", type=int, help="size of a random sample. Default: all documents")
     args = options.parse_args()
     source = COLLECTION if args.source == "demo" else Path(args.source)
     collection = Collection(source, args.lang)
@@ -54,29 +46,28 @@ def main() -> None:
     (args.out / "corpus.jsonl").write_bytes(b"".join(lines))
     queries = collection.queries()
     prefix = f"{args.lang}." if args.lang else ""
-    given = {
-        path.stem.removeprefix(prefix).removesuffix(".tsv"): read_qrels(path)
-        for path in sorted((source / "qrels").glob(f"{prefix}*.tsv*"))
-    }
+    files = sorted((source / "qrels").glob(f"{prefix}*.tsv*"))
+    given = {path.stem.removeprefix(prefix).removesuffix(".tsv"): read_qrels(path) for path in files}
     documents = list(read_corpus(args.out / "corpus.jsonl"))
     ids = {document.id for document in documents}
     splits = split(given if len(given) > 1 else {"all": next(iter(given.values()))}, queries, ids)
-    kept: set[str] = set()
-    for name, most in zip(("train", "dev", "test"), args.queries):
+    judged_in_splits: set[str] = set()
+    for name in ("train", "dev", "test"):
         qrels: Qrels = getattr(splits, name)
-        some = random.Random(0).sample(sorted(qrels), min(most or len(qrels), len(qrels)))
-        rows = [f"{q}\t{d}\t{grade}\n" for q in some for d, grade in qrels[q].items() if d in ids]
+        order = random.Random(0).sample(sorted(qrels), len(qrels))
+        rows = [f"{q}\t{d}\t{grade}\n" for q in order for d, grade in qrels[q].items() if d in ids]
         judged = {row.partition("\t")[0] for row in rows}
-        kept |= judged
+        judged_in_splits |= judged
         if rows:
             (args.out / "qrels" / f"{name}.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(rows))
         print(f"{name}: {len(judged):,} queries")
     with (args.out / "queries.jsonl").open("w") as file:
         for query in queries:
-            if query.id in kept:
+            if query.id in judged_in_splits:
                 lang = {"lang": query.lang} if query.lang else {}
                 file.write(json.dumps({"_id": query.id, "text": query.text, **lang}) + "\n")
-    langs = [next((one.lang for one in some if one.lang), None) or "en" for some in (documents, queries)]
+    texts: tuple[Sequence[Document | Query], ...] = (documents, queries)
+    langs = [next((text.lang for text in of_kind if text.lang), "en") for of_kind in texts]
     (args.out / "languages.json").write_text(json.dumps([STEMMERS[lang].lower() for lang in langs]))
     for graph in source.glob("categories.tsv*"):
         shutil.copy(graph, args.out / graph.name)

@@ -35,8 +35,8 @@ def main() -> None:
         costs.bytes = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
 
         def search(by: pt.Transformer, text: str) -> dict[str, float]:
-            found = by(pandas.DataFrame([{"qid": "1", "query": " ".join(re.findall(r"\w+", text))}]))
-            return dict(zip(found.docno, map(float, found.score)))
+            hits = by(pandas.DataFrame([{"qid": "1", "query": " ".join(re.findall(r"\w+", text))}]))
+            return dict(zip(hits.docno, map(float, hits.score)))
 
         if args.answer:
             terms = settings_of(collection, "pyterrier-rm3")["terms"]
@@ -49,10 +49,9 @@ def main() -> None:
         with tuned.time("training"):
             dev = dict(list(collection.of("dev").items())[:100])
             qrels = {query: collection.qrels["dev"][query] for query in dev}
-            reached = {
-                n: ndcg({q: search(by, t) for q, t in dev.items()}, qrels) for n, by in expanded.items()
-            }
-        terms = max(reached, key=lambda n: reached[n])
+            runs = {n: {q: search(by, t) for q, t in dev.items()} for n, by in expanded.items()}
+            reached = {n: ndcg(run, qrels) for n, run in runs.items()}
+        terms = max(reached, key=reached.__getitem__)
         run = tuned.answer(collection.of("test"), lambda text: search(expanded[terms], text))
         write(collection, "pyterrier-rm3", run, tuned, terms=terms)
 

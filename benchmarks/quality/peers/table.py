@@ -69,32 +69,28 @@ def measured(folder: Path) -> Result:
     from rerank.evaluation.significance import holm, randomization_test
 
     collection = Collection.load(folder)
-    qrels, queries = collection.qrels["test"], list(collection.qrels["test"])
-    parsed = {name: ir_measures.parse_measure(name) for name in MEASURES}
-    rows, first = [], {}
+    qrels = collection.qrels["test"]
+    position = {query: number for number, query in enumerate(qrels)}
+    measures = [ir_measures.parse_measure(name) for name in MEASURES]
     path = folder / "latencies.json"
     latencies = json.loads(path.read_text()) if path.exists() else {}
+    rows: list[Result] = []
+    ndcg: dict[str, Any] = {}
     for file in sorted((folder / "runs").glob("*.json")):
         facts = json.loads(file.read_text())
-        run = {
-            query: dict(
-                sorted(facts["run"].get(query, {}).items(), key=lambda one: (-one[1], one[0]))[:DEPTH]
-            )
-            for query in queries
-        }
-        values: dict[Any, dict[str, float]] = {one: dict.fromkeys(queries, 0.0) for one in parsed.values()}
-        for one in ir_measures.iter_calc(list(parsed.values()), qrels, run):
-            values[one.measure][one.query_id] = one.value
-        means = {name: round(float(np.mean([*values[one].values()])), 4) for name, one in parsed.items()}
-        first[facts["peer"]] = np.array([values[parsed["nDCG@10"]][query] for query in queries])
+        peer = facts["peer"]
+        run = {query: cut(facts["run"].get(query, {}), DEPTH) for query in qrels}
+        values = {measure: np.zeros(len(qrels)) for measure in measures}
+        for metric in ir_measures.iter_calc(measures, qrels, run):
+            values[metric.measure][position[metric.query_id]] = metric.value
+        means = {str(measure): round(float(of_queries.mean()), 4) for measure, of_queries in values.items()}
+        ndcg[peer] = values[measures[0]]
         costs = {key: facts[key] for key in COSTS if key in facts and not key.endswith("_ms")}
-        rows.append(
-            {"peer": facts["peer"], **means, **costs, **latencies.get(facts["peer"], {}), "p": {}}
-            | {"settings": facts["settings"]}
-        )
+        row = {"peer": peer, **means, **costs, **latencies.get(peer, {}), "p": {}}
+        rows.append({**row, "settings": facts["settings"]})
     others = [row for row in rows if row["peer"] not in OURS]
-    for ours in (one for one in OURS if one in first):
-        tests = [randomization_test(first[ours] - first[row["peer"]]) for row in others]
+    for ours in [peer for peer in OURS if peer in ndcg]:
+        tests = [randomization_test(ndcg[ours] - ndcg[row["peer"]]) for row in others]
         for row, p in zip(others, holm(tests)):
             row["p"][ours] = round(p, 5)
     sizes = {split: len(collection.qrels[split]) for split in ("train", "dev", "test")}
@@ -103,27 +99,31 @@ def measured(folder: Path) -> Result:
     return {"collection": folder.name, "encoder": encoder, **size, "rows": rows}
 
 
+def cut(scores: dict[str, float], depth: int) -> dict[str, float]:
+    """Return the best documents. Equal scores are ordered by document id."""
+    return dict(sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:depth])
+
+
 def by_collection(result: Result) -> str:
     """Return the table of a collection as Markdown, sorted by nDCG@10."""
     rows = sorted(result["rows"], key=lambda row: -row["nDCG@10"])
-    ours = [one for one in OURS if any(row["peer"] == one for row in rows)]
+    ours = [peer for peer in OURS if any(row["peer"] == peer for row in rows)]
     costs = [key for key in COSTS if any(row.get(key) for row in rows)]
     sizes = result["queries"]
     head = [
         f"{result['collection']}: {result['documents']:,} documents, {sizes['test']:,} test queries,"
         f" encoder {result['encoder']}",
         "nDCG@10",
-        *(f"p, {'by hand' if one == 'rerank-hand' else '`auto`'}" for one in ours),
+        *(f"p, {'by hand' if peer == 'rerank-hand' else '`auto`'}" for peer in ours),
         *MEASURES[1:],
         *(COSTS[key] for key in costs),
     ]
     lines: list[list[str]] = []
     for row in rows:
-        ps = [f"{row['p'][one]:.4f}" if one in row["p"] else "" for one in ours]
+        ps = [f"{row['p'][peer]:.4f}" if peer in row["p"] else "" for peer in ours]
         first, *rest = (f"{row[name]:.4f}" for name in MEASURES)
         lines.append([PEERS[row["peer"]], first, *ps, *rest, *(_cost(key, row.get(key)) for key in costs)])
-    note = f"\n\n{result['note']}" if "note" in result else ""
-    return markdown_table(head, lines) + note
+    return markdown_table(head, lines)
 
 
 def _cost(key: str, value: float | None) -> str:
@@ -152,10 +152,8 @@ def _marked(row: dict[str, Any] | None) -> str:
     """Return nDCG@10. ``*``: differs significantly from rerank-hand. ``†``: from rerank-auto."""
     if row is None:
         return ""
-    marks = ("\\*", "†")
-    return f"{row['nDCG@10']:.4f}" + "".join(
-        mark for mark, ours in zip(marks, OURS) if row["p"].get(ours, 1.0) < 0.05
-    )
+    marks = [mark for mark, ours in zip(("\\*", "†"), OURS) if row["p"].get(ours, 1.0) < 0.05]
+    return f"{row['nDCG@10']:.4f}{''.join(marks)}"
 
 
 def better(results: list[Result]) -> str:
@@ -163,7 +161,7 @@ def better(results: list[Result]) -> str:
     above: dict[str, list[str]] = {}
     for result in results:
         rows = {row["peer"]: row for row in result["rows"]}
-        ours = next((rows[one] for one in reversed(OURS) if one in rows), None)
+        ours = next((rows[peer] for peer in reversed(OURS) if peer in rows), None)
         for peer, row in rows.items() if ours else ():
             gains = [f"{name} +{row[name] - ours[name]:.4f}" for name in MEASURES if row[name] > ours[name]]
             if gains and peer not in OURS:
@@ -177,14 +175,11 @@ def better(results: list[Result]) -> str:
 
 def costs(results: list[Result]) -> str:
     """Return the sentences about costs of auto and BM25."""
-    rows = [{row["peer"]: row for row in result["rows"]} for result in results]
-    auto, bm25 = (
-        [of[peer] for of in rows if "p50_ms" in of[peer]] for peer in ("rerank-auto", "rerank-bm25")
-    )
-    minutes = [of["rerank-auto"]["training_s"] / 60 for of in rows]
-    memory = max(of["rerank-auto"]["memory_mib"] for of in rows) / 1024
-    auto_ms = _span([row["p50_ms"] for row in auto])
-    bm25_ms = _span([row["p50_ms"] for row in bm25])
+    rows = [row for result in results for row in result["rows"]]
+    auto, bm25 = ([row for row in rows if row["peer"] == peer] for peer in ("rerank-auto", "rerank-bm25"))
+    minutes = [row["training_s"] / 60 for row in auto]
+    memory = max(row["memory_mib"] for row in auto) / 1024
+    auto_ms, bm25_ms = (_span([row["p50_ms"] for row in of if "p50_ms" in row]) for of in (auto, bm25))
     return (
         f"`rerank auto` trains for {_span(minutes)} processor minutes and takes up to {memory:.1f} GiB of"
         f" memory. A query of its stack takes {auto_ms} ms; `bm25` takes {bm25_ms} ms."
@@ -201,12 +196,8 @@ def _span(values: list[float]) -> str:
 def pages() -> dict[Path, str]:
     results = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
     tables = "\n\n".join(map(by_collection, results))
-    return {
-        FIGURES: filled(FIGURES, {"peers": tables}),
-        COMPARISON: filled(
-            COMPARISON, {"peers": summary(results), "better": better(results), "costs": costs(results)}
-        ),
-    }
+    parts = {"peers": summary(results), "better": better(results), "costs": costs(results)}
+    return {FIGURES: filled(FIGURES, {"peers": tables}), COMPARISON: filled(COMPARISON, parts)}
 
 
 def main() -> int:
