@@ -30,7 +30,8 @@ MINILM = Path(__file__).parent / "minilm.json"
 FIRST, TRAINED, FULL = "bm25", "bm25,text,meta", "bm25,text,meta,dense"
 CASES = ("typed", "short", "headings", "new")
 """Summaries; short queries; summaries with subject headings; about documents that no train query had."""
-HEADS = ("nDCG@10", "recall@100", "p", "preparation", "bytes per document", "ms per query", "memory")
+MEASURE = "nDCG@10"
+HEADS = (MEASURE, "recall@100", "p", "preparation", "bytes per document", "ms per query", "memory")
 FUSIONS = {
     "opensearch-hybrid": "OpenSearch's hybrid query with the same encoder",
     "bm25+encoder": "BM25 and the same encoder, weighted (ranx)",
@@ -41,42 +42,39 @@ Cells = Mapping[str, Mapping[str, Any]]
 
 def figures(report: Mapping[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
     """Return stack -> case -> nDCG@10, R@100 and p against BM25, from ``rerank demo --json``."""
-    kept: dict[str, dict[str, dict[str, Any]]] = {}
+    figures_by_stack: dict[str, dict[str, dict[str, Any]]] = {}
     parts = (report, report["short"], report["with_headings"], report["new_documents"])
     for case, part in zip(CASES, parts):
-        p = {row["stack"]: row["p_holm"] for row in part["comparisons"] if row["measure"] == "nDCG@10"}
+        p = {row["stack"]: row["p_holm"] for row in part["comparisons"] if row["measure"] == MEASURE}
         for row in part["results"]:
-            values = {name: round(row["measures"][name], 4) for name in ("nDCG@10", "R@100")}
-            kept.setdefault(row["stack"], {})[case] = {**values, "p": p.get(row["stack"])}
-    return kept
+            values = {name: round(row["measures"][name], 4) for name in (MEASURE, "R@100")}
+            figures_by_stack.setdefault(row["stack"], {})[case] = {**values, "p": p.get(row["stack"])}
+    return figures_by_stack
 
 
-def measure_of(found: Mapping[str, Cells]) -> str:
-    return next(iter(found[FIRST]["typed"]))
-
-
-def below(p: float) -> str:
-    """Return ``p = 0.0123`` or ``p < 0.0001``."""
-    return "p < 0.0001" if p < 0.0001 else f"p = {p:.4f}"
+def p_cell(p: float | None) -> str:
+    """Return ``0.0123``, ``< 0.0001``, or no text without a test."""
+    if p is None:
+        return ""
+    return "< 0.0001" if p < 0.0001 else f"{p:.4f}"
 
 
 def readme(results: Mapping[str, Any]) -> str:
     """Return the table of the README, from the comparison with other programs on the demo."""
     rows = {row["peer"]: row for row in results["rows"]}
-    strongest = max(FUSIONS, key=lambda peer: rows[peer]["nDCG@10"])
+    strongest = max(FUSIONS, key=lambda peer: rows[peer][MEASURE])
     titles = {"rerank-bm25": "BM25", strongest: FUSIONS[strongest], "rerank-auto": "`rerank auto FOLDER`"}
     counts = f"{results['documents']:,} articles, {results['queries']['test']} summaries as queries"
     lines: list[list[str]] = []
     for peer, title in titles.items():
         row = rows[peer]
-        p = row["p"].get("rerank-auto")
         costs = ["", "", f"{row['p50_ms']:.0f}", ""]  # the rest of BM25 was measured with all rankers only
         if peer != "rerank-bm25":
             minutes = (row["training_s"] + row.get("indexing_s", 0)) / 60
             size = row["index_bytes"] / results["documents"]
             costs = [f"{minutes:.0f} min", f"{size:,.0f}", costs[2], f"{row['memory_mib']:,} MiB"]
-        measures = [f"{row['nDCG@10']:.4f}", f"{row['R@100']:.4f}"]
-        lines.append([title, *measures, "" if p is None else below(p)[2:].removeprefix("= "), *costs])
+        measures = [f"{row[MEASURE]:.4f}", f"{row['R@100']:.4f}"]
+        lines.append([title, *measures, p_cell(row["p"].get("rerank-auto")), *costs])
     return markdown_table([f"bundled demo: {counts}", *HEADS], lines)
 
 
@@ -92,26 +90,19 @@ def all_collections(results: Sequence[Mapping[str, Any]]) -> str:
     queries = [f"{result['queries']['test']:,}" for result in results]
     lines = [["test queries", *queries]]
     for peer, title in titles.items():
-        values = []
-        for result in results:
-            row = next(row for row in result["rows"] if row["peer"] == peer)
-            values.append(f"{row['nDCG@10']:.4f}")
-        lines.append([title, *values])
+        rows = [row for result in results for row in result["rows"] if row["peer"] == peer]
+        lines.append([title, *(f"{row[MEASURE]:.4f}" for row in rows)])
     minilm_values = json.loads(MINILM.read_text("utf-8"))["auto"]
-    cells = []
-    for result in results:
-        is_main = result["encoder"] == "MiniLM"
-        cells.append("" if is_main else f"{minilm_values[result['collection']]:.4f}")
+    with_other_encoder = [result["encoder"] != "MiniLM" for result in results]
+    cells = [f"{minilm_values[name]:.4f}" if other else "" for name, other in zip(names, with_other_encoder)]
     lines.append(["`rerank auto FOLDER` with MiniLM", *cells])
-    return markdown_table(["nDCG@10", *names], lines)
+    return markdown_table([MEASURE, *names], lines)
 
 
 def on_new_documents(found: Mapping[str, Cells]) -> str:
     """Return the gains on documents that no train query had."""
     first, trained, full = (found[stack]["new"] for stack in (FIRST, TRAINED, FULL))
-    measure = measure_of(found)
-    gains = (cell[measure] - first[measure] for cell in (trained, full))
-    without, with_encoder = (f"{gain:.4f}" for gain in gains)
+    without, with_encoder = (f"{cell[MEASURE] - first[MEASURE]:.4f}" for cell in (trained, full))
     return f"the gain without the encoder is {without}, p = {trained['p']:.2f}; with it {with_encoder}"
 
 
@@ -126,29 +117,24 @@ def cost(hook: Mapping[str, Mapping[str, float]]) -> str:
 
 
 def tutorial(found: Mapping[str, Cells]) -> str:
-    rows = (
-        (f"`{FIRST}`", found[FIRST]["typed"], "the baseline: no reranking"),
-        (f"`{TRAINED}`", found[TRAINED]["typed"], "trained on the judgments only"),
-        (f"`{FULL}`", found[FULL]["typed"], "also with MiniLM"),
-    )
-    measure = measure_of(found)
-    lines = [f"| | {measure} | | |", "| --- | --- | --- | --- |"]
-    for title, cell, note in rows:
-        p = "" if cell["p"] is None else below(cell["p"])
-        lines.append(f"| {title} | {cell[measure]:.4f} | {p} | {note} |")
+    notes = ("the baseline: no reranking", "trained on the judgments only", "also with MiniLM")
+    lines = [f"| | {MEASURE} | | |", "| --- | --- | --- | --- |"]
+    for stack, note in zip((FIRST, TRAINED, FULL), notes):
+        cell = found[stack]["typed"]
+        p = p_cell(cell["p"])
+        p_text = p and (f"p {p}" if p.startswith("<") else f"p = {p}")
+        lines.append(f"| `{stack}` | {cell[MEASURE]:.4f} | {p_text} | {note} |")
     return "\n".join(lines)
 
 
 def every(found: Mapping[str, Cells]) -> str:
     """Return the table with all stacks and cases."""
     lines = ["| | summaries | p | short queries | p | headings | p | new documents | p |", "|" + " --- |" * 9]
-    measure = measure_of(found)
     for stack, cells in found.items():
         texts = []
         for case in CASES:
-            cell = cells.get(case, {measure: None, "p": None})
-            texts.append("" if cell[measure] is None else f"{cell[measure]:.4f}")
-            texts.append("" if cell["p"] is None else below(cell["p"])[2:].removeprefix("= "))
+            cell = cells.get(case)
+            texts += [f"{cell[MEASURE]:.4f}", p_cell(cell["p"])] if cell else ["", ""]
         lines.append(f"| {stack} | {' | '.join(texts)} |")
     return "\n".join(lines)
 

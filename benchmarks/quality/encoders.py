@@ -33,7 +33,6 @@ HALVES, DEPTH, TOKENS = 60, 1000, 512
 WEIGHTS = np.linspace(0, 1, 11)
 
 Run = dict[str, float]
-Scores = dict[str, float]
 
 
 def encoded(encoder: TextEncoder, texts: Sequence[str], cache: Path) -> NDArray[np.float32]:
@@ -42,7 +41,7 @@ def encoded(encoder: TextEncoder, texts: Sequence[str], cache: Path) -> NDArray[
     path = cache / f"{key[:20]}.npy"
     if not path.is_file():
         begin = time.process_time()
-        tokens = [one[: encoder.room] for one in encoder.tokens(list(texts))]
+        tokens = [text[: encoder.room] for text in encoder.tokens(list(texts))]
         cache.mkdir(parents=True, exist_ok=True)
         np.save(path, encoder.encode(tokens))
         print(f"  {len(texts)} texts in {time.process_time() - begin:.0f} s of processor time", flush=True)
@@ -62,9 +61,9 @@ def fused(lexical: Run, dense: Run, weight: float) -> Run:
     return {id: (1 - weight) * lexical.get(id, 0.0) + weight * dense.get(id, 0.0) for id in ids}
 
 
-def per_query(runs: dict[str, Run], qrels: dict[str, dict[str, int]]) -> Scores:
-    found = {metric.query_id: metric.value for metric in ir_measures.iter_calc([MEASURE], qrels, runs)}
-    return {query: found.get(query, 0.0) for query in qrels}
+def per_query(runs: dict[str, Run], qrels: dict[str, dict[str, int]]) -> list[float]:
+    values = {metric.query_id: metric.value for metric in ir_measures.iter_calc([MEASURE], qrels, runs)}
+    return [values.get(query, 0.0) for query in qrels]
 
 
 def halves(table: NDArray[np.float64]) -> tuple[float, float]:
@@ -73,10 +72,8 @@ def halves(table: NDArray[np.float64]) -> tuple[float, float]:
     for _ in range(HALVES):
         order = rng.permutation(len(table))
         parts = np.array_split(order, 2)
-        both = [
-            table[test][:, table[chosen].mean(axis=0).argmax()].mean()
-            for chosen, test in (parts, reversed(parts))
-        ]
+        best = [table[half].mean(axis=0).argmax() for half in parts]
+        both = [table[half][:, weight].mean() for half, weight in zip(parts, reversed(best))]
         values.append(float(np.mean(both)))
     return float(np.mean(values)), float(np.std(values))
 
@@ -84,11 +81,10 @@ def halves(table: NDArray[np.float64]) -> tuple[float, float]:
 def lexical_runs(collection: Collection, queries: list[Query]) -> dict[str, Run]:
     with tempfile.TemporaryDirectory() as folder:
         workspace = collection.ingest(Path(folder) / "workspace")
-        answers = {query.id: workspace.search(query, DEPTH, stack="bm25").answer for query in queries}
-        return {
-            id: dict(zip(answer.ranking.ids, answer.ranking.scores.tolist()))
-            for id, answer in answers.items()
+        rankings = {
+            query.id: workspace.search(query, DEPTH, stack="bm25").answer.ranking for query in queries
         }
+        return {query: dict(zip(ranking.ids, ranking.scores.tolist())) for query, ranking in rankings.items()}
 
 
 def main() -> None:
@@ -105,7 +101,7 @@ def main() -> None:
         queries = [query for query in collection.queries() if query.id in qrels_by_id]
         lexical = {query: scaled(run) for query, run in lexical_runs(collection, queries).items()}
         print(f"{folder.name}: {len(queries)} queries, {len(documents)} documents")
-        bm25 = np.mean([*per_query(lexical, qrels_by_id).values()])
+        bm25 = np.mean(per_query(lexical, qrels_by_id))
         print(f"  bm25: {bm25:.4f}", flush=True)
         ids = [document.id for document in documents]
         for model in args.model:
@@ -114,15 +110,14 @@ def main() -> None:
             asked = encoded(encoder.of_queries, [query.text for query in queries], args.cache)
             cosines = asked @ vectors.T
             dense = {query.id: scaled(dict(zip(ids, row.tolist()))) for query, row in zip(queries, cosines)}
-            columns = [
-                per_query({q: fused(lexical[q], dense[q], weight) for q in qrels_by_id}, qrels_by_id)
-                for weight in WEIGHTS
-            ]
-            table = np.array([[column[query] for column in columns] for query in qrels_by_id])
+            columns: list[list[float]] = []
+            for weight in WEIGHTS:
+                runs = {query: fused(lexical[query], dense[query], weight) for query in qrels_by_id}
+                columns.append(per_query(runs, qrels_by_id))
+            table = np.array(columns).T
             mean, spread = halves(table)
-            print(
-                f"  {Path(model).name}: alone {table[:, -1].mean():.4f}, with bm25 {mean:.4f} ({spread:.4f})"
-            )
+            alone = table[:, -1].mean()
+            print(f"  {Path(model).name}: alone {alone:.4f}, with bm25 {mean:.4f} ({spread:.4f})")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """Measure each signal of `rerank auto`: only it, and the stack without it.
 
     python benchmarks/quality/signals.py OUT/cf [OUT/cacm ...]  # after peers/ours.py; writes the tables
-    python benchmarks/quality/signals.py OUT/cf --costs              # only the costs, on an idle machine
     python benchmarks/quality/signals.py --check                     # exit code 1 if RESULTS.md is outdated
 
 nDCG@10 on test. *Only it*: the signal orders the candidates of the first stage and, if it retrieves, 200
@@ -16,8 +15,8 @@ import json
 import os
 import sys
 import tempfile
-import time
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -30,6 +29,7 @@ import numpy as np
 from table import RESULTS
 
 from benchmarks.common.pages import filled, markdown_table, page_options, update
+from benchmarks.common.timing import seconds_of
 from rerank import evaluate, tune
 from rerank.formats import read_queries
 from rerank.reports.evaluation import EvaluationReport
@@ -46,12 +46,12 @@ def costs(folder: Path, name: str) -> dict[str, Any]:
     """Return seconds of training, milliseconds per query, and bytes per document."""
     workspace = Workspace.open(folder / "workspace")
     ranker, run = workspace.ranker(name), json.loads((folder / "runs/rerank-auto.json").read_text())
-    features = ranker.encode_documents([one for one, _ in zip(workspace.engine.documents(), range(50))])
-    thousand, times = np.resize(features, (1000, *features.shape[1:])), []
-    for query in list(read_queries(str(folder / "queries.jsonl")))[:100]:
-        begin = time.perf_counter()
-        ranker.score(ranker.encode_query(query), thousand)
-        times.append(time.perf_counter() - begin)
+    features = ranker.encode_documents(list(islice(workspace.engine.documents(), 50)))
+    thousand = np.resize(features, (1000, *features.shape[1:]))
+    times = [
+        seconds_of(lambda query=query: ranker.score(ranker.encode_query(query), thousand))
+        for query in islice(read_queries(str(folder / "queries.jsonl")), 100)
+    ]
     return {
         "training_s": run["settings"].get("seconds", {}).get(name),
         "query_ms": round(1000 * median(times), 2),
@@ -61,10 +61,10 @@ def costs(folder: Path, name: str) -> dict[str, Any]:
 
 def value(report: EvaluationReport, stack: Stack) -> tuple[float, float | None]:
     """Return the measure of a stack, and p against the baseline."""
-    label = next(label for label, one in report.stacks.items() if one == stack)
-    p = [one.p_holm for one in report.comparisons if (one.stack, one.measure) == (label, MEASURE)]
+    label = next(label for label, measured_stack in report.stacks.items() if measured_stack == stack)
     (row,) = [row for row in report.results if row.stack == label]
-    return row.measures[MEASURE], p[0] if p else None
+    p_by_stack = {test.stack: test.p_holm for test in report.comparisons if test.measure == MEASURE}
+    return row.measures[MEASURE], p_by_stack.get(label)
 
 
 def measured(folder: Path) -> dict[str, Any]:
@@ -72,37 +72,27 @@ def measured(folder: Path) -> dict[str, Any]:
     whole = workspace.stack(workspace.default_stack)
     signals, first = whole.tuned_for, whole.first_stage
     rankers = [name for name in workspace.trained() if name in signals]
-    found = [name for name in rankers if workspace.ranker(name).retrieves]
-    alone = {
-        name: replace(
-            Stack.parse(name, first_stage=first), retrieve=(first, f"{name}:{FOUND}") if name in found else ()
-        )
-        for name in rankers
-    }
+    retrievers = [name for name in rankers if workspace.ranker(name).retrieves]
+    queries = folder / "queries.jsonl"
+    dev, test = ({"queries": queries, "qrels": folder / f"qrels/{split}.tsv"} for split in ("dev", "test"))
+    alone: dict[str, Stack] = {}
     without: dict[str, Stack] = {}
     with tempfile.TemporaryDirectory() as scratch:
         for name in rankers:
-            others = [f"{other}:{FOUND}" for other in found if other != name] if whole.retrieve else []
-            without[name] = tune(
-                workspace,
-                ",".join(other for other in signals if other != name),
-                queries=folder / "queries.jsonl",
-                qrels=folder / "qrels/dev.tsv",
-                retrieve=[first, *others] if others else (),
-                out=f"{scratch}/{name}.json",
-            ).stack
+            retrieve = (first, f"{name}:{FOUND}") if name in retrievers else ()
+            alone[name] = replace(Stack.parse(name, first_stage=first), retrieve=retrieve)
+            others = [f"{other}:{FOUND}" for other in retrievers if other != name] if whole.retrieve else []
+            remaining = ",".join(other for other in signals if other != name)
+            settings = {"retrieve": [first, *others] if others else (), "out": f"{scratch}/{name}.json"}
+            without[name] = tune(workspace, remaining, **dev, **settings).stack
     stacks = [workspace.stack(first), *alone.values(), *without.values()]
-    test = {"queries": folder / "queries.jsonl", "qrels": folder / "qrels/test.tsv"}
     report = evaluate(workspace, stacks, baseline=whole, measures=[MEASURE], **test)
     rows = []
     for name in rankers:
         (value_alone, _), (rest, p) = value(report, alone[name]), value(report, without[name])
-        row = {
-            "signal": name,
-            "weight": whole.combiner.weights_by_signal().get(name, 0.0),
-            "alone": value_alone,
-        }
-        rows.append({**row, "without": rest, "p": p, **costs(folder, name)})
+        weight = whole.combiner.weights_by_signal().get(name, 0.0)
+        figures = {"signal": name, "weight": weight, "alone": value_alone, "without": rest, "p": p}
+        rows.append({**figures, **costs(folder, name)})
     first_value, p = value(report, workspace.stack(first))
     return {"first_stage": first, "first": first_value, "p": p, "auto": value(report, whole)[0], "rows": rows}
 
@@ -110,10 +100,10 @@ def measured(folder: Path) -> dict[str, Any]:
 def tables() -> str:
     parts = []
     for path in sorted((RESULTS / "signals").glob("*.json")):
-        found, name = json.loads(path.read_text()), path.stem
-        title = f"{name}: `{found['first_stage']}` {found['first']:.4f}, `auto` {found['auto']:.4f}"
+        figures, name = json.loads(path.read_text()), path.stem
+        title = f"{name}: `{figures['first_stage']}` {figures['first']:.4f}, `auto` {figures['auto']:.4f}"
         rows: list[list[str]] = []
-        for row in found["rows"]:
+        for row in figures["rows"]:
             cells = [row["signal"], f"{row['weight']:.2f}", f"{row['alone']:.4f}", f"{row['without']:.4f}"]
             cells.append("" if row["p"] is None else f"{row['p']:.4f}")
             cells.append("" if row["training_s"] is None else f"{row['training_s']:.0f}")
@@ -123,23 +113,17 @@ def tables() -> str:
     return "\n\n".join(parts)
 
 
-def pages() -> dict[Path, str]:
-    return {PAGE: filled(PAGE, {"signals": tables()})}
-
-
 def main() -> int:
     options = page_options(__doc__)
     options.add_argument("folders", nargs="*", type=Path, help="folders of peers/prepare.py")
-    options.add_argument("--costs", action="store_true", help="measure only the costs again")
     args = options.parse_args()
     for folder in args.folders:
         path = RESULTS / f"signals/{folder.name}.json"
         path.parent.mkdir(exist_ok=True)
-        found = json.loads(path.read_text()) if args.costs else measured(folder)
-        for row in found["rows"] if args.costs else ():
-            row |= costs(folder, row["signal"])
-        path.write_text(json.dumps(found, indent=1) + "\n")
-    return update(pages(), "benchmarks/quality/signals.py", check=args.check)
+        path.write_text(json.dumps(measured(folder), indent=1) + "\n")
+    return update(
+        {PAGE: filled(PAGE, {"signals": tables()})}, "benchmarks/quality/signals.py", check=args.check
+    )
 
 
 if __name__ == "__main__":

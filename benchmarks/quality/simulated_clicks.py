@@ -32,14 +32,13 @@ The script ends with code 1 if a share is below its target.
 from __future__ import annotations
 
 import argparse
-import csv
 import random
 import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, chain
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -55,7 +54,6 @@ from rerank.formats import read_qrels, read_queries
 from rerank.formats.tables import format_rows
 from rerank.judging.clicks import judge_clicks
 from rerank.judging.pool import DIFFERENCE, PoolOptions, equal_weights, make_pool, separate_first_stage
-from rerank.reports.evaluation import EvaluationReport
 from rerank.stack.stack import Stack
 
 MEASURE = "nDCG@10"
@@ -82,12 +80,11 @@ Values = NDArray[np.float64]
 """The nDCG@10 of each test query."""
 
 
-def share_interval(values: Values, bm25: Values, best: Values) -> tuple[float, float]:
-    """Return the interval of 95 % for the share of the gain, by the bootstrap of test queries."""
-    drawn = np.random.default_rng(0).integers(0, len(values), (SAMPLES, len(values)))
-    gains = (values - bm25)[drawn].mean(axis=1)
-    best_gains = (best - bm25)[drawn].mean(axis=1)
-    low, high = np.quantile(gains / np.where(best_gains > 0, best_gains, np.nan), [0.025, 0.975])
+def share_interval(gains: Values, best_gains: Values) -> tuple[float, float]:
+    """Return the interval of 95 % for the share of the best gains, by the bootstrap of test queries."""
+    drawn = np.random.default_rng(0).integers(0, len(gains), (SAMPLES, len(gains)))
+    best = best_gains[drawn].mean(axis=1)
+    low, high = np.quantile(gains[drawn].mean(axis=1) / np.where(best > 0, best, np.nan), [0.025, 0.975])
     return float(low), float(high)
 
 
@@ -128,7 +125,7 @@ class Sample:
     test: list[Query]
     qrels: Qrels
 
-    def part(self, queries: Iterable[Query]) -> Qrels:
+    def judgments(self, queries: Iterable[Query]) -> Qrels:
         return Qrels({query.id: self.qrels[query.id] for query in queries})
 
 
@@ -137,11 +134,11 @@ def read_collection(folder: Path, lang: str, documents: int, words: int) -> Samp
     source = Collection(folder, lang if (folder / f"corpus.{lang}.jsonl.gz").exists() else None)
     everything = sorted(source.documents(), key=lambda document: document.id)
     sample = random.Random(0).sample(everything, min(documents, len(everything)))
-    cut = [
-        Document(one.id, one.title, " ".join(one.text.split()[:words]), one.categories, lang=lang)
-        for one in sample
-    ]
-    ids = {document.id for document in cut}
+    short: list[Document] = []
+    for document in sample:
+        text = " ".join(document.text.split()[:words])
+        short.append(Document(document.id, document.title, text, document.categories, lang=lang))
+    ids = {document.id for document in short}
     judgments = []
     for split in ("train", "dev", "test"):
         qrels = source.judgments(split)
@@ -155,16 +152,19 @@ def read_collection(folder: Path, lang: str, documents: int, words: int) -> Samp
             queries.append(query)
     random.Random(1).shuffle(queries)
     cut_test = len(queries) // TESTED
-    return Sample(cut, queries[cut_test:], queries[:cut_test], qrels)
+    return Sample(short, queries[cut_test:], queries[:cut_test], qrels)
 
 
-def simulate(workspace: Workspace, collection: Sample, users: str, sessions: int, log: Path) -> None:
-    """Write the impressions and clicks of sessions."""
+def simulate(
+    workspace: Workspace, collection: Sample, users: str, sessions: int, log: Path
+) -> set[tuple[str, str]]:
+    """Write the impressions and clicks of sessions. Return the clicked pairs of query key and document."""
     draw = random.Random(2)
     requests = [SearchRequest(query.text, "bm25", depth=HITS) for query in collection.logged]
     lists = [candidates.ids for candidates in workspace.engine.search(requests)]
     weights = list(accumulate(1 / (place + 1) for place in range(len(lists))))
     rows: list[tuple[object, ...]] = [("session", "query", "document", "rank", "clicked")]
+    clicked_pairs: set[tuple[str, str]] = set()
     for session in range(sessions):
         (place,) = draw.choices(range(len(lists)), cum_weights=weights)
         query, shown = collection.logged[place], lists[place]
@@ -175,7 +175,10 @@ def simulate(workspace: Workspace, collection: Sample, users: str, sessions: int
             clicks = list(USERS[users](grades, draw))
         for rank, (document, clicked) in enumerate(zip(shown, clicks), 1):
             rows.append((session, query.text, document, rank, int(clicked)))
+            if clicked:
+                clicked_pairs.add((query_key(query.text), document))
     log.write_text(format_rows(rows))
+    return clicked_pairs
 
 
 class Experiment:
@@ -184,53 +187,45 @@ class Experiment:
     def __init__(self, collection: Sample, workspace: Workspace, epochs: int) -> None:
         self.collection, self.workspace, self.epochs = collection, workspace, epochs
         self.by_key = {query_key(query.text): query for query in collection.logged}
-        test = collection.part(collection.test)
-        report = evaluate(workspace, ["bm25"], queries=collection.test, qrels=test, measures=[MEASURE])
-        self.test = test
-        (self.bm25,) = values_of(report)
-        self.best = self.bm25
+        self.bm25 = self.best = self.evaluate(["bm25"])[0]
+
+    def evaluate(self, stacks: Sequence[str]) -> list[Values]:
+        """Return the values of each stack on the test queries."""
+        queries = self.collection.test
+        qrels = self.collection.judgments(queries)
+        test = {"queries": queries, "qrels": qrels, "measures": [MEASURE], "baseline": "bm25"}
+        (evaluation,) = evaluate(self.workspace, stacks, **test).per_query.values()
+        return [values[MEASURE] for values in evaluation.values.values()]
 
     def named(self, queries: Iterable[Query]) -> list[Query]:
         """Return queries of a log with the categories of the collection."""
-        logged = []
-        for query in queries:
-            original = self.by_key[query_key(query.text)]
-            logged.append(replace(original, id=query.id, params=query.params))
-        return logged
+        originals = ((query, self.by_key[query_key(query.text)]) for query in queries)
+        return [replace(original, id=query.id, params=query.params) for query, original in originals]
 
     def train(self, queries: list[Query], qrels: Qrels, dev: Qrels, seed: int) -> None:
-        train(
-            self.workspace,
-            ["text", "meta"],
-            queries=queries,
-            qrels=qrels,
-            dev_qrels=dev,
-            config={"epochs": self.epochs, "seed": seed},
-            first_stage="bm25",
-        )
+        judged = {"queries": queries, "qrels": qrels, "dev_qrels": dev}
+        config = {"epochs": self.epochs, "seed": seed}
+        train(self.workspace, ["text", "meta"], **judged, config=config, first_stage="bm25")
 
     def tune(self, queries: list[Query], qrels: Qrels, **options: object) -> Stack:
         return tune(self.workspace, STACK, queries=queries, qrels=qrels, measure=MEASURE, **options).stack
 
-    def measure(self, stacks: Mapping[str, Stack]) -> dict[str, Values]:
+    def measure(self, stacks: Mapping[str, Sequence[Stack]]) -> dict[str, list[Values]]:
         """Return the values of stacks on the test queries. All stacks use the same trained rankers."""
         folder = self.workspace.folder / "measured"
         folder.mkdir(exist_ok=True)
         files = []
-        for number, stack in enumerate(stacks.values()):
-            files.append(str(folder / f"{number}.json"))
-            stack.save(files[-1])
-        report = evaluate(
-            self.workspace,
-            files,
-            queries=self.collection.test,
-            qrels=self.test,
-            measures=[MEASURE],
-            baseline="bm25",
-        )
-        for name, stack in stacks.items():
-            print(f"    {name}: {stack} ({stack.combiner.normalization})", flush=True)
-        return dict(zip(stacks, values_of(report)[1:]))
+        for name, stacks_of_name in stacks.items():
+            for stack in stacks_of_name:
+                files.append(str(folder / f"{len(files)}.json"))
+                stack.save(files[-1])
+                print(f"    {name}: {stack} ({stack.combiner.normalization})", flush=True)
+        _, *values = self.evaluate(files)
+        return {name: [values.pop(0) for _ in stacks_of_name] for name, stacks_of_name in stacks.items()}
+
+    def share(self, values: Values) -> float:
+        """Return the share of the gain of true judgments."""
+        return float((values - self.bm25).mean() / (self.best - self.bm25).mean())
 
     def true_grades(self, queries: list[Query], ids: Mapping[str, str]) -> Qrels:
         """Return the true judgments of queries of a log. ids: id in the log -> true id."""
@@ -242,17 +237,9 @@ class Experiment:
         stacks = separate_first_stage(equal_weights(self.workspace, STACK.split(",")))
         pool = make_pool(self.workspace, stacks, sample, PoolOptions(count=POOLED, seed=draw)).pool
         tuning = sorted(pool.queries, key=lambda query: query.reason != DIFFERENCE)[:HAND]
-        grades = {}
-        for query in tuning:
-            true = self.collection.qrels[ids[query.id]]
-            grades[query.id] = {hit.id: true.get(hit.id, 0) for hit in query.hits}
-        return Qrels(grades)
-
-
-def values_of(report: EvaluationReport) -> list[Values]:
-    """Return the values of each stack of a report, the baseline first."""
-    (evaluation,) = report.per_query.values()
-    return [np.array(values[MEASURE]) for values in evaluation.values.values()]
+        true = self.collection.qrels
+        pairs = [(query.id, hit.id) for query in tuning for hit in query.hits]
+        return Qrels((query, hit, true[ids[query]].get(hit, 0)) for query, hit in pairs)
 
 
 @dataclass(frozen=True)
@@ -277,80 +264,60 @@ class Log:
 def write_log(experiment: Experiment, users: str, sessions: int, folder: Path) -> Log:
     """Simulate the users, and make judgments from their clicks."""
     log = folder / f"{users}.tsv"
-    simulate(experiment.workspace, experiment.collection, users, sessions, log)
+    clicked_pairs = simulate(experiment.workspace, experiment.collection, users, sessions, log)
     report = judge_clicks([log], folder / users, None, experiment.workspace)
-    print(
-        f"  {report.page_views:,} page views, {report.clicks:,} clicks, CTR {report.click_rates[:3]}",
-        flush=True,
-    )
+    clicks = f"{report.clicks:,} clicks, CTR {report.click_rates[:3]}"
+    print(f"  {report.page_views:,} page views, {clicks}", flush=True)
     queries = experiment.named(read_queries(folder / users / "queries.jsonl"))
     train_qrels = read_qrels(folder / users / "train.tsv")
     dev_qrels = read_qrels(folder / users / "dev.tsv")
     key_ids = {query_key(query.text): query.id for query in queries}
-    with log.open(newline="") as file:
-        rows = list(csv.DictReader(file, delimiter="\t"))
-    clicked = {(key_ids[query_key(row["query"])], row["document"]) for row in rows if row["clicked"] == "1"}
+    clicked = sorted((key_ids[key], document) for key, document in clicked_pairs)
     return Log(
         queries=queries,
         ids={query.id: experiment.by_key[query_key(query.text)].id for query in queries},
         train=train_qrels,
         dev=dev_qrels,
-        naive_train=Qrels((query, id, 1) for query, id in sorted(clicked) if query in train_qrels),
-        naive_dev=Qrels((query, id, 1) for query, id in sorted(clicked) if query in dev_qrels),
+        naive_train=Qrels((query, id, 1) for query, id in clicked if query in train_qrels),
+        naive_dev=Qrels((query, id, 1) for query, id in clicked if query in dev_qrels),
     )
 
 
-def run_case(experiment: Experiment, log: Log, seed: int) -> dict[str, Values]:
-    """Return the values of the stacks of one kind of users: of clicks, and of naive clicks."""
+def run_case(experiment: Experiment, log: Log, seed: int) -> dict[str, list[Values]]:
+    """Return the values of each kind of stack: of clicks, and of naive clicks. Those by hand have several."""
 
-    def tune_by_hand(name: str) -> dict[str, Stack]:
+    def tune_by_hand(name: str) -> dict[str, list[Stack]]:
+        pools = [experiment.by_hand(log.dev_queries, log.ids, draw) for draw in range(DRAWS)]
         true = experiment.true_grades(log.dev_queries, log.ids)
-        stacks = {f"{name}, all by hand": experiment.tune(log.queries, true)}
-        for draw in range(DRAWS):
-            grades = experiment.by_hand(log.dev_queries, log.ids, draw)
-            stacks[f"{name}, 30 by hand {draw}"] = experiment.tune(log.queries, grades)
-        return stacks
+        return {
+            f"{name}, all by hand": [experiment.tune(log.queries, true)],
+            f"{name}, 30 by hand": [experiment.tune(log.queries, grades) for grades in pools],
+        }
 
     experiment.train(log.queries, log.train, log.dev, seed)
     stacks = {
         **tune_by_hand("clicks"),
-        "clicks, clicks": experiment.tune(log.queries, log.dev, protocol="judged", least_share=0.3),
-        "clicks, clicks free": experiment.tune(log.queries, log.dev, protocol="judged"),
-        "clicks, unjudged as 0": experiment.tune(log.queries, log.dev),
+        "clicks, clicks": [experiment.tune(log.queries, log.dev, protocol="judged", least_share=0.3)],
+        "clicks, clicks free": [experiment.tune(log.queries, log.dev, protocol="judged")],
+        "clicks, unjudged as 0": [experiment.tune(log.queries, log.dev)],
     }
     values = experiment.measure(stacks)
     experiment.train(log.queries, log.naive_train, log.naive_dev, seed)
     return {**values, **experiment.measure(tune_by_hand("any click"))}
 
 
-def group_draws(trainings: Sequence[Mapping[str, Values]]) -> dict[str, list[list[Values]]]:
-    """Return the values of each kind of stack: for each training, one per random choice of queries."""
-    groups: dict[str, list[list[Values]]] = {}
-    for values in trainings:
-        of_training: dict[str, list[Values]] = {}
-        for name, stack_values in values.items():
-            kind = name.rstrip("0123456789 ") if "30 by hand" in name else name
-            of_training.setdefault(kind, []).append(stack_values)
-        for name, draws in of_training.items():
-            groups.setdefault(name, []).append(draws)
-    return groups
-
-
 def show(experiment: Experiment, users: str, stack: str, trainings: list[list[Values]]) -> bool:
     """Print the share of the gain, and return whether it reaches its target."""
-    gain = float((experiment.best - experiment.bm25).mean())
-    draws = [values for of_training in trainings for values in of_training]
+    draws = list(chain.from_iterable(trainings))
     mean: Values = np.mean(draws, axis=0)
-    share = float((mean - experiment.bm25).mean()) / gain
-    low, high = share_interval(mean, experiment.bm25, experiment.best)
+    share = experiment.share(mean)
+    low, high = share_interval(mean - experiment.bm25, experiment.best - experiment.bm25)
     notes = [f"({low:.0%} to {high:.0%}) of the gain"]
     if len(trainings) > 1:
-        shares_of_trainings = [
-            float((np.mean(of, axis=0) - experiment.bm25).mean()) / gain for of in trainings
-        ]
-        notes.append(f"trainings {' '.join(f'{one:.0%}' for one in shares_of_trainings)}")
+        shares = [experiment.share(np.mean(draws_of_training, axis=0)) for draws_of_training in trainings]
+        notes.append(f"trainings {' '.join(f'{share_of_training:.0%}' for share_of_training in shares)}")
     if len(draws) > len(trainings):
-        lowest = min(float((values - experiment.bm25).mean()) / gain for values in draws)
+        lowest = min(map(experiment.share, draws))
         notes.append(f"lowest of {len(draws)} draws {lowest:.0%}")
     target = None if users == "trust" and "hand" not in stack else TARGETS.get(stack)
     is_below = target is not None and share < target
@@ -363,12 +330,11 @@ def show(experiment: Experiment, users: str, stack: str, trainings: list[list[Va
 def show_difference(experiment: Experiment, groups: Mapping[str, list[list[Values]]]) -> bool:
     """Print how much more clicks keep than naive clicks, and return whether it is more."""
     clicks, naive = (
-        np.mean([values for of in groups[f"{name}, 30 by hand"] for values in of], axis=0)
+        np.mean(list(chain.from_iterable(groups[f"{name}, 30 by hand"])), axis=0)
         for name in ("clicks", "any click")
     )
     gain = float((experiment.best - experiment.bm25).mean())
-    drawn = np.random.default_rng(0).integers(0, len(clicks), (SAMPLES, len(clicks)))
-    low, high = np.quantile((clicks - naive)[drawn].mean(axis=1) / gain, [0.025, 0.975])
+    low, high = share_interval(clicks - naive, np.full(len(clicks), gain))
     share = float((clicks - naive).mean()) / gain
     print(f"  clicks above any click: {share:+.0%} ({low:+.0%} to {high:+.0%}) of the gain", flush=True)
     return share > 0
@@ -392,13 +358,14 @@ def main() -> int:
         workspace = Workspace.create(folder / "workspace", lang=options.lang)
         workspace.engine.write(collection.documents)
         experiment = Experiment(collection, workspace, options.epochs)
-        place = len(collection.logged) // 5
-        dev, logged = collection.part(collection.logged[:place]), collection.part(collection.logged[place:])
         begin = time.process_time()
-        best = []
+        place = len(collection.logged) // 5
+        dev = collection.judgments(collection.logged[:place])
+        train_qrels = collection.judgments(collection.logged[place:])
+        best: list[Values] = []
         for seed in range(options.seeds):
-            experiment.train(collection.logged, logged, dev, seed)
-            best.append(experiment.measure({"true": experiment.tune(collection.logged, dev)})["true"])
+            experiment.train(collection.logged, train_qrels, dev, seed)
+            best += experiment.measure({"true": [experiment.tune(collection.logged, dev)]})["true"]
         experiment.best = np.mean(best, axis=0)
         bm25 = float(experiment.bm25.mean())
         gain = float(experiment.best.mean()) - bm25
@@ -408,7 +375,8 @@ def main() -> int:
         for users in options.users.split(","):
             print(users, flush=True)
             log = write_log(experiment, users, options.sessions, folder)
-            groups = group_draws([run_case(experiment, log, seed) for seed in range(options.seeds)])
+            cases = [run_case(experiment, log, seed) for seed in range(options.seeds)]
+            groups = {stack: [values[stack] for values in cases] for stack in cases[0]}
             for stack, trainings in groups.items():
                 missed += not show(experiment, users, stack, trainings)
             missed += not show_difference(experiment, groups)
