@@ -92,14 +92,13 @@ class Pairs:
         training = training_data(workspace, inputs, TrainReport(), SILENT)
         queries = inputs.queries
         test = collection.judgments("test")
-        highest = {query: max(grades.values()) for query, grades in test.items()}
-        with_partner = [query for query in queries if highest.get(query.id, 0) > 1]
+        grades = {query: {grade for grade in test[query].values() if grade > 0} for query in test}
+        with_partner = [query for query in queries if max(grades.get(query.id, ()), default=0) > 1]
         with_partner.sort(key=lambda query: query.id)
-        best = [min(id for id, g in test[q.id].items() if g == highest[q.id]) for q in with_partner]
+        best = [min(id for id, g in test[q.id].items() if g == max(grades[q.id])) for q in with_partner]
         partners = [document for document in workspace.engine.get(best) if document]
         assert len(partners) == len(with_partner)
-        several = {query for query, grades in test.items() if len({g for g in grades.values() if g > 0}) > 1}
-        judged = [query for query in queries if query.id in several]
+        judged = [query for query in queries if len(grades.get(query.id, ())) > 1]
         qrels = Qrels({query.id: test[query.id] for query in judged})
         return cls(workspace, training, with_partner, partners, judged, qrels)
 
