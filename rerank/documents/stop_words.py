@@ -47,6 +47,9 @@ class _StopWords(threading.local):
 
 _stop_words = cache(_StopWords)
 
+_LONGEST_REMEMBERED = 200
+"""Characters; longer texts of users take no memory in the cache."""
+
 _LONGEST_STOP_WORD = 30
 """Characters; longer words of users are not looked up, and take no memory in the cache."""
 
@@ -146,11 +149,21 @@ def without_stop_words(text: str, lang: str | None) -> str:
     code = language_or_none(lang)
     if code not in STEMMERS:
         return text
+    if len(text) > _LONGEST_REMEMBERED:
+        return _shorten(text, code)
+    return _shorten_again(text, code)
+
+
+def _shorten(text: str, code: str) -> str:
+    """Return a text without the stop words of the language with this code."""
     stop_words = {word for word in words(text) if code in _languages(word)}
     shortened = WORD.sub(partial(_without_stop_word, stop_words=stop_words), text)
     if not WORD.search(shortened):
         return text
     return shortened
+
+
+_shorten_again = lru_cache(4096)(_shorten)  # each signal of a stack reads the text of a query
 
 
 def _without_stop_word(word: re.Match[str], stop_words: Set[str]) -> str:

@@ -32,6 +32,7 @@ from rerank.common.files import sync_folder
 _NAMES = ("terms", "ends", "starts", "rows", "weights", "lengths")
 _POSTING = np.dtype([("term", np.int32), ("row", np.int32), ("weight", np.float32)])
 _TOGETHER = 1_000_000  # postings inverted together, about 100 bytes each
+_REMEMBERED = 10_000  # terms of queries, which users repeat
 
 
 class TfIdf:
@@ -43,6 +44,7 @@ class TfIdf:
         self._terms = terms.data  # reads one number in less time than an array
         self._ends = ends.data
         self._documents = documents
+        self._numbers: dict[str, int] = {}  # of terms of earlier queries
 
     def terms(self) -> list[str]:
         """Return all terms."""
@@ -55,9 +57,16 @@ class TfIdf:
         return self._terms[start : self._ends[number]].tobytes()
 
     def _find(self, term: str) -> int | None:
+        number = self._numbers.get(term)
+        if number is not None:
+            return number
         encoded = term.encode()
         number = bisect_left(range(len(self._ends)), encoded, key=self._term)
-        return number if number < len(self._ends) and self._term(number) == encoded else None
+        if number == len(self._ends) or self._term(number) != encoded:
+            return None
+        if len(self._numbers) < _REMEMBERED:
+            self._numbers[term] = number
+        return number
 
     def frequency(self, term: str) -> int:
         """Return the number of documents with a term; 0 for an unknown term."""
