@@ -24,8 +24,8 @@ LEAST_LINKS = 0.5
 """Smallest number of links per document."""
 NEIGHBORS = 3
 """Neighbors toward which the vectors of a document move."""
-LEAST_NEIGHBOR_SHARE = 0.25
-"""Smallest share of relevant documents whose nearest document is also relevant, for moving to neighbors."""
+LEAST_NEIGHBOR_SHARE = 0.2
+"""Smallest share of relevant documents among the neighbors of a relevant one, for moving to neighbors."""
 LARGE = 20_000
 """Documents, or relevant documents of train queries, from which trainings have fewer steps."""
 HUGE = 200_000

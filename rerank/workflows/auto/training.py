@@ -221,12 +221,12 @@ class Trainings:
         training.neighbors = ranker_plan.NEIGHBORS
         self._fit(rule, training, allowed)
         return (
-            f"; {share:.0%} of the relevant documents are next to another one, so its vectors move toward"
+            f"; {share:.0%} of the neighbors of relevant documents are relevant, so its vectors move toward"
             f" {training.neighbors} neighbors"
         )
 
     def _relevant_neighbor_share(self) -> float:
-        """Return how often the nearest document of a relevant one is relevant; 0 if it is not measured.
+        """Return the share of relevant documents among the neighbors of relevant ones; 0 if not measured.
 
         It compares vectors of the untrained encoder, which has read the documents before. Clicks show only
         documents that were ranked high, so they do not tell it.
@@ -243,7 +243,7 @@ class Trainings:
         for batch in batched(self.context.workspace.engine.documents(), 256):
             ids += [document.id for document in batch]
             means.append(mean_of_passages(ranker.encode_documents(batch), ranker.passages))
-        return relevant_neighbor_share(ids, np.concatenate(means), judged)
+        return relevant_neighbor_share(ids, np.concatenate(means), judged, ranker_plan.NEIGHBORS)
 
     def _pass_seconds(self, rule: Rule) -> float:
         """Return the time to encode one part of every document, as often as the rule does it.

@@ -117,7 +117,8 @@ def test_a_trained_map_has_neighbors_of_its_own_vectors(fitted, tiny):
     assert report.rankers[0].epoch == 0 or ranker.neighborhood.version != untrained.neighborhood.version
 
 
-def test_the_share_of_relevant_neighbors_matches_counting():
+@pytest.mark.parametrize("neighbors", [1, 3, 50])
+def test_the_share_of_relevant_neighbors_matches_counting(neighbors):
     rng = np.random.default_rng(3)
     vectors = rng.normal(size=(30, 5))
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -125,11 +126,14 @@ def test_the_share_of_relevant_neighbors_matches_counting():
     shares = []
     for rows in judged.values():
         hits = 0
+        pairs = 0
         for row in rows:
             order = sorted((i for i in range(30) if i != row), key=lambda i: -(vectors[row] @ vectors[i]))
-            hits += order[0] in rows
-        shares.append(hits / len(rows))
-    pairs = Qrels((query, f"d{row}", 1) for query, rows in judged.items() for row in rows)
+            nearest = order[:neighbors]
+            hits += len(set(nearest) & set(rows))
+            pairs += len(nearest)
+        shares.append(hits / pairs)
+    relevant = Qrels((query, f"d{row}", 1) for query, rows in judged.items() for row in rows)
     ids = [f"d{row}" for row in range(30)]
-    assert relevant_neighbor_share(ids, vectors, pairs) == pytest.approx(np.mean(shares))
-    assert relevant_neighbor_share(ids, vectors, Qrels([("q", "unknown", 1)])) == 0
+    assert relevant_neighbor_share(ids, vectors, relevant, neighbors) == pytest.approx(np.mean(shares))
+    assert relevant_neighbor_share(ids, vectors, Qrels([("q", "unknown", 1)]), neighbors) == 0
