@@ -121,6 +121,9 @@ class Neighborhood:
         """Yield the mean vectors of the nearest documents, (BLOCK, E) at once. means: (n, E) of length 1."""
         units = self._units
         count = min(self.count, len(units))
+        if not count:  # no document of the training has text
+            yield np.zeros_like(means)
+            return
         for begin in range(0, len(means), BLOCK):
             cosines = means[begin : begin + BLOCK] @ units.T
             cosines[cosines > SAME] = -np.inf

@@ -63,6 +63,11 @@ def test_a_document_and_its_copies_are_not_its_neighbors():
     assert Neighborhood(copies, 2).move(features, 1).tolist() == [[[1.0, 0.0]]]
 
 
+def test_without_documents_nothing_moves():
+    nothing = np.zeros((0, 2), np.int8)
+    assert Neighborhood(nothing, 3).move(np.array([[0, 127, 1]], np.int8), 1).tolist() == [[[0.0, 1.0]]]
+
+
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory, tiny):
     workspace = topical(tmp_path_factory.mktemp("neighbors") / "ws")
