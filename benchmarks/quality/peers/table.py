@@ -94,7 +94,7 @@ def measured(folder: Path) -> Result:
         for row, p in zip(others, holm(tests)):
             row["p"][ours] = round(p, 5)
     sizes = {split: len(collection.qrels[split]) for split in ("train", "dev", "test")}
-    encoder = next((row["settings"]["encoder"] for row in rows if "encoder" in row["settings"]), None)
+    encoder = next((row["settings"]["encoder"] for row in rows if "encoder" in row["settings"]), "none")
     size = {"documents": len(collection.ids), "queries": sizes}
     return {"collection": folder.name, "encoder": encoder, **size, "rows": rows}
 
