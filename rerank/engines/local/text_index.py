@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -83,9 +84,15 @@ class TextIndex:
         tantivy.Index(builder.build(), str(folder))
 
     def create_again(self) -> None:
-        """Remove the index, and create it without documents."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        """Remove the index, and create it without documents.
+
+        Threads of tantivy can still write into the folder, so it is renamed before its files are removed.
+        """
+        removed = self._folder.with_name(f".{self._folder.name}.{secrets.token_hex(6)}.tmp")
+        with suppress(FileNotFoundError):
+            self._folder.rename(removed)
         self.create(self._folder)
+        shutil.rmtree(removed, ignore_errors=True)
 
     def stamp(self) -> int | None:
         """Return the number of the last commit; None if the index is missing or not complete."""
