@@ -133,9 +133,6 @@ CLAIMS: dict[str, list[Claim]] = {
               _NDCG),
         Claim("and this gain grows with the number of documents", "5.2",
               ("pool-random", "wikispeedia", _COSINE), ("joint", "text"), ("NDCG, 40", _NDCG)),
-        not_run("The rows of wikispeedia with the MLP head with word vectors of 10 million words, the present"
-                " default", "tables 2 and 3", "`run_003.py DATA --collections wikispeedia --settings mlp"
-                " --seeds 3 --dev 300`: an hour of two cores, and the trainings"),
         not_run("joint, and more than one seed, with `--preset paper`", "5.2",
                 "`run_003.py DATA --settings paper --seeds 3`: 20 epochs of 4 layers of 1,600 on 2 cores"),
         Claim("Stacking is above joint (patents)", "5.4.1, table 3",
