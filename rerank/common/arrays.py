@@ -115,6 +115,16 @@ def unit_rows(rows: NDArray[Any]) -> NDArray[Any]:
     return unit
 
 
+def unit_passages(features: NDArray[Any], passages: int) -> NDArray[np.float32]:
+    """Return the vectors of n documents, (n, F, E), of length 1; zeros after the last vector of a document.
+
+    features: (n, F * E + 1) with up to F vectors each. passages: F.
+    """
+    vectors = split_passages(features, passages).astype(np.float32)
+    units: NDArray[np.float32] = unit_rows(vectors.reshape(-1, vectors.shape[2])).reshape(vectors.shape)
+    return units
+
+
 def mean_of_passages(features: NDArray[Any], passages: int) -> NDArray[np.float32]:
     """Return the mean of the vectors of each of n documents, (n, E), of length 1; zeros without a vector.
 
@@ -123,9 +133,7 @@ def mean_of_passages(features: NDArray[Any], passages: int) -> NDArray[np.float3
     >>> mean_of_passages(np.array([[1, 0, 0, 1, 2], [0, 0, 0, 0, 0]], np.int8), 2).round(3).tolist()
     [[0.7070000171661377, 0.7070000171661377], [0.0, 0.0]]
     """
-    vectors = split_passages(features, passages).astype(np.float32)
-    units = unit_rows(vectors.reshape(-1, vectors.shape[2])).reshape(vectors.shape)
-    return unit_rows(units.mean(axis=1))
+    return unit_rows(unit_passages(features, passages).mean(axis=1))
 
 
 def feature_width(passages: int, numbers: int) -> int:

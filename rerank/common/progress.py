@@ -43,6 +43,10 @@ class Progress:
     def say(self, line: str) -> None:
         """Print a remark on the work, such as a skipped ranker."""
 
+    def without_deadline(self) -> Progress:
+        """Return the progress for work that must not end early. Only a subclass with a deadline differs."""
+        return self
+
     @contextmanager
     def step(self, title: str, total: int | None = None, unit: str = "") -> Iterator[Callable[[int], object]]:
         """Open a step for a block, and yield the function that counts units as done; see :meth:`start`."""

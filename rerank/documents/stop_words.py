@@ -151,7 +151,7 @@ def without_stop_words(text: str, lang: str | None) -> str:
         return text
     if len(text) > _LONGEST_REMEMBERED:
         return _shorten(text, code)
-    return _shorten_again(text, code)
+    return _shorten_remembered(text, code)
 
 
 def _shorten(text: str, code: str) -> str:
@@ -163,7 +163,7 @@ def _shorten(text: str, code: str) -> str:
     return shortened
 
 
-_shorten_again = lru_cache(4096)(_shorten)  # each signal of a stack reads the text of a query
+_shorten_remembered = lru_cache(4096)(_shorten)  # each signal of a stack reads the text of a query
 
 
 def _without_stop_word(word: re.Match[str], stop_words: Set[str]) -> str:

@@ -17,7 +17,6 @@ from rerank.common import arrays
 from rerank.common.batches import batched
 from rerank.common.files import write_bytes
 from rerank.documents.records import Document
-from rerank.rankers.base import content_hash
 
 if TYPE_CHECKING:
     from rerank.rankers.training.job import TrainingJob
@@ -49,39 +48,37 @@ class Neighborhood:
     takes as long as without neighbors.
 
     vectors: (M, E) int8 mean vectors of the passages of M documents.
-    count:   number of neighbors of a document.
 
     >>> import numpy as np
-    >>> neighborhood = Neighborhood(np.array([[127, 0], [0, 127]], np.int8), count=1)
+    >>> neighborhood = Neighborhood(np.array([[127, 0], [0, 127]], np.int8))
     >>> features = np.array([[127, 0, 1]], np.int8)  # one passage, which is the first stored document
-    >>> neighborhood.move(features, passages=1).round(3).tolist()
+    >>> neighborhood.move(features, passages=1, count=1).round(3).tolist()
     [[[0.707, 0.707]]]
     """
 
     vectors: NDArray[np.int8]
-    count: int
 
     @classmethod
-    def of(cls, ranker: DocumentEncoder, job: TrainingJob, count: int) -> Neighborhood:
+    def of(cls, ranker: DocumentEncoder, job: TrainingJob) -> Neighborhood:
         """Encode the documents of a training, at most MOST_DOCUMENTS, with a ranker without neighborhood."""
         engine = job.engine
         stride = max(1, math.ceil(len(engine) / MOST_DOCUMENTS))
         sample = islice(engine.documents(), 0, None, stride)
         vectors: list[NDArray[np.int8]] = []
-        with job.progress.step("encode neighbors", math.ceil(len(engine) / stride), "doc") as advance:
+        progress = job.progress.without_deadline()  # the ranker is trained, and must not get lost
+        with progress.step("encode neighbors", math.ceil(len(engine) / stride), "doc") as advance:
             for batch in batched(sample, BLOCK):
                 means = arrays.mean_of_passages(ranker.encode_documents(batch), ranker.passages)
                 with_text = means[means.any(axis=1)]
                 vectors.append(np.rint(127 * with_text).astype(np.int8))
                 advance(len(batch))
-        return cls(np.concatenate(vectors), count)
+        return cls(np.concatenate(vectors))
 
     def save(self, folder: Path) -> None:
         """Write ``neighborhood.safetensors``."""
         from safetensors.numpy import save
 
-        arrays_of_file = {"vectors": self.vectors, "count": np.array([self.count])}
-        write_bytes(folder / FILE, save(arrays_of_file))
+        write_bytes(folder / FILE, save({"vectors": self.vectors}))
 
     @classmethod
     def load(cls, folder: Path) -> Neighborhood | None:
@@ -89,38 +86,33 @@ class Neighborhood:
         path = folder / FILE
         if not path.exists():
             return None
-        stored = arrays.map_arrays(path)
-        return cls(stored["vectors"], int(stored["count"][0]))
-
-    @property
-    def version(self) -> str:
-        """A hash of everything that decides the moved vectors."""
-        return content_hash(self.count, [self.vectors])
+        return cls(arrays.map_arrays(path)["vectors"])
 
     @cached_property
     def _units(self) -> NDArray[np.float32]:
         return arrays.unit_rows(self.vectors.astype(np.float32))
 
-    def move(self, features: NDArray[np.int8], passages: int) -> NDArray[np.float32]:
+    def move(self, features: NDArray[np.int8], passages: int, count: int) -> NDArray[np.float32]:
         """Return the moved vectors of the passages of n documents, (n, F, E), of length 1.
 
         Each passage becomes the mean of itself and of the mean of the neighbors of its document. Zeros stay.
 
-        features: (n, F * E + 1) int8. passages: F.
+        features: (n, F * E + 1) int8. passages: F. count: number of neighbors of a document.
         """
-        vectors = arrays.split_passages(features, passages).astype(np.float32)
-        flat = vectors.reshape(-1, vectors.shape[2])
-        units = arrays.unit_rows(flat).reshape(vectors.shape)
-        means = arrays.unit_rows(units.sum(axis=1))
-        neighbors = np.concatenate(list(self._neighbors(means)))
+        units = arrays.unit_passages(features, passages)
+        means = arrays.unit_rows(units.mean(axis=1))
+        neighbors = np.concatenate(list(self._neighbor_means(means, count)))
         is_passage = units.any(axis=2, keepdims=True)
         moved = (units + neighbors[:, None]) * is_passage
-        return arrays.unit_rows(moved.reshape(flat.shape)).reshape(vectors.shape)
+        return arrays.unit_rows(moved.reshape(-1, units.shape[2])).reshape(units.shape)
 
-    def _neighbors(self, means: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
-        """Yield the mean vectors of the nearest documents, (BLOCK, E) at once. means: (n, E) of length 1."""
+    def _neighbor_means(self, means: NDArray[np.float32], count: int) -> Iterator[NDArray[np.float32]]:
+        """Yield the means of the ``count`` nearest documents, (BLOCK, E) at once; zeros if there are none.
+
+        means: (n, E) of the documents, of length 1.
+        """
         units = self._units
-        count = min(self.count, len(units))
+        count = min(count, len(units))
         if not count:  # no document of the training has text
             yield np.zeros_like(means)
             return

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rerank.common import arrays
 from rerank.documents.records import Document
-from rerank.rankers.base import check_width
+from rerank.rankers.base import check_width, content_hash
 from rerank.rankers.dense.neighborhood import Neighborhood
 from rerank.rankers.encoder.modules import document_tokens
 from rerank.rankers.encoder.stored import EncoderRanker
@@ -107,20 +107,20 @@ class DenseRanker(EncoderRanker):
     def version_with(self, encoder: TextEncoder) -> str:
         suffix = "-sep" if self.separator else ""
         if self.neighborhood is not None:
-            suffix += f"-{self.neighborhood.version}"
+            suffix += f"-{content_hash(self.neighbors, [self.neighborhood.vectors])}"
         return f"{encoder.version()}-{self.passages}-{self.best}{suffix}"
 
     def with_neighbors(self, count: int, job: TrainingJob) -> DenseRanker:
         """Return a ranker that moves documents toward this number of neighbors; 0: this ranker."""
         if not count:
             return self
-        return replace(self, neighbors=count, neighborhood=Neighborhood.of(self, job, count))
+        return replace(self, neighbors=count, neighborhood=Neighborhood.of(self, job))
 
     def encode_documents(self, documents: Sequence[Document]) -> NDArray[np.int8]:
         """Return the vectors of the passages and their number, (n, F * E + 1) int8."""
         features = self._encode_passages(documents)
         if self.neighborhood is not None:
-            moved = self.neighborhood.move(features, self.passages)
+            moved = self.neighborhood.move(features, self.passages, self.neighbors)
             vectors = arrays.split_passages(features, self.passages)
             vectors[:] = quantized(moved.reshape(-1, self.width)).reshape(vectors.shape)
         return features

@@ -22,6 +22,8 @@ LEAST_CATEGORIES = 0.1
 """Smallest share of documents with categories."""
 LEAST_LINKS = 0.5
 """Smallest number of links per document."""
+UNTRAINED = "dense"
+"""The ranker whose encoder does not learn."""
 NEIGHBORS = 3
 """Neighbors toward which the vectors of a document move."""
 LEAST_NEIGHBOR_SHARE = 0.2
@@ -178,7 +180,7 @@ class Rule:
 
 RULES = (
     Rule(
-        "dense",
+        UNTRAINED,
         ("model", "language"),
         "its encoder knows more words than the judgments can teach",
         judged=False,

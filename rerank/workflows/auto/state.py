@@ -19,7 +19,6 @@ class RankerTraining(msgspec.Struct):
     minutes:  time of the auto run.
     parts:    number of parts of a document that are encoded; 0 if the ranker does not read parts.
     steps:    steps of a training that the time limits; 0 if other things limit it.
-    neighbors: documents toward which the vectors of a document move; 0: none.
     version:  of the ranker; empty until its training ends.
     complete: whether more time would not improve the ranker.
     """
@@ -27,7 +26,6 @@ class RankerTraining(msgspec.Struct):
     minutes: float
     parts: int = 0
     steps: int = 0
-    neighbors: int = 0
     version: str = ""
     complete: bool = False
 

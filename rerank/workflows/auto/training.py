@@ -73,6 +73,9 @@ class Deadline(Progress):
     def say(self, line: str) -> None:
         self.progress.say(line)
 
+    def without_deadline(self) -> Progress:
+        return self.progress
+
 
 class Trainings:
     """Trains one ranker after the other.
@@ -151,9 +154,17 @@ class Trainings:
 
     @property
     def _neighbors(self) -> int:
-        """The neighbors toward which ``dense`` moves vectors, which the other encoders also do."""
-        dense = self.state.rankers.get("dense")
-        return 0 if dense is None else dense.neighbors
+        """The neighbors toward which the untrained encoder moves documents. Other encoders do the same."""
+        if ranker_plan.UNTRAINED not in self.context.workspace.trained():
+            return 0
+        return self._untrained.neighbors
+
+    @property
+    def _untrained(self) -> DenseRanker:
+        """The ranker with the untrained encoder."""
+        ranker = self.context.workspace.ranker(ranker_plan.UNTRAINED)
+        assert isinstance(ranker, DenseRanker)
+        return ranker
 
     @cached_property
     def passage_parts(self) -> int:
@@ -190,13 +201,15 @@ class Trainings:
             return RankerChoice(name, False, "no time is left for it", cut=True)
         self.state.rankers[name] = training
         self.state.save()
+        is_untrained = name == ranker_plan.UNTRAINED  # first without neighbors, to see if they help
+        neighbors = 0 if is_untrained else self._neighbors
         try:
-            result = self._fit(rule, training, allowed)
+            result = self._fit(rule, training, allowed, neighbors)
         except TrainingError as error:
             return replace(choice, trained=False, reason=str(error))
         if result is None:
             return RankerChoice(name, False, "its time was over before its first measurement", cut=True)
-        if name == "dense":
+        if is_untrained:
             reason = self._move_to_neighbors(rule, training, allowed)
             choice = replace(choice, reason=choice.reason + reason)
         training.version = self.context.workspace.ranker(name).version
@@ -211,33 +224,33 @@ class Trainings:
         return choice
 
     def _move_to_neighbors(self, rule: Rule, training: RankerTraining, allowed: float) -> str:
-        """Fit ``dense`` again, with neighbors, if relevant documents are near to each other.
+        """Fit the untrained encoder again, with neighbors, if relevant documents are near to each other.
 
-        Returns a reason for the report; empty if it stays as it is.
+        Returns a reason for the report; empty if the ranker does not change.
         """
         share = self._relevant_neighbor_share()
         if share < ranker_plan.LEAST_NEIGHBOR_SHARE:
             return ""
-        training.neighbors = ranker_plan.NEIGHBORS
-        self._fit(rule, training, allowed)
+        self._fit(rule, training, allowed, ranker_plan.NEIGHBORS)
         return (
             f"; {share:.0%} of the neighbors of relevant documents are relevant, so its vectors move toward"
-            f" {training.neighbors} neighbors"
+            f" {ranker_plan.NEIGHBORS} neighbors"
         )
 
     def _relevant_neighbor_share(self) -> float:
         """Return the share of relevant documents among the neighbors of relevant ones; 0 if not measured.
 
-        It compares vectors of the untrained encoder, which has read the documents before. Clicks show only
-        documents that were ranked high, so they do not tell it.
+        It compares vectors of the untrained encoder, which has read the documents before; if they are not in
+        memory any more, this would take too long. Clicks judge only documents that were ranked high, so they
+        do not tell it.
         """
         splits = self.context.splits
         judged = Qrels({**splits.dev, **splits.train})
         is_large = self.facts.documents > ranker_plan.LARGE
-        if is_large or self.context.judgments.from_clicks or not judged:
+        is_slow = is_large or PASSAGE_VECTORS.has_forgotten
+        if is_slow or self.context.judgments.from_clicks or not judged:
             return 0.0
-        ranker = self.context.workspace.ranker("dense")
-        assert isinstance(ranker, DenseRanker)
+        ranker = self._untrained
         ids: list[str] = []
         means: list[NDArray[np.float32]] = []
         for batch in batched(self.context.workspace.engine.documents(), 256):
@@ -256,8 +269,6 @@ class Trainings:
     def _affordable(self, rule: Rule, allowed: float) -> RankerTraining:
         """Return the training that the allowed seconds are enough for."""
         training = RankerTraining(self.context.minutes)
-        if rule.ranker != "dense":  # it is first trained without neighbors, to look if they help
-            training.neighbors = self._neighbors
         if rule.pretrained:
             training.parts = self._affordable_parts(rule, allowed)
         elif rule.steps:
@@ -297,26 +308,34 @@ class Trainings:
         except RerankError:
             return False
 
-    def _fit(self, rule: Rule, training: RankerTraining, allowed: float) -> TrainingResult | None:
-        """Train for the allowed seconds, and encode the documents. None: nothing was trained in them."""
+    def _options(self, rule: Rule, training: RankerTraining, neighbors: int) -> dict[str, Any]:
+        """Return the options of a training. neighbors: see :meth:`_fit`."""
         variant = rule.variant or rule.ranker
-        context = self.context
         options: dict[str, Any] = {**rule.config}
         if not rule.pretrained:
-            options["seed"] = context.seed
+            options["seed"] = self.context.seed
         if epochs := rule.epoch_count(self.facts):
             options["epochs"] = epochs
         if variant in ("dense", "adapter"):
-            options["neighbors"] = training.neighbors
+            options["model"] = self.model
+            options["neighbors"] = neighbors
         if training.steps:
             options["steps"] = training.steps
             options["every"] = training.steps
-        if variant in ("dense", "adapter"):
-            options["model"] = self.model
         if parts := training.parts:
             is_cut = parts < min(ranker_plan.all_parts(self.facts), self.passage_parts)
             options["passage_tokens"] = ranker_plan.PART_TOKENS * parts if is_cut else None
             options["passages"] = max(1, parts // self.passage_parts)
+        return options
+
+    def _fit(
+        self, rule: Rule, training: RankerTraining, allowed: float, neighbors: int
+    ) -> TrainingResult | None:
+        """Train for the allowed seconds, and encode the documents. None: nothing was trained in them.
+
+        neighbors: documents toward which the vectors of a document move.
+        """
+        context = self.context
         judged: dict[str, Any] = {}
         if rule.judged:
             judged = {
@@ -331,9 +350,9 @@ class Trainings:
         try:
             report = train(
                 context.workspace,
-                [variant],
+                [rule.variant or rule.ranker],
                 as_name=rule.ranker,
-                config=options,
+                config=self._options(rule, training, neighbors),
                 encode_features=False,
                 progress=deadline,
                 **judged,
@@ -349,7 +368,7 @@ class Trainings:
             )
         begin = time.monotonic()
         encode(context.workspace, [rule.ranker], progress=context.progress)
-        if rule.pretrained and rule.passes == 1 and not training.neighbors:
+        if rule.pretrained and rule.passes == 1 and not neighbors:
             seconds = time.monotonic() - begin
             self.part_seconds = seconds / (training.parts * self.facts.documents)
         if rule.pretrained:

@@ -13,9 +13,12 @@ from hypothesis.extra.numpy import arrays as array_strategy
 from rerank import Document, Qrels, train
 from rerank.common.arrays import feature_width, split_passages
 from rerank.common.errors import WorkspaceError
+from rerank.common.progress import SILENT
 from rerank.rankers.dense.neighborhood import Neighborhood
 from rerank.rankers.registry import load_ranker
+from rerank.rankers.training.job import TrainingJob
 from rerank.workflows.auto.nearest import relevant_neighbor_share
+from rerank.workflows.auto.training import Deadline
 from tests.support.data import QUERIES, qrels, topical
 
 NUMBERS = st.integers(-127, 127)
@@ -48,7 +51,7 @@ def test_vectors_move_as_in_a_simple_loop(documents, stored, count):
     assume(np.abs(cosines - 0.999).min() > 1e-4)
     features = np.zeros((3, feature_width(2, 4)), np.int8)
     split_passages(features, 2)[:] = documents
-    actual = Neighborhood(stored, count).move(features, 2)
+    actual = Neighborhood(stored).move(features, 2, count)
     expected = [moved_by_hand(passages, stored.astype(float), count) for passages in documents.astype(float)]
     np.testing.assert_allclose(actual, expected, atol=1e-3)
 
@@ -60,12 +63,12 @@ def means(documents):
 def test_a_document_and_its_copies_are_not_its_neighbors():
     copies = np.array([[127, 0], [127, 0], [126, 1]], np.int8)
     features = np.array([[127, 0, 1]], np.int8)
-    assert Neighborhood(copies, 2).move(features, 1).tolist() == [[[1.0, 0.0]]]
+    assert Neighborhood(copies).move(features, 1, 2).tolist() == [[[1.0, 0.0]]]
 
 
 def test_without_documents_nothing_moves():
     nothing = np.zeros((0, 2), np.int8)
-    assert Neighborhood(nothing, 3).move(np.array([[0, 127, 1]], np.int8), 1).tolist() == [[[0.0, 1.0]]]
+    assert Neighborhood(nothing).move(np.array([[0, 127, 1]], np.int8), 1, 3).tolist() == [[[0.0, 1.0]]]
 
 
 @pytest.fixture(scope="module")
@@ -117,9 +120,16 @@ def test_a_trained_map_has_neighbors_of_its_own_vectors(fitted, tiny):
     report = train(
         workspace, "adapter", queries=QUERIES, qrels=qrels(0, 24), dev_qrels=qrels(24, 36), config=config
     )
+    assert report.rankers[0].epoch > 0
     ranker = report.rankers[0].ranker
-    assert ranker.neighborhood.count == 2
-    assert report.rankers[0].epoch == 0 or ranker.neighborhood.version != untrained.neighborhood.version
+    assert ranker.neighbors == 2
+    assert (ranker.neighborhood.vectors != untrained.neighborhood.vectors).any()
+
+
+def test_a_trained_ranker_gets_its_neighbors_after_its_time(fitted, tmp_path):
+    workspace, plain, moving = fitted
+    job = TrainingJob(workspace.engine, None, tmp_path, progress=Deadline(SILENT, 0.0))
+    assert (Neighborhood.of(plain, job).vectors == moving.neighborhood.vectors).all()
 
 
 @pytest.mark.parametrize("neighbors", [1, 3, 50])

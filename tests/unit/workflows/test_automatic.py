@@ -289,6 +289,31 @@ def test_auto_builds_a_stack_from_a_folder_and_resumes(run, folder, tmp_path, mo
 
 
 @pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(("relevant", "neighbors"), [(4, ranker_plan.NEIGHBORS), (1, 0)])
+def test_documents_move_if_relevant_ones_are_near(relevant, neighbors, tmp_path, monkeypatch, tiny):
+    """Ten topics have four documents and a query each; the first documents of a topic are relevant."""
+    monkeypatch.setattr(ranker_plan, "RULES", ranker_plan.RULES[:1])
+    folder = tmp_path / "topics"
+    folder.mkdir()
+    documents = []
+    queries = []
+    rows = []
+    for topic in range(10):
+        words = [f"w{4 * topic + number}" for number in range(4)]
+        queries.append({"_id": f"q{topic}", "text": words[0], "lang": "en"})
+        for number in range(4):
+            text = " ".join([*words, words[number]])
+            documents.append({"_id": f"d{topic}-{number}", "text": text, "lang": "en"})
+        rows += [f"q{topic}\td{topic}-{number}\t1\n" for number in range(relevant)]
+    for name, records in (("corpus.jsonl", documents), ("queries.jsonl", queries)):
+        (folder / name).write_text("".join(json.dumps(record) + "\n" for record in records))
+    (folder / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(rows))
+    report = rerank.auto(folder, tmp_path / "ws", model=tiny)
+    assert report.workspace.ranker("dense").neighbors == neighbors
+    assert ("neighbors" in report.choices[0].reason) == (neighbors > 0)
+
+
+@pytest.mark.usefixtures("quick")
 def test_equal_files_give_an_equal_stack(folder, tmp_path, monkeypatch):
     """This also holds in another folder, and without the `lang` field of documents and queries."""
     monkeypatch.setattr(ranker_plan, "RULES", (LSI,))
