@@ -8,11 +8,10 @@ from typing import Annotated
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.common.arrays import mean_of_passages
-from rerank.common.batches import batched
 from rerank.common.config import Count, NonNegative, option, values_of
 from rerank.documents.text import count_of
 from rerank.rankers.dense.config import Neighbors
+from rerank.rankers.dense.neighborhood import encoded_means
 from rerank.rankers.dense.ranker import BEST, DenseRanker, windows
 from rerank.rankers.encoder.config import ModelConfig, Tokens
 from rerank.rankers.projection.config import ProjectionConfig
@@ -23,8 +22,6 @@ GAMMA = 20.0
 """Factor of differences of cosines."""
 TRAIN_PASSAGES = 2
 """Most passages of a document that are encoded to learn: the first and the last. More gained nothing."""
-BLOCK = 256
-"""Documents that are encoded at once."""
 
 
 class AdapterConfig(ModelConfig, frozen=True):
@@ -98,8 +95,8 @@ class AdapterFitter:
         vectors: list[NDArray[np.float32]] = []
         longest = 0
         with self.job.progress.step("encode documents", len(engine), "doc") as advance:
-            for batch in batched(engine.documents(), BLOCK):
-                vectors.append(mean_of_passages(ranker.encode_documents(batch), ranker.passages))
+            for batch, means in encoded_means(ranker, engine.documents()):
+                vectors.append(means)
                 lengths = map(len, ranker.encoder.tokens([document.content for document in batch]))
                 longest = max(longest, *lengths)
                 advance(len(batch))

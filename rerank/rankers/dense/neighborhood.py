@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -39,6 +39,14 @@ class DocumentEncoder(Protocol):
         """Return (n, F * E + 1) features."""
 
 
+def encoded_means(
+    ranker: DocumentEncoder, documents: Iterable[Document]
+) -> Iterator[tuple[list[Document], NDArray[np.float32]]]:
+    """Encode documents in batches, and yield each batch with the means of its passages, (n, E)."""
+    for batch in batched(documents, BLOCK):
+        yield batch, arrays.mean_of_passages(ranker.encode_documents(batch), ranker.passages)
+
+
 @dataclass(frozen=True)
 class Neighborhood:
     """Moves the vectors of a document toward the documents that are nearest to it.
@@ -67,8 +75,7 @@ class Neighborhood:
         vectors: list[NDArray[np.int8]] = []
         progress = job.progress.without_deadline()  # the ranker is trained, and must not get lost
         with progress.step("encode neighbors", math.ceil(len(engine) / stride), "doc") as advance:
-            for batch in batched(sample, BLOCK):
-                means = arrays.mean_of_passages(ranker.encode_documents(batch), ranker.passages)
+            for batch, means in encoded_means(ranker, sample):
                 with_text = means[means.any(axis=1)]
                 vectors.append(np.rint(127 * with_text).astype(np.int8))
                 advance(len(batch))

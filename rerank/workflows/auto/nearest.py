@@ -8,11 +8,11 @@ from statistics import fmean
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.common.values import items_at
+from rerank.common.values import items_at, items_in
 from rerank.documents.records import Qrels
 
 SAMPLE = 500
-"""Most queries that are looked at."""
+"""Most queries whose relevant documents are compared."""
 
 
 def relevant_neighbor_share(
@@ -33,16 +33,23 @@ def relevant_neighbor_share(
     >>> relevant_neighbor_share(["a", "b", "c"], vectors, Qrels([("q", "a", 1), ("q", "b", 1)]), neighbors=2)
     0.5
     """
+    count = min(neighbors, len(ids) - 1)
+    if count < 1:
+        return 0.0
     rows = {id: row for row, id in enumerate(ids)}
     queries = sorted(qrels)
     drawn = np.random.default_rng(seed).permutation(len(queries))[:SAMPLE]
-    count = min(neighbors, len(ids) - 1)
     shares: list[float] = []
     for query in items_at(queries, drawn.tolist()):
-        relevant = np.array([rows[id] for id in qrels.relevant(query) if id in rows], np.int64)
-        if count > 0 and len(relevant):
-            cosines = vectors[relevant] @ vectors.T
-            cosines[np.arange(len(relevant)), relevant] = -np.inf
-            nearest = np.argpartition(-cosines, count - 1, axis=1)[:, :count]
-            shares.append(float(np.isin(nearest, relevant).mean()))
+        relevant = items_at(rows, items_in(qrels.relevant(query), rows))
+        if relevant:
+            shares.append(_share_near(np.array(relevant), vectors, count))
     return fmean(shares) if shares else 0.0
+
+
+def _share_near(relevant: NDArray[np.int64], vectors: NDArray[np.float32], count: int) -> float:
+    """Return the share of these rows among the ``count`` rows that are nearest to each of them."""
+    cosines = vectors[relevant] @ vectors.T
+    cosines[np.arange(len(relevant)), relevant] = -np.inf  # not itself
+    nearest = np.argpartition(-cosines, count - 1, axis=1)[:, :count]
+    return float(np.isin(nearest, relevant).mean())

@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.common.arrays import mean_of_passages
-from rerank.common.batches import batched
 from rerank.common.errors import RerankError, TrainingError
 from rerank.common.progress import Progress
 from rerank.common.values import items_in
 from rerank.documents.records import Qrels
+from rerank.rankers.dense.neighborhood import encoded_means
 from rerank.rankers.dense.ranker import DenseRanker
 from rerank.rankers.encoder.folder import installed_encoder, model_folder, only_language, runs_in_onnx
 from rerank.rankers.encoder.modules import Modules
@@ -253,9 +252,9 @@ class Trainings:
         ranker = self._untrained
         ids: list[str] = []
         means: list[NDArray[np.float32]] = []
-        for batch in batched(self.context.workspace.engine.documents(), 256):
+        for batch, batch_means in encoded_means(ranker, self.context.workspace.engine.documents()):
             ids += [document.id for document in batch]
-            means.append(mean_of_passages(ranker.encode_documents(batch), ranker.passages))
+            means.append(batch_means)
         return relevant_neighbor_share(ids, np.concatenate(means), judged, ranker_plan.NEIGHBORS)
 
     def _pass_seconds(self, rule: Rule) -> float:
