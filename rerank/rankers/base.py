@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.common.arrays import map_arrays
+from rerank.common.arrays import are_finite, map_arrays
 from rerank.common.errors import WorkspaceError
 from rerank.common.files import parse_json, write_bytes, write_text
 from rerank.documents.categories import CategoryNames
@@ -98,12 +98,9 @@ class Ranker(ABC):
         Stored features are also written by other programs. Numbers must be finite, and a number of passages
         must be in its range.
         """
-        valid = np.ones(len(features), np.bool_)
         if not features.shape[1]:
-            return valid
-        if features.dtype.kind == "f":
-            numbers = features.astype(np.float32, copy=False)  # np.isfinite is faster than for float16
-            valid &= np.isfinite(numbers).all(axis=1)
+            return np.ones(len(features), np.bool_)
+        valid = are_finite(features)
         if self.passages:
             counts = features[:, -1]
             valid &= (counts >= 0) & (counts <= self.passages)

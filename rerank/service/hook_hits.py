@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.common.arrays import single_precision
 from rerank.common.errors import UsageError
 from rerank.common.values import items_at, without_empty, without_none
 from rerank.documents.records import Document
@@ -159,7 +160,7 @@ class HookHits:
 
 def as_computed(features: NDArray[Any]) -> NDArray[Any]:
     """Return stored features in the precision in which rankers compute: float32 instead of float16."""
-    return features.astype(np.float32) if features.dtype == np.float16 else features
+    return single_precision(features) if features.dtype == np.float16 else features
 
 
 def _index_of_hits(call: HookCall) -> NDArray[np.int64]:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.common.arrays import Ragged, ranges
+from rerank.common.arrays import Ragged, ranges, single_precision
 from rerank.documents.categories import nearest_known
 from rerank.documents.records import Document, Query
 from rerank.documents.text import words
@@ -107,7 +107,7 @@ class Tower:
         h = len(self.filters)
         windows = tokens.lengths - h + 1  # (n,) per sequence, at least 1
         starts = ranges(tokens.offsets[:-1], windows)
-        vectors = self.vectors[tokens.flat].astype(np.float32, copy=False)  # (T, k)
+        vectors = single_precision(self.vectors[tokens.flat])  # (T, k)
         hidden = vectors[starts] @ self.filters[0]  # (windows, m)
         for j in range(1, h):
             hidden += vectors[starts + j] @ self.filters[j]
@@ -172,10 +172,9 @@ class Head:
     def score(self, query: NDArray[np.float32], documents: NDArray[np.floating]) -> NDArray[np.float64]:
         """Return the (n,) scores in [-1, 1] of encoded documents, (n, z), for an encoded query, (z,)."""
         if self.cosine:
-            cosines: NDArray[np.float32] = documents.astype(np.float32, copy=False) @ query
+            cosines: NDArray[np.float32] = single_precision(documents) @ query
             return cosines.astype(np.float64)
-        layer = documents.astype(np.float32)
-        layer += query
+        layer = single_precision(documents) + query
         np.maximum(layer, 0.0, out=layer)
         for i in range(sum(name.startswith("hidden") for name in self.arrays) // 2):
             layer = self._linear(f"hidden.{i}", layer)

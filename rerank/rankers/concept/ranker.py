@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save
 
+from rerank.common.arrays import single_precision
 from rerank.common.files import write_bytes
 from rerank.documents.records import Document
 from rerank.rankers.base import check_width, content_hash
@@ -40,8 +41,8 @@ class Head:
 
         a, b: (n, E) vectors; one side may be (1, E) or (E,).
         """
-        a = a.astype(np.float32, copy=False)
-        b = b.astype(np.float32, copy=False)
+        a = single_precision(a)
+        b = single_precision(b)
         difference = a - b
         symmetric = np.abs(difference, out=difference) @ self.apart + self.bias
         sides = np.stack((self.first, self.second), axis=1)

@@ -97,7 +97,7 @@ class Neighborhood:
 
     @cached_property
     def _units(self) -> NDArray[np.float32]:
-        return arrays.unit_rows(self.vectors.astype(np.float32))
+        return arrays.unit_rows(arrays.single_precision(self.vectors))
 
     def move(self, features: NDArray[np.int8], passages: int, count: int) -> NDArray[np.float32]:
         """Return the moved vectors of the passages of n documents, (n, F, E), of length 1.

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.common.arrays import Ragged
+from rerank.common.arrays import Ragged, single_precision
 from rerank.documents.records import Document, Query
 from rerank.documents.text import words
 from rerank.rankers.base import ArrayRanker, check_width
@@ -184,7 +184,7 @@ class Projection(ArrayRanker):
         matrix: A, (V, k).
         """
         columns, weights = self.terms.vector(text)
-        projected: NDArray[np.float32] = weights @ matrix[columns].astype(np.float32)
+        projected: NDArray[np.float32] = weights @ single_precision(matrix[columns])
         length = float(np.sqrt(projected @ projected))
         return projected / np.float32(length) if length > 0 else projected
 
@@ -194,7 +194,7 @@ class Projection(ArrayRanker):
         Raises WorkspaceError if the features are not k numbers wide.
         """
         check_width(self, features, len(query))
-        cosines: NDArray[np.float64] = (features.astype(np.float32, copy=False) @ query).astype(np.float64)
+        cosines: NDArray[np.float64] = (single_precision(features) @ query).astype(np.float64)
         return np.clip(cosines, -1.0, 1.0)  # fp16 lengths are 1 only nearly
 
     def content(self) -> tuple[dict[str, NDArray[Any]], dict[str, list[str] | str], dict[str, Any]]:

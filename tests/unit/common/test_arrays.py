@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save, save_file
 
-from rerank.common.arrays import map_arrays
+from rerank.common.arrays import are_finite, map_arrays, single_precision
 from rerank.rankers.registry import load_ranker
 from tests.conformance.ranker_rules import DOCUMENTS, QUERIES
 from tests.support.rankers import cnn, projection
@@ -135,3 +135,39 @@ def test_a_loaded_ranker_works_after_its_files_are_deleted(tmp_path):
         path.unlink()
     gc.collect(1)  # the loaded objects are young
     assert loaded.encode_query(QUERIES[0]).tolist() == before
+
+
+ALL_HALVES = np.arange(2**16, dtype=np.uint16).view(np.float16)
+
+
+def test_each_float16_becomes_the_same_float32():
+    converted = single_precision(ALL_HALVES)
+    is_number = ~np.isnan(ALL_HALVES)
+    assert converted.dtype == np.float32
+    assert (np.isnan(converted) == ~is_number).all()
+    numbers = ALL_HALVES[np.isfinite(ALL_HALVES)]
+    for values, singles in (
+        (ALL_HALVES[is_number], converted[is_number]),
+        (numbers, single_precision(numbers)),  # without infinities, by their bits
+        (numbers[::3], single_precision(numbers[::3])),
+    ):
+        expected = np.array([*map(float, values)], np.float32)
+        assert singles.view(np.uint32).tolist() == expected.view(np.uint32).tolist()  # also -0.0
+
+
+def test_float32_is_not_copied_and_other_numbers_are_rounded():
+    singles = np.array([1.5, -2.5], np.float32)
+    assert np.shares_memory(single_precision(singles), singles)
+    assert single_precision(np.array([0.1, 3.0])).tolist() == np.array([0.1, 3.0], np.float32).tolist()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_rows_with_infinity_or_nan_are_not_finite(dtype):
+    rows = np.array([[1, -2], [np.inf, 0], [0, -np.inf], [np.nan, 1], [65504, -65504]], dtype)
+    assert are_finite(rows).tolist() == [True, False, False, False, True]
+    assert are_finite(rows[:0]).tolist() == []
+    assert are_finite(rows[:, :0]).all()
+
+
+def test_integers_are_finite():
+    assert are_finite(np.array([[127, -128]], np.int8)).tolist() == [True]
