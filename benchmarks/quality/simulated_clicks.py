@@ -272,7 +272,8 @@ def write_log(experiment: Experiment, users: str, sessions: int, folder: Path) -
     train_qrels = read_qrels(folder / users / "train.tsv")
     dev_qrels = read_qrels(folder / users / "dev.tsv")
     key_ids = {query_key(query.text): query.id for query in queries}
-    clicked = sorted((key_ids[key], document) for key, document in clicked_pairs)
+    # Queries that only dropped sessions clicked have no judgments.
+    clicked = sorted((key_ids[key], document) for key, document in clicked_pairs if key in key_ids)
     return Log(
         queries=queries,
         ids={query.id: experiment.by_key[query_key(query.text)].id for query in queries},
