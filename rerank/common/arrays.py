@@ -147,7 +147,7 @@ def are_finite(rows: NDArray[Any]) -> NDArray[np.bool_]:
     >>> are_finite(np.array([[0.5, 1], [np.nan, 1]], np.float16)).tolist()
     [True, False]
     """
-    if rows.dtype == np.float16:  # in a seventh of the time of np.isfinite
+    if rows.dtype == np.float16:  # in a sixth of the time of np.isfinite
         exponents = rows.view(np.uint16) & _EXPONENT
         largest: NDArray[np.uint16] = exponents.max(axis=1, initial=0)
         return largest < _EXPONENT

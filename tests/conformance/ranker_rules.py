@@ -120,6 +120,10 @@ def scores_are_within_the_bounds(on: Checked) -> None:
         true(
             (scores >= low).all() and (scores <= high).all(), f"{scores.tolist()} are not in {low} to {high}"
         )
+        if features.dtype == np.float16:  # the hook converts them before
+            singles = features.astype(np.float32)
+            singles.flags.writeable = False
+            same(on.ranker.score(on.ranker.encode_query(query), singles), scores, "the scores of float32")
     same(on.ranker.score(on.ranker.encode_query(on.queries[0]), features[:0]).shape, (0,), "of no documents")
 
 

@@ -359,10 +359,8 @@ def _union(
         is_found_by[name] = np.concatenate((is_found, np.ones(np.count_nonzero(is_new), np.bool_)))
     retrieved_by: dict[str, NDArray[np.bool_]] = {}
     for name in rows_by_retriever:
-        retrieved_by[name] = np.zeros(len(union), np.bool_)  # np.pad takes several times as long
-        if name in is_found_by:
-            is_found = is_found_by[name]
-            retrieved_by[name][: len(is_found)] = is_found
+        is_found = is_found_by.get(name, np.empty(0, np.bool_))
+        retrieved_by[name] = np.pad(is_found, (0, len(union) - len(is_found)))
     return union, retrieved_by
 
 
