@@ -47,6 +47,12 @@ class RankMeasure:
     def __str__(self) -> str:
         return self.kind if self.cutoff is None else f"{self.kind}@{self.cutoff}"
 
+    @property
+    def depth(self) -> int | None:
+        """The number of ranks that have a value; None: all."""
+        ends = [end for end in (self.cutoff, self.cut) if end is not None]
+        return min(ends, default=None)
+
     def ideal(self, grades: NDArray[Any]) -> float:
         """Return the value of the best ranking, which is the divisor of other values.
 
@@ -64,8 +70,7 @@ class RankMeasure:
 
         grades: (R,), above 0. ideal: from :meth:`ideal`. depth: ranked documents.
         """
-        ends = [end for end in (self.cutoff, self.cut) if end is not None]
-        worth = _worth(self.kind == "nDCG", min(ends, default=None), depth)
+        worth = _worth(self.kind == "nDCG", self.depth, depth)
         if self.kind == "RR":
             gains = worth[ranks.min(axis=0)]
         elif self.kind == "AP":

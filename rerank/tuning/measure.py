@@ -15,38 +15,43 @@ from rerank.documents.records import Qrels
 from rerank.evaluation.ranks import RankMeasure
 from rerank.stack.linear import Linear
 from rerank.stack.normalize import normalize
+from rerank.tuning.contenders import contenders
 from rerank.tuning.grid import Grid
 from rerank.tuning.score_table import ScoreRow, ScoreTable
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-_HEIGHT = 32  # settings per step: their scores fit the cache of a core
+_STEP_SCORES = 32_768  # scores that are computed at once: they fit the cache of a core
 _SORT_FROM = 96  # number of relevant candidates above which sorting is faster than counting
 
 
 @dataclass(frozen=True, slots=True)
 class TuningQuery:
-    """A query that has relevant documents. It has n candidates, and R of them are relevant.
+    """A query that has relevant documents. It has n candidates, and m of them can reach the measured ranks.
 
-    query:     its id.
-    scores:    (n, S) raw scores of the candidates.
-    positions: (R,) rows of the relevant candidates.
-    grades:    (R,) their grades, above 0.
-    ideal:     divisor of the measure, from the grades of all relevant documents of the query; see
+    query:        its id.
+    scores:       (n, S) raw scores of the candidates.
+    rows:         (m,) rows of the candidates that can reach the measured ranks; see :func:`contenders`.
+    positions:    (R,) positions of relevant candidates among these rows.
+    grades:       (R,) their grades, above 0.
+    ideal:        divisor of the measure, from the grades of all relevant documents of the query; see
         :meth:`rerank.evaluation.ranks.RankMeasure.ideal`.
-    signals:   S names of the columns.
+    has_relevant: whether any candidate is relevant.
+    signals:      S names of the columns.
     """
 
     query: str
     scores: Array
+    rows: Integers
     positions: Integers
     grades: Array
     ideal: float
+    has_relevant: bool
     signals: tuple[str, ...] = ()
 
     def values(self, ranks: Integers, measure: RankMeasure) -> Array:
-        """Return the measure per setting, (G,), from the ranks of the relevant candidates, (R, G)."""
+        """Return the measure per setting, (G,), from the ranks of the R relevant candidates, (R, G)."""
         return measure.values(ranks, self.grades, ideal=self.ideal, depth=len(self.scores))
 
 
@@ -67,14 +72,17 @@ def judge(table: ScoreTable, qrels: Qrels, measure: RankMeasure) -> tuple[list[T
         row = rows.get(query, missing)
         # A grade of 0 stands for all documents that are not relevant.
         grade_of_row = np.array([grades.get(id, 0) for id in row.ids], dtype=np.float64)
-        positions = np.flatnonzero(grade_of_row)
+        rows_of_measure = contenders(row.scores, measure.depth)
+        positions = np.flatnonzero(grade_of_row[rows_of_measure])
         judged.append(
             TuningQuery(
                 query=query,
                 scores=row.scores,
+                rows=rows_of_measure,
                 positions=positions,
-                grades=grade_of_row[positions],
+                grades=grade_of_row[rows_of_measure[positions]],
                 ideal=measure.ideal(np.array(list(grades.values()), dtype=np.float64)),
+                has_relevant=bool(grade_of_row.any()),
                 signals=tuple(table.signals),
             )
         )
@@ -93,15 +101,22 @@ def query_values(query: TuningQuery, grid: Grid, measure: RankMeasure) -> Array:
     result = np.zeros(len(grid))
     if not len(query.positions):
         return result
-    columns = normalize(query.scores, grid.normalization, grid.moments, query.signals).T  # (S, n)
-    for start in range(0, len(grid), _HEIGHT):
-        weights = grid.weights[start : start + _HEIGHT].T[:, :, None]  # (S, settings, 1)
+    normalized = normalize(query.scores, grid.normalization, grid.moments, query.signals)
+    columns = np.ascontiguousarray(normalized[query.rows].T)  # (S, m)
+    step = _settings_per_step(columns.shape[1])
+    for start in range(0, len(grid), step):
+        weights = grid.weights[start : start + step].T[:, :, None]  # (S, settings, 1)
         scores = columns[0] * weights[0]
         for column, weight in zip(columns[1:], weights[1:]):  # in the order of Linear.combine
             scores += column * weight
         ranks = ranks_of(scores, query.positions)
-        result[start : start + _HEIGHT] = query.values(ranks, measure)
+        result[start : start + step] = query.values(ranks, measure)
     return result
+
+
+def _settings_per_step(candidates: int) -> int:
+    """Return how many settings are measured at once. candidates: whose scores are computed."""
+    return max(1, _STEP_SCORES // candidates)
 
 
 def estimated_means(
@@ -114,20 +129,25 @@ def estimated_means(
 
     Documents with nearly equal scores may change places.
 
-    columns: (S, n) normalized scores of each query.
+    columns: (S, m) normalized scores of the candidates of each query that can reach the measured ranks.
     weights: (G, S).
     """
-    blocks = [weights[i : i + _HEIGHT].astype(np.float32) for i in range(0, len(weights), _HEIGHT)]
+    rounded_weights = weights.astype(np.float32)
 
     def values(query: TuningQuery, scores: NDArray[np.float32]) -> Array:
-        ranks = np.concatenate([ranks_of(block @ scores, query.positions) for block in blocks], axis=1)
-        return query.values(ranks, measure)
+        if not len(query.positions):
+            return np.zeros(len(weights))
+        step = _settings_per_step(scores.shape[1])
+        ranks: list[Integers] = []
+        for start in range(0, len(weights), step):
+            ranks.append(ranks_of(rounded_weights[start : start + step] @ scores, query.positions))
+        return query.values(np.concatenate(ranks, axis=1), measure)
 
     return np.asarray(sum(map(values, queries, columns)) / len(queries))
 
 
 def ranks_of(scores: NDArray[Any], positions: Integers) -> Integers:
-    """Return the ranks of R documents, counted from 0, under each of G settings: (R, G).
+    """Return the ranks of R of n documents, counted from 0, under each of G settings: (R, G).
 
     Documents with equal scores keep their order.
 
@@ -139,8 +159,10 @@ def ranks_of(scores: NDArray[Any], positions: Integers) -> Integers:
         all_ranks = np.empty_like(order)
         np.put_along_axis(all_ranks, order, np.arange(scores.shape[1])[None, :], axis=1)
         return np.asarray(all_ranks[:, positions].T)
+    if scores.shape[1] < len(scores):  # the longer axis is contiguous, for speed
+        scores = np.asfortranarray(scores)
     ranks = np.empty((len(positions), len(scores)), dtype=np.int64)
-    above = np.empty(scores.shape, dtype=np.bool_)
+    above = np.empty_like(scores, dtype=np.bool_)
     for rank, position in zip(ranks, positions.tolist()):
         score = scores[:, position, None]
         np.greater_equal(scores[:, :position], score, out=above[:, :position])

@@ -373,7 +373,7 @@ def candidate_grid(
     judged: the queries with a relevant document.
     """
     n_signals = len(table.signals)
-    with_relevant = [query for query in judged if len(query.positions)]
+    with_relevant = [query for query in judged if query.has_relevant]
     queries = _sample(with_relevant)
     moments = _moments(table, normalization)
     normalized = [normalize(query.scores, normalization, moments, query.signals) for query in queries]
@@ -390,7 +390,10 @@ def candidate_grid(
     is_sample = len(queries) < len(with_relevant)
     size = SAMPLE_SHORTLIST_SIZE if is_sample else SHORTLIST_SIZE
     scaled = [scores / spread for scores in normalized]
-    settings = _shortlist(queries, scaled, measure, limits, size)
+    columns = [
+        np.ascontiguousarray(scores[query.rows].T, np.float32) for scores, query in zip(scaled, queries)
+    ]
+    settings = _shortlist(queries, columns, measure, limits, size)
     if normalization == "none":
         return Grid(normalization, _raw_weights(settings / spread), spread)
     return Grid(normalization, settings / limits.parts, moments=moments)
@@ -410,16 +413,15 @@ def _spread(scores_of_queries: Sequence[Array], normalization: str, n_signals: i
 
 def _shortlist(
     queries: Sequence[TuningQuery],
-    scores_of_queries: Sequence[Array],
+    columns: Sequence[NDArray[np.float32]],
     measure: RankMeasure,
     limits: GridLimits,
     size: int,
 ) -> Integers:
     """Return the ``size`` best settings that a search finds, (size, S), in parts of ``limits.parts``.
 
-    scores_of_queries: for each query, the (n, S) scores of its candidates.
+    columns: see :func:`estimated_means`.
     """
-    columns = [np.ascontiguousarray(scores.T, np.float32) for scores in scores_of_queries]
 
     def measure_settings(settings: Integers) -> Array:
         weights = settings / limits.parts

@@ -1,0 +1,64 @@
+"""Candidates that can reach the measured ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+MARGIN = 1e-5
+"""A score is higher for certain if it is higher by this share of the largest one of its signal: sums in single
+precision round differences that are much smaller."""
+LEAST_PIVOTS = 64
+PIVOTS_PER_RANK = 8
+"""Number of candidates that all candidates are compared with, for each measured rank."""
+DEEPEST = 0.05
+"""Largest share of the ranks that are measured; for more, the comparison takes longer than it saves."""
+
+
+def contenders(scores: NDArray[Any], depth: int | None) -> NDArray[np.int64]:
+    """Return the rows of the candidates that can be among the first ``depth`` for some weights, ascending.
+
+    Weights are at least 0, and a normalization keeps the order of the scores of a signal. So a candidate is
+    never above another one that has higher scores of all signals, or equal ones and an earlier row. If there
+    are ``depth`` such candidates, it never reaches the first ranks, and the order of the first ``depth``
+    does not depend on it. Not all of these are found, because that takes longer than it saves.
+
+    scores: (n, S) finite scores. Among equal sums, earlier rows rank first.
+    depth:  None: all ranks are measured.
+
+    >>> import numpy as np
+    >>> contenders(np.array([[3.0, 1.0], [1.0, 3.0], [0.5, 0.5], [2.0, 2.0]]), depth=1).tolist()
+    [0, 1, 3]
+    """
+    n = len(scores)
+    rows = np.arange(n)
+    if depth is None or depth > DEEPEST * n:
+        return rows
+    has_scores = scores.any(axis=0)
+    columns = np.ascontiguousarray(scores[:, has_scores].T)
+    margins = MARGIN * np.abs(columns).max(axis=1, initial=0.0)
+    pivots = _best_in_all(columns, min(n, max(LEAST_PIVOTS, PIVOTS_PER_RANK * depth)))
+    is_above = pivots[:, None] < rows  # (P, n): for equal sums
+    is_higher = np.ones_like(is_above)
+    for column, margin in zip(columns, margins):
+        is_above &= column[pivots, None] >= column
+        is_higher &= column[pivots, None] > column + margin
+    higher_counts = (is_above | is_higher).sum(axis=0)
+    reaches = higher_counts < depth
+    if not has_scores.all():  # if only a signal without scores has a weight, the first rows are first
+        reaches[:depth] = True
+    return np.flatnonzero(reaches)
+
+
+def _best_in_all(columns: NDArray[Any], count: int) -> NDArray[np.int64]:
+    """Return the rows of candidates whose worst rank of all signals is the best, (count,).
+
+    columns: (S, n) scores.
+    """
+    order = np.argsort(-columns, axis=1, kind="stable")
+    ranks = np.empty_like(order)
+    np.put_along_axis(ranks, order, np.arange(columns.shape[1])[None], axis=1)
+    worst: NDArray[np.int64] = ranks.max(axis=0, initial=0)
+    return np.argsort(worst, kind="stable")[:count]
