@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 MARGIN = 1e-5
-"""A score is higher for certain if it is higher by this share of the largest one of its signal: sums in single
-precision round differences that are much smaller."""
+"""Least difference of two scores, as a share of the largest one of the signal, that no sum rounds away."""
 LEAST_PIVOTS = 64
 PIVOTS_PER_RANK = 8
 """Number of candidates that all candidates are compared with, for each measured rank."""
@@ -29,8 +28,9 @@ def contenders(scores: NDArray[Any], depth: int | None) -> NDArray[np.int64]:
     depth:  None: all ranks are measured.
 
     >>> import numpy as np
-    >>> contenders(np.array([[3.0, 1.0], [1.0, 3.0], [0.5, 0.5], [2.0, 2.0]]), depth=1).tolist()
-    [0, 1, 3]
+    >>> scores = np.column_stack([np.arange(100), np.arange(100) % 99])  # the last row has 99 and 0
+    >>> contenders(scores, depth=2).tolist()
+    [97, 98, 99]
     """
     n = len(scores)
     rows = np.arange(n)
