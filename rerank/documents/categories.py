@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cached_property
 from itertools import chain, combinations, filterfalse, pairwise
 from typing import TYPE_CHECKING
 
 from rerank.common.values import first_in, items_at, items_in, without_none
+from rerank.documents.records import Document
 from rerank.documents.text import count_of, normalize
 
 if TYPE_CHECKING:
@@ -23,6 +24,11 @@ SHARED_PREFIXES = 0.5
 """Smallest share of the names with a separator that share their first part, if it separates levels."""
 MAX_CO_OCCURRING = 30
 """Only so many categories of a document are linked: the number of pairs grows with the square."""
+
+
+_NOT_IN_WORDS = re.compile(r"[\W_]+")
+_WORD = re.compile(r"[^\W\d_]{3}|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
+"""Three letters, or one of a script that needs few for a word: Japanese, Chinese, Korean."""
 
 
 def parents_of_path(category: str) -> list[str]:
@@ -101,6 +107,29 @@ def co_occurrence_edges(sets: Iterable[Sequence[str]]) -> list[tuple[str, str]]:
         names = sorted(set(categories[:MAX_CO_OCCURRING]))
         edges.update(dict.fromkeys(combinations(names, 2)))
     return list(edges)
+
+
+def has_word(category: str) -> bool:
+    """Return whether a name of a category says something to a reader, and is not only a code.
+
+    >>> list(map(has_word, ["Cystic Fibrosis", "section::net", "C.2.4", "G06F 17/30", "1.52"]))
+    [True, True, False, False, False]
+    """
+    return _WORD.search(category) is not None
+
+
+def names_as_text(categories: Iterable[str]) -> str:
+    """Return the names of categories for a reader of text: words with spaces, names with commas.
+
+    >>> names_as_text(["Design_and_Technology.Railway_transport", "section::net"])
+    'Design and Technology Railway transport, section net'
+    """
+    return ", ".join(_NOT_IN_WORDS.sub(" ", name).strip() for name in categories)
+
+
+def with_names_as_text(document: Document) -> Document:
+    """Return the document with the names of its categories in place of its title and text."""
+    return replace(document, title="", text=names_as_text(document.categories))
 
 
 @dataclass(frozen=True)

@@ -76,6 +76,7 @@ _UNTRAINED = {
     "passages",
     "best",
     "neighbors",
+    "names",
 }
 """Options that also have an effect without training."""
 _LINKS_ONLY = ("untrained", "objective", "relation", "strategy", "related", "held_out")
@@ -109,6 +110,9 @@ class DenseConfig(EncoderConfig, frozen=True):
     best: Annotated[Count, option("Number of passages whose cosines make the score of a document.")] = BEST
 
     neighbors: Neighbors = 0
+    names: Annotated[
+        bool, option("Read the names of the categories of a document instead of its title and text.")
+    ] = False
 
     objective: Annotated[Objective, option("Loss.")] = "contrastive"
     relation: Annotated[

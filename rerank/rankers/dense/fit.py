@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from rerank.common.config import values_of
 from rerank.common.errors import TrainingError
 from rerank.common.progress import SILENT, Progress
+from rerank.documents.categories import with_names_as_text
 from rerank.documents.text import count_of
 from rerank.evaluation.ranks import NDCG
 from rerank.rankers.dense.config import DenseConfig
@@ -233,6 +234,7 @@ class DenseFitter:
             passages=texts.max_passages(encoder, config.passages),
             best=config.best,
             separator=config.separator,
+            names=config.names,
         )
         if config.untrained:
             untrained = ranker(pretrained_version=encoder.version(), trained={"settings": values_of(config)})
@@ -258,8 +260,9 @@ class DenseFitter:
         if not len(engine):
             raise TrainingError("there are no documents yet; run `rerank ingest` first")
         with self.job.progress.step("read documents", len(engine), "doc") as advance:
+            documents = engine.documents()
             return Texts.read(
-                engine.documents(),
+                map(with_names_as_text, documents) if self.config.names else documents,
                 encoder.tokens,
                 advance,
                 relation=self.config.relation if self.config.strategy is None else "citations",

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.common import arrays
+from rerank.documents.categories import with_names_as_text
 from rerank.documents.records import Document
 from rerank.rankers.base import check_width, content_hash
 from rerank.rankers.dense.neighborhood import Neighborhood
@@ -83,6 +84,7 @@ class DenseRanker(EncoderRanker):
     passages:  F, the maximum number of passages of a document.
     best:      how many cosines of passages are summed; see :func:`decayed_sum`.
     separator: whether a separator token follows titles.
+    names:     whether it reads the names of categories instead of titles and texts.
     neighbors: documents toward which the vectors of a document move; 0: they do not move.
     neighborhood: moves them, if there are neighbors.
     """
@@ -95,6 +97,7 @@ class DenseRanker(EncoderRanker):
     passages: int = field()
     best: int = BEST
     separator: bool = False
+    names: bool = False
     neighbors: int = 0
     neighborhood: Neighborhood | None = None
 
@@ -106,6 +109,7 @@ class DenseRanker(EncoderRanker):
 
     def version_with(self, encoder: TextEncoder) -> str:
         suffix = "-sep" if self.separator else ""
+        suffix += "-names" if self.names else ""
         if self.neighborhood is not None:
             suffix += f"-{content_hash(self.neighbors, [self.neighborhood.vectors])}"
         return f"{encoder.version()}-{self.passages}-{self.best}{suffix}"
@@ -127,6 +131,8 @@ class DenseRanker(EncoderRanker):
 
     def _encode_passages(self, documents: Sequence[Document]) -> NDArray[np.int8]:
         features = np.zeros((len(documents), self.passages * self.width + 1), dtype=np.int8)
+        if self.names:
+            documents = list(map(with_names_as_text, documents))
         if not any(document.content for document in documents):  # without torch
             return features
         encoder = self.encoder

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rerank.common.values import items_in, with_keys, without_empty
+from rerank.documents.categories import has_word, names_as_text
 from rerank.documents.records import Document, Query
 from rerank.documents.stop_words import guess_language
 from rerank.documents.text import language_or_none
@@ -20,6 +21,8 @@ from rerank.workflows.auto.splits import LEAST_TRAIN, Splits
 
 LEAST_CATEGORIES = 0.1
 """Smallest share of documents with categories."""
+LEAST_WORDS = 0.5
+"""Smallest share of the names of categories that have words."""
 LEAST_LINKS = 0.5
 """Smallest number of links per document."""
 UNTRAINED = "dense"
@@ -46,6 +49,8 @@ class CollectionFacts:
     train_pairs:     number of relevant documents of the train queries.
     dev_queries, test_queries: numbers of queries.
     with_categories: share of the documents that have categories.
+    with_words:      share of the categories of documents whose names have words.
+    name_words:      number of words of the names of the categories of all documents.
     links:           mean number of links of a document to other documents of the collection.
     languages:       most frequent language of the documents and of the queries; None if unknown.
     model:           whether the encoder of ``dense`` is on this machine.
@@ -60,6 +65,8 @@ class CollectionFacts:
     dev_queries: int = 0
     test_queries: int = 0
     with_categories: float = 0.0
+    with_words: float = 0.0
+    name_words: int = 0
     links: float = 0.0
     languages: tuple[str | None, str | None] = (None, None)
     model: bool = False
@@ -83,12 +90,16 @@ class CollectionFacts:
         targets = Counter[str]()
         words = 0
         with_categories = 0
+        categories = Counter[str]()
         for document in documents:
             ids.add(document.id)
             words += len(document.content.split())
             with_categories += bool(document.categories)
+            categories.update(document.categories)
             targets.update({*document.links} - {document.id})
             langs[language_or_none(document.lang)] += 1
+        with_words = sum(count for name, count in categories.items() if has_word(name))
+        name_words = sum(count * len(names_as_text([name]).split()) for name, count in categories.items())
         query_langs = Counter(language_or_none(query.lang) for query in queries)
         query_lang = _most_frequent(query_langs) or guess_language(query.text for query in queries)
         return cls(
@@ -99,6 +110,8 @@ class CollectionFacts:
             dev_queries=len(splits.dev),
             test_queries=len(splits.test),
             with_categories=with_categories / max(len(ids), 1),
+            with_words=with_words / max(categories.total(), 1),
+            name_words=name_words,
             links=sum(with_keys(targets, ids).values()) / max(len(ids), 1),
             languages=(_most_frequent(langs) or lang, query_lang),
         )
@@ -115,6 +128,8 @@ def unmet(facts: CollectionFacts) -> dict[str, str]:
     is_unmet = {
         "queries": facts.train_queries < LEAST_TRAIN,
         "categories": facts.with_categories < LEAST_CATEGORIES,
+        "words": facts.with_words < LEAST_WORDS,
+        "no queries": facts.train_queries >= LEAST_TRAIN,
         "links": facts.links < LEAST_LINKS,
         "model": not facts.model,
         "training": not facts.can_learn,
@@ -125,6 +140,8 @@ def unmet(facts: CollectionFacts) -> dict[str, str]:
     reasons = {
         "queries": f"fewer than {LEAST_TRAIN} train queries",
         "categories": f"fewer than {LEAST_CATEGORIES:.0%} of the documents have categories",
+        "words": "most names of categories are codes without words",
+        "no queries": "meta learns from the judgments what the categories mean",
         "links": f"fewer than {LEAST_LINKS} links per document",
         "model": "its encoder is not on this machine; --model names another one",
         "training": "its encoder is a file of ONNX, which cannot learn; --model names another one",
@@ -163,11 +180,22 @@ class Rule:
     pretrained: bool = False
     config: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def reads_names(self) -> bool:
+        """Whether an encoder reads the names of categories instead of texts."""
+        return bool(self.config.get("names"))
+
+    def all_parts(self, facts: CollectionFacts) -> int:
+        """Return the parts of 64 tokens, about 45 words, of a document of mean length."""
+        words = facts.name_words if self.reads_names else facts.words
+        return min(MOST_PARTS, 1 + math.ceil(words / 45 / max(facts.documents, 1)))
+
     def parts(self, facts: CollectionFacts) -> int:
         """Return the parts of a document that an encoder reads after its training."""
         passages = int(self.config.get("passages", MOST_PARTS))
         return min(
-            all_parts(facts), passages * int(self.config.get("passage_tokens", PART_TOKENS)) // PART_TOKENS
+            self.all_parts(facts),
+            passages * int(self.config.get("passage_tokens", PART_TOKENS)) // PART_TOKENS,
         )
 
     def epoch_count(self, facts: CollectionFacts) -> int:
@@ -188,6 +216,16 @@ RULES = (
         passes=1,
         pretrained=True,
         config={"untrained": True},
+    ),
+    Rule(
+        "dense_names",
+        ("model", "language", "categories", "words", "no queries"),
+        "its encoder knows the words in the names of categories",
+        variant="dense",
+        judged=False,
+        passes=1,
+        pretrained=True,
+        config={"untrained": True, "names": True},
     ),
     Rule(
         "meta",
@@ -267,8 +305,3 @@ class RankerChoice:
 
     def __str__(self) -> str:
         return f"{self.ranker} is {'trained' if self.trained else 'skipped'}: {self.reason}"
-
-
-def all_parts(facts: CollectionFacts) -> int:
-    """Return the parts of 64 tokens, about 45 words, of a document of mean length."""
-    return min(MOST_PARTS, 1 + math.ceil(facts.words / 45 / max(facts.documents, 1)))

@@ -151,7 +151,7 @@ def auto(
     ...     _ = (folder / f"{name}.jsonl").write_text("\\n".join(lines))
     >>> _ = (folder / "qrels.tsv").write_text("".join(f"{i}\\t{i}\\t1\\n" for i in range(10)))
     >>> report = auto(folder, folder / "workspace")
-    >>> print(report.choices[1])
+    >>> print(report.choices[2])
     meta is skipped: fewer than 50 train queries
     >>> report.evaluated.queries
     5

@@ -187,7 +187,7 @@ class Trainings:
             training.parts = earlier.parts
             training.steps = earlier.steps
         if rule.pretrained:
-            parts = ranker_plan.all_parts(self.facts)
+            parts = rule.all_parts(self.facts)
             training.complete = training.parts == parts
             has_time = training.parts > 0
             if 0 < training.parts < parts:
@@ -280,12 +280,12 @@ class Trainings:
         A stack has an encoder, also if reading one part takes the time of other rankers. What another ranker
         has read with the same encoder takes no time.
         """
-        if self._shared_parts and not PASSAGE_VECTORS.has_forgotten:
+        if self._shared_parts and not rule.reads_names and not PASSAGE_VECTORS.has_forgotten:
             return self._shared_parts
         pass_seconds = self._pass_seconds(rule)
         longest = LONGEST_PASS * (self.context.end - time.monotonic())
         least_parts = int(rule.passes == 1 and pass_seconds < longest)
-        return min(ranker_plan.all_parts(self.facts), max(int(allowed / pass_seconds), least_parts))
+        return min(rule.all_parts(self.facts), max(int(allowed / pass_seconds), least_parts))
 
     def _affordable_steps(self, rule: Rule, allowed: float) -> int:
         """Return how many steps an encoder can learn in the allowed seconds, at most those of the rule.
@@ -322,7 +322,7 @@ class Trainings:
             options["steps"] = training.steps
             options["every"] = training.steps
         if parts := training.parts:
-            is_cut = parts < min(ranker_plan.all_parts(self.facts), self.passage_parts)
+            is_cut = parts < min(rule.all_parts(self.facts), self.passage_parts)
             options["passage_tokens"] = ranker_plan.PART_TOKENS * parts if is_cut else None
             options["passages"] = max(1, parts // self.passage_parts)
         return options
@@ -367,9 +367,9 @@ class Trainings:
             )
         begin = time.monotonic()
         encode(context.workspace, [rule.ranker], progress=context.progress)
-        if rule.pretrained and rule.passes == 1 and not neighbors:
+        if rule.ranker == ranker_plan.UNTRAINED and not neighbors:
             seconds = time.monotonic() - begin
             self.part_seconds = seconds / (training.parts * self.facts.documents)
-        if rule.pretrained:
+        if rule.pretrained and not rule.reads_names:
             self._shared_parts = training.parts
         return result

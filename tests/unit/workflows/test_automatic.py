@@ -193,6 +193,11 @@ def test_rules_choose_rankers_by_the_facts_of_the_collection():
     assert trained(**{**rich, "model": False}) == ["s2net", "text"]
     assert trained(**rich, can_learn=False) == ["dense", "s2net", "adapter", "text"]
     assert trained(train_queries=20, model=True) == ["dense"]
+    named = {"model": True, "with_categories": 0.5, "with_words": 0.9}
+    assert trained(train_queries=20, **named) == ["dense", "dense_names"]
+    assert trained(train_queries=20, **{**named, "with_words": 0.1}) == ["dense"]
+    assert trained(train_queries=20, **named, languages=("it", "it"), reads="en") == []
+    assert "dense_names" not in trained(train_queries=500, **named)  # meta learns from the judgments
     # An encoder of one language needs judgments for another. A model that the user named reads any
     # language.
     for languages, reads in (
@@ -311,6 +316,31 @@ def test_documents_move_if_relevant_ones_are_near(relevant, neighbors, tmp_path,
     report = rerank.auto(folder, tmp_path / "ws", model=tiny)
     assert report.workspace.ranker("dense").neighbors == neighbors
     assert ("neighbors" in report.choices[0].reason) == (neighbors > 0)
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(("names", "is_read"), [("w{}_w{}", True), ("{}.{}", False)])
+def test_an_encoder_reads_the_names_of_categories(names, is_read, tmp_path, monkeypatch, tiny):
+    """A query has a word of the categories of a document, which its text does not have."""
+    monkeypatch.setattr(ranker_plan, "RULES", ranker_plan.RULES[:2])
+    folder = tmp_path / "named"
+    folder.mkdir()
+    documents = []
+    for number in range(20):
+        category = names.format(number, number + 1).replace("w", "word")
+        documents.append(
+            {"_id": f"d{number}", "text": f"text {number}", "categories": [category], "lang": "en"}
+        )
+    queries = [{"_id": f"q{number}", "text": f"word{number}", "lang": "en"} for number in range(20)]
+    for name, records in (("corpus.jsonl", documents), ("queries.jsonl", queries)):
+        (folder / name).write_text("".join(json.dumps(record) + "\n" for record in records))
+    rows = [f"q{number}\td{number}\t1\n" for number in range(20)]
+    (folder / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(rows))
+    report = rerank.auto(folder, tmp_path / "ws", model=tiny)
+    assert [choice.trained for choice in report.choices] == [True, is_read]
+    if is_read:
+        assert report.workspace.ranker("dense_names").names
+        assert not report.workspace.ranker("dense").names
 
 
 @pytest.mark.usefixtures("quick")
