@@ -284,7 +284,7 @@ class Trainings:
             return self._shared_parts
         pass_seconds = self._pass_seconds(rule)
         longest = LONGEST_PASS * (self.context.end - time.monotonic())
-        least_parts = int(rule.passes == 1 and pass_seconds < longest)
+        least_parts = int(rule.ranker == ranker_plan.UNTRAINED and pass_seconds < longest)
         return min(rule.all_parts(self.facts), max(int(allowed / pass_seconds), least_parts))
 
     def _affordable_steps(self, rule: Rule, allowed: float) -> int:

@@ -20,7 +20,7 @@ from rerank.workflows.auto.plan import RULES, CollectionFacts, RankerChoice
 from rerank.workflows.auto.training import Trainings
 from rerank.workflows.tune import TuneReport
 
-DENSE = RULES[0]
+DENSE, NAMES = RULES[:2]
 FACTS = CollectionFacts(documents=9, train_queries=60, dev_queries=100, test_queries=50, model=True)
 
 
@@ -104,3 +104,15 @@ def test_trainings_end_before_the_queries_are_encoded(monkeypatch, part_seconds,
     monkeypatch.setattr(Trainings, "_train", lambda self, rule, share: RankerChoice(rule.ranker, True, ""))
     assert [choice.trained for choice in trainings.run_all()] == [True]
     assert trainings.end - trainings.context.end + 500 == pytest.approx(end_seconds, abs=5)
+
+
+@pytest.mark.parametrize(("rule", "parts"), [(DENSE, 1), (NAMES, 0)])
+def test_only_the_texts_take_the_time_of_other_rankers(monkeypatch, rule, parts):
+    """Reading one part of nine documents takes 9 seconds, and 5 are allowed."""
+    trainings = Trainings.__new__(Trainings)
+    trainings.context = context(500)
+    trainings.facts = FACTS
+    trainings.part_seconds = 1.0
+    trainings._shared_parts = 0
+    monkeypatch.setattr(Trainings, "_neighbors", 0)
+    assert trainings._affordable(rule, allowed=5.0).parts == parts
