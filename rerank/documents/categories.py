@@ -27,8 +27,8 @@ MAX_CO_OCCURRING = 30
 
 
 _NOT_IN_WORDS = re.compile(r"[\W_]+")
-_WORD = re.compile(r"[^\W\d_]{3}|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
-"""Three letters, or one of a script that needs few for a word: Japanese, Chinese, Korean."""
+_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W\d_]{3,}")
+"""A letter of Japanese, Chinese or Korean, or three letters of another script. Codes have no words."""
 
 
 def parents_of_path(category: str) -> list[str]:
@@ -109,13 +109,17 @@ def co_occurrence_edges(sets: Iterable[Sequence[str]]) -> list[tuple[str, str]]:
     return list(edges)
 
 
-def has_word(category: str) -> bool:
-    """Return whether a name of a category says something to a reader, and is not only a code.
+def count_mentioned(document: Document) -> int:
+    """Return how many categories of a document have a name with a word of its title or text.
 
-    >>> list(map(has_word, ["Cystic Fibrosis", "section::net", "C.2.4", "G06F 17/30", "1.52"]))
-    [True, True, False, False, False]
+    >>> count_mentioned(Document("1", "Trains in Peru", categories=("Rail.Trains", "Peru", "B.1", "Europe")))
+    2
     """
-    return _WORD.search(category) is not None
+    words = set(_WORD.findall(document.content.lower()))
+    count = 0
+    for name in document.categories:
+        count += not words.isdisjoint(_WORD.findall(name.replace("_", " ").lower()))
+    return count
 
 
 def names_as_text(categories: Iterable[str]) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rerank.common.values import items_in, with_keys, without_empty
-from rerank.documents.categories import has_word, names_as_text
+from rerank.documents.categories import count_mentioned, names_as_text
 from rerank.documents.records import Document, Query
 from rerank.documents.stop_words import guess_language
 from rerank.documents.text import language_or_none
@@ -21,8 +21,10 @@ from rerank.workflows.auto.splits import LEAST_TRAIN, Splits
 
 LEAST_CATEGORIES = 0.1
 """Smallest share of documents with categories."""
-LEAST_WORDS = 0.5
-"""Smallest share of the names of categories that have words."""
+LEAST_MENTIONED = 0.3
+"""Smallest share of names of categories with a word of their document. Other names are codes, for example."""
+MOST_NAMED = 5_000
+"""Documents with categories whose names are compared with their words."""
 LEAST_LINKS = 0.5
 """Smallest number of links per document."""
 UNTRAINED = "dense"
@@ -49,7 +51,7 @@ class CollectionFacts:
     train_pairs:     number of relevant documents of the train queries.
     dev_queries, test_queries: numbers of queries.
     with_categories: share of the documents that have categories.
-    with_words:      share of the categories of documents whose names have words.
+    mentioned:       share of the categories of documents whose names have a word of the document.
     name_words:      number of words of the names of the categories of all documents.
     links:           mean number of links of a document to other documents of the collection.
     languages:       most frequent language of the documents and of the queries; None if unknown.
@@ -65,7 +67,7 @@ class CollectionFacts:
     dev_queries: int = 0
     test_queries: int = 0
     with_categories: float = 0.0
-    with_words: float = 0.0
+    mentioned: float = 0.0
     name_words: int = 0
     links: float = 0.0
     languages: tuple[str | None, str | None] = (None, None)
@@ -90,16 +92,19 @@ class CollectionFacts:
         targets = Counter[str]()
         words = 0
         with_categories = 0
-        categories = Counter[str]()
+        compared_names = 0
+        mentioned_names = 0
+        name_words = 0
         for document in documents:
             ids.add(document.id)
             words += len(document.content.split())
             with_categories += bool(document.categories)
-            categories.update(document.categories)
+            name_words += len(names_as_text(document.categories).split())
+            if document.categories and with_categories <= MOST_NAMED:
+                compared_names += len(document.categories)
+                mentioned_names += count_mentioned(document)
             targets.update({*document.links} - {document.id})
             langs[language_or_none(document.lang)] += 1
-        with_words = sum(count for name, count in categories.items() if has_word(name))
-        name_words = sum(count * len(names_as_text([name]).split()) for name, count in categories.items())
         query_langs = Counter(language_or_none(query.lang) for query in queries)
         query_lang = _most_frequent(query_langs) or guess_language(query.text for query in queries)
         return cls(
@@ -110,7 +115,7 @@ class CollectionFacts:
             dev_queries=len(splits.dev),
             test_queries=len(splits.test),
             with_categories=with_categories / max(len(ids), 1),
-            with_words=with_words / max(categories.total(), 1),
+            mentioned=mentioned_names / max(compared_names, 1),
             name_words=name_words,
             links=sum(with_keys(targets, ids).values()) / max(len(ids), 1),
             languages=(_most_frequent(langs) or lang, query_lang),
@@ -128,7 +133,7 @@ def unmet(facts: CollectionFacts) -> dict[str, str]:
     is_unmet = {
         "queries": facts.train_queries < LEAST_TRAIN,
         "categories": facts.with_categories < LEAST_CATEGORIES,
-        "words": facts.with_words < LEAST_WORDS,
+        "names": facts.mentioned < LEAST_MENTIONED,
         "no queries": facts.train_queries >= LEAST_TRAIN,
         "links": facts.links < LEAST_LINKS,
         "model": not facts.model,
@@ -140,7 +145,7 @@ def unmet(facts: CollectionFacts) -> dict[str, str]:
     reasons = {
         "queries": f"fewer than {LEAST_TRAIN} train queries",
         "categories": f"fewer than {LEAST_CATEGORIES:.0%} of the documents have categories",
-        "words": "most names of categories are codes without words",
+        "names": f"fewer than {LEAST_MENTIONED:.0%} of the names of categories have a word of their document",
         "no queries": "meta learns from the judgments what the categories mean",
         "links": f"fewer than {LEAST_LINKS} links per document",
         "model": "its encoder is not on this machine; --model names another one",
@@ -219,7 +224,7 @@ RULES = (
     ),
     Rule(
         "dense_names",
-        ("model", "language", "categories", "words", "no queries"),
+        ("model", "language", "categories", "names", "no queries"),
         "its encoder knows the words in the names of categories",
         variant="dense",
         judged=False,
