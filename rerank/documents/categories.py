@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from rerank.common.values import first_in, items_at, items_in, without_none
 from rerank.documents.records import Document
-from rerank.documents.text import count_of, normalize
+from rerank.documents.stop_words import without_stop_words
+from rerank.documents.text import count_of, normalize, words
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -26,9 +27,8 @@ MAX_CO_OCCURRING = 30
 """Only so many categories of a document are linked: the number of pairs grows with the square."""
 
 
-_NOT_IN_WORDS = re.compile(r"[\W_]+")
-_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W\d_]{3,}")
-"""A letter of Japanese, Chinese or Korean, or three letters of another script. Codes have no words."""
+LEAST_LETTERS = 3
+"""Letters of a word that says something; those of Chinese, Japanese (kanji) and Korean need only one."""
 
 
 def parents_of_path(category: str) -> list[str]:
@@ -109,26 +109,39 @@ def co_occurrence_edges(sets: Iterable[Sequence[str]]) -> list[tuple[str, str]]:
     return list(edges)
 
 
-def count_mentioned(document: Document) -> int:
+def count_mentioned_names(document: Document, lang: str | None = None) -> int:
     """Return how many categories of a document have a name with a word of its title or text.
 
-    >>> count_mentioned(Document("1", "Trains in Peru", categories=("Rail.Trains", "Peru", "B.1", "Europe")))
+    Stop words, numbers and shorter words than LEAST_LETTERS do not count.
+
+    lang: of a document without ``lang``.
+
+    >>> categories = ("Rail.Trains", "Peru", "Salt and Pepper", "B.1", "Europe")
+    >>> count_mentioned_names(Document("1", "Trains and ships in Peru, 1", categories=categories, lang="en"))
     2
     """
-    words = set(_WORD.findall(document.content.lower()))
+    words_of_text = set(words(document.content))
     count = 0
     for name in document.categories:
-        count += not words.isdisjoint(_WORD.findall(name.replace("_", " ").lower()))
+        words_of_name = words(without_stop_words(names_as_text([name]), document.lang or lang))
+        count += any(word in words_of_text for word in words_of_name if _says_something(word))
     return count
 
 
-def names_as_text(categories: Iterable[str]) -> str:
-    """Return the names of categories for a reader of text: words with spaces, names with commas.
+def _says_something(word: str) -> bool:
+    if len(word) < LEAST_LETTERS:
+        return word >= "\u3100"  # after kana: Chinese characters, Hangul
+    return not word.isdecimal()
 
-    >>> names_as_text(["Design_and_Technology.Railway_transport", "section::net"])
-    'Design and Technology Railway transport, section net'
+
+def names_as_text(categories: Iterable[str]) -> str:
+    """Return the names of categories for a reader of text: levels and words with spaces, names with commas.
+
+    >>> names_as_text(["Design_and_Technology.Railway_transport", "section::net", "C++"])
+    'Design and Technology Railway transport, section net, C++'
     """
-    return ", ".join(_NOT_IN_WORDS.sub(" ", name).strip() for name in categories)
+    names = [_SEPARATOR.sub(" ", name).replace("_", " ").strip() for name in categories]
+    return ", ".join(filter(None, names))
 
 
 def with_names_as_text(document: Document) -> Document:

@@ -43,7 +43,9 @@ def read_documents(body: RerankBody) -> list[Document]:
         if body.max_tokens_per_doc is not None:
             parsed = _first_words(parsed, body.max_tokens_per_doc)
         documents.append(parsed)
-    characters = sum(len(document.title) + len(document.text) for document in documents)
+    characters = 0
+    for parsed in documents:
+        characters += sum(map(len, (parsed.title, parsed.text, *parsed.categories)))
     if characters > LONGEST_DOCUMENTS:
         raise UsageError(
             f"the documents have {characters:,} characters, but a request may have {LONGEST_DOCUMENTS:,};"

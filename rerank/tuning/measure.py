@@ -14,7 +14,7 @@ from rerank.common.progress import ignore_count
 from rerank.documents.records import Qrels
 from rerank.evaluation.ranks import RankMeasure
 from rerank.stack.linear import Linear
-from rerank.stack.normalize import normalize
+from rerank.stack.normalize import LARGEST, normalize
 from rerank.tuning.contenders import contenders
 from rerank.tuning.grid import Grid
 from rerank.tuning.score_table import ScoreRow, ScoreTable
@@ -64,6 +64,8 @@ def judge(table: ScoreTable, qrels: Qrels, measure: RankMeasure) -> tuple[list[T
     """
     rows = {row.query: row for row in table.rows}
     missing = ScoreRow("", (), np.zeros((0, len(table.signals))))
+    magnitudes = [np.abs(row.scores).max(axis=0, initial=0.0) for row in table.rows]
+    largest = np.max(magnitudes, axis=0, initial=0.0).clip(max=LARGEST)  # (S,)
     judged: list[TuningQuery] = []
     for query in sorted(qrels):
         grades = qrels.relevant(query)
@@ -72,7 +74,7 @@ def judge(table: ScoreTable, qrels: Qrels, measure: RankMeasure) -> tuple[list[T
         row = rows.get(query, missing)
         # A grade of 0 stands for all documents that are not relevant.
         grade_of_row = np.array([grades.get(id, 0) for id in row.ids], dtype=np.float64)
-        rows_of_measure = contenders(row.scores, measure.depth)
+        rows_of_measure = contenders(row.scores, measure.depth, largest)
         positions = np.flatnonzero(grade_of_row[rows_of_measure])
         judged.append(
             TuningQuery(

@@ -153,7 +153,7 @@ class DenseConfig(EncoderConfig, frozen=True):
         training_options = items_not_in(self.__struct_fields__, _UNTRAINED)
         conditions = (
             (self.untrained, "--untrained", training_options),
-            (self.strategy is not None, f"--strategy {self.strategy}", ["relation"]),
+            (self.strategy is not None, f"--strategy {self.strategy}", ["relation", "names"]),
             (self.objective != "quintuplet", f"--objective {self.objective}", ["related"]),
             (self.held_out == 0, "--held-out 0", ["patience", "average"]),
         )

@@ -221,12 +221,14 @@ class DenseFitter:
     def fit(self, variant: str, name: str) -> TrainingResult:
         """Fine-tune an encoder, or use it unchanged with ``untrained``.
 
-        Raises TrainingError without documents, and without relations to learn.
+        Raises TrainingError without documents, without names to read, and without relations to learn.
         """
         job = self.job
         config = self.config
         encoder = config.load()
         texts = self._read_texts(encoder)
+        if config.names and not texts.usable.any():
+            raise TrainingError("no document has categories, whose names --names reads; leave out --names")
         ranker = partial(
             DenseRanker,
             name=name,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rerank.common.values import items_in, with_keys, without_empty
-from rerank.documents.categories import count_mentioned, names_as_text
+from rerank.documents.categories import count_mentioned_names, names_as_text
 from rerank.documents.records import Document, Query
 from rerank.documents.stop_words import guess_language
 from rerank.documents.text import language_or_none
@@ -51,7 +51,8 @@ class CollectionFacts:
     train_pairs:     number of relevant documents of the train queries.
     dev_queries, test_queries: numbers of queries.
     with_categories: share of the documents that have categories.
-    mentioned:       share of the categories of documents whose names have a word of the document.
+    mentioned_names: share of the names of categories that have a word of their document, in the first
+                     MOST_NAMED documents with categories.
     name_words:      number of words of the names of the categories of all documents.
     links:           mean number of links of a document to other documents of the collection.
     languages:       most frequent language of the documents and of the queries; None if unknown.
@@ -67,7 +68,7 @@ class CollectionFacts:
     dev_queries: int = 0
     test_queries: int = 0
     with_categories: float = 0.0
-    mentioned: float = 0.0
+    mentioned_names: float = 0.0
     name_words: int = 0
     links: float = 0.0
     languages: tuple[str | None, str | None] = (None, None)
@@ -102,7 +103,7 @@ class CollectionFacts:
             name_words += len(names_as_text(document.categories).split())
             if document.categories and with_categories <= MOST_NAMED:
                 compared_names += len(document.categories)
-                mentioned_names += count_mentioned(document)
+                mentioned_names += count_mentioned_names(document, lang)
             targets.update({*document.links} - {document.id})
             langs[language_or_none(document.lang)] += 1
         query_langs = Counter(language_or_none(query.lang) for query in queries)
@@ -115,7 +116,7 @@ class CollectionFacts:
             dev_queries=len(splits.dev),
             test_queries=len(splits.test),
             with_categories=with_categories / max(len(ids), 1),
-            mentioned=mentioned_names / max(compared_names, 1),
+            mentioned_names=mentioned_names / max(compared_names, 1),
             name_words=name_words,
             links=sum(with_keys(targets, ids).values()) / max(len(ids), 1),
             languages=(_most_frequent(langs) or lang, query_lang),
@@ -133,8 +134,8 @@ def unmet(facts: CollectionFacts) -> dict[str, str]:
     is_unmet = {
         "queries": facts.train_queries < LEAST_TRAIN,
         "categories": facts.with_categories < LEAST_CATEGORIES,
-        "names": facts.mentioned < LEAST_MENTIONED,
-        "no queries": facts.train_queries >= LEAST_TRAIN,
+        "names": facts.mentioned_names < LEAST_MENTIONED,
+        "few queries": facts.train_queries >= LEAST_TRAIN,
         "links": facts.links < LEAST_LINKS,
         "model": not facts.model,
         "training": not facts.can_learn,
@@ -146,7 +147,7 @@ def unmet(facts: CollectionFacts) -> dict[str, str]:
         "queries": f"fewer than {LEAST_TRAIN} train queries",
         "categories": f"fewer than {LEAST_CATEGORIES:.0%} of the documents have categories",
         "names": f"fewer than {LEAST_MENTIONED:.0%} of the names of categories have a word of their document",
-        "no queries": "meta learns from the judgments what the categories mean",
+        "few queries": "meta learns from the judgments what the categories mean",
         "links": f"fewer than {LEAST_LINKS} links per document",
         "model": "its encoder is not on this machine; --model names another one",
         "training": "its encoder is a file of ONNX, which cannot learn; --model names another one",
@@ -224,7 +225,7 @@ RULES = (
     ),
     Rule(
         "dense_names",
-        ("model", "language", "categories", "names", "no queries"),
+        ("model", "language", "categories", "names", "few queries"),
         "its encoder knows the words in the names of categories",
         variant="dense",
         judged=False,

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from rerank import Document, Query, Workspace, train
+from rerank.common.errors import TrainingError
 from rerank.rankers.registry import load_ranker
 
 DOCUMENTS = [
@@ -42,3 +43,10 @@ def test_the_stored_ranker_reads_names(fitted):
     assert (features == ranker.encode_documents(DOCUMENTS)).all()
     scores = stored.score(stored.encode_query(Query("q", "w5 w6")), features)
     assert scores[0] > scores[2] == 0
+
+
+def test_documents_without_categories_have_no_names_to_read(tmp_path, tiny):
+    workspace = Workspace.create(tmp_path / "ws", lang="en")
+    workspace.engine.write([Document("1", "w1 w2"), Document("2", text="w3", categories=("_",))])
+    with pytest.raises(TrainingError, match="categories"):
+        train(workspace, "dense", config={"untrained": True, "model": tiny, "names": True})

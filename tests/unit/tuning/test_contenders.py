@@ -5,7 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rerank.documents.records import Qrels
+from rerank.evaluation.ranks import RankMeasure
+from rerank.stack.normalize import Moments
+from rerank.tuning import measure as measuring
 from rerank.tuning.contenders import contenders
+from rerank.tuning.grid import Grid, compositions
+from rerank.tuning.score_table import ScoreTable
 
 
 def first_rows(scores, weights, depth, rows, dtype):
@@ -41,6 +47,39 @@ def test_the_first_ranks_do_not_depend_on_the_other_candidates(seed, n, n_signal
 def test_all_candidates_remain_if_all_ranks_are_measured(depth):
     scores = np.random.default_rng(0).random((50, 3))
     assert contenders(scores, depth).tolist() == list(range(50))
+
+
+@given(
+    st.integers(0, 999),
+    st.integers(1, 4),
+    st.sampled_from(["nDCG@10", "RR@5", "AP@3"]),
+    st.sampled_from(["min-max", "z-score", "rank", "none", "fitted"]),
+    st.sampled_from([1.0, 1e-170, 1e101]),
+)
+def test_pruning_changes_no_value_of_a_grid(seed, n_signals, measure, normalization, scale):
+    """Scores have ties, noise, constant signals, signs, and other sizes than those of the second query."""
+    random = np.random.default_rng(seed)
+    signals = ("bm25", "field:views", "text", "meta")[:n_signals]
+    rows = []
+    for query, factor in (("q1", scale), ("q2", 10.0 ** random.integers(0, 16))):
+        scores = random.integers(0, random.integers(1, 300), (250, n_signals)) - random.integers(0, 5)
+        noise = random.integers(0, 2) * 1e-8 * random.random(scores.shape)
+        rows.append((query, [f"d{row:03}" for row in range(250)], (scores + noise) * factor))
+    table = ScoreTable.build(signals, rows)
+    qrels = Qrels([(query, f"d{row:03}", 1) for query in ("q1", "q2") for row in random.integers(0, 250, 4)])
+    by = RankMeasure.parse(measure)
+    moments = []
+    if normalization == "fitted":
+        pooled = np.concatenate([row.scores for row in table.rows])
+        moments = [Moments.from_scores(column) for column in pooled.T]
+    grid = Grid(normalization, compositions(n_signals, 5) / 5, moments=moments)
+    pruned, _ = measuring.judge(table, qrels, by)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measuring, "contenders", lambda scores, *_: np.arange(len(scores)))
+        complete, _ = measuring.judge(table, qrels, by)
+    for few, everything in zip(pruned, complete):
+        expected = measuring.query_values(everything, grid, by)
+        np.testing.assert_allclose(measuring.query_values(few, grid, by), expected, atol=1e-12)
 
 
 def test_most_candidates_leave_if_the_signals_agree():

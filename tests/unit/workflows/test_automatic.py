@@ -193,9 +193,9 @@ def test_rules_choose_rankers_by_the_facts_of_the_collection():
     assert trained(**{**rich, "model": False}) == ["s2net", "text"]
     assert trained(**rich, can_learn=False) == ["dense", "s2net", "adapter", "text"]
     assert trained(train_queries=20, model=True) == ["dense"]
-    named = {"model": True, "with_categories": 0.5, "mentioned": 0.4}
+    named = {"model": True, "with_categories": 0.5, "mentioned_names": 0.4}
     assert trained(train_queries=20, **named) == ["dense", "dense_names"]
-    assert trained(train_queries=20, **{**named, "mentioned": 0.2}) == ["dense"]
+    assert trained(train_queries=20, **{**named, "mentioned_names": 0.2}) == ["dense"]
     assert trained(train_queries=20, **named, languages=("it", "it"), reads="en") == []
     assert "dense_names" not in trained(train_queries=500, **named)  # meta learns from the judgments
     # An encoder of one language needs judgments for another. A model that the user named reads any
@@ -329,7 +329,7 @@ def test_an_encoder_reads_the_names_of_categories(names, is_read, tmp_path, monk
     for number in range(20):
         category = names.format(number, number + 1).replace("w", "word")
         documents.append(
-            {"_id": f"d{number}", "text": f"a word of {number}", "categories": [category], "lang": "en"}
+            {"_id": f"d{number}", "text": f"text of word{number}", "categories": [category], "lang": "en"}
         )
     queries = [{"_id": f"q{number}", "text": f"word{number}", "lang": "en"} for number in range(20)]
     for name, records in (("corpus.jsonl", documents), ("queries.jsonl", queries)):
