@@ -26,7 +26,7 @@ from benchmarks.common.pages import ROOT, filled, markdown_table, page_options, 
 KEPT = Path(__file__).parent / "demo.json"
 HOOK = Path(__file__).parents[1] / "speed" / "hook.json"
 MINILM = Path(__file__).parent / "minilm.json"
-"""nDCG@10 of ``rerank auto`` with MiniLM, of 26 November 2026."""
+"""nDCG@10 of ``rerank auto`` with MiniLM, of 29 November 2026."""
 FIRST, TRAINED, FULL = "bm25", "bm25,text,meta", "bm25,text,meta,dense"
 CASES = ("typed", "short", "headings", "new")
 """Summaries; short queries; summaries with subject headings; about documents that no train query had."""
