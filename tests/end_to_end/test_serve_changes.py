@@ -201,7 +201,7 @@ def test_running_requests_are_finished_at_shutdown(script, trained, tmp_path, sm
 def test_work_ends_at_the_deadline_and_with_the_process(script, trained, tmp_path, small, workers):
     documents = [document["text"][:4000] for document in small.documents] * 4
     body = {"query": WORDS, "documents": documents[:1000], "stack": "tfidf*0.5 + text*0.5"}
-    options = ("--deadline", 0.3, "--workers", workers)
+    options = ("--deadline", 0.05, "--workers", workers)  # less than any request takes
     with serving(script, trained, tmp_path, *options) as server, ThreadPoolExecutor(4) as pool:
         asked = [pool.submit(server.post, "/v1/rerank", body) for _ in range(4)]
         assert {answer.result().status for answer in asked} <= {422, 504}
