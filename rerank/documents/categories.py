@@ -28,7 +28,7 @@ MAX_CO_OCCURRING = 30
 
 
 LEAST_LETTERS = 3
-"""Letters of a word that says something; those of Chinese, Japanese (kanji) and Korean need only one."""
+"""Letters of a word that can name a subject. One letter of Chinese, Japanese (kanji) or Korean is enough."""
 
 
 def parents_of_path(category: str) -> list[str]:
@@ -124,11 +124,11 @@ def count_mentioned_names(document: Document, lang: str | None = None) -> int:
     count = 0
     for name in document.categories:
         words_of_name = words(without_stop_words(names_as_text([name]), document.lang or lang))
-        count += any(word in words_of_text for word in words_of_name if _says_something(word))
+        count += any(word in words_of_text for word in words_of_name if _can_name_subject(word))
     return count
 
 
-def _says_something(word: str) -> bool:
+def _can_name_subject(word: str) -> bool:
     if len(word) < LEAST_LETTERS:
         return word >= "\u3100"  # after kana: Chinese characters, Hangul
     return not word.isdecimal()

@@ -117,7 +117,7 @@ def query_values(query: TuningQuery, grid: Grid, measure: RankMeasure) -> Array:
 
 
 def _settings_per_step(candidates: int) -> int:
-    """Return how many settings are measured at once. candidates: whose scores are computed."""
+    """Return how many settings are measured at once, with this number of candidates each."""
     return max(1, _STEP_SCORES // candidates)
 
 

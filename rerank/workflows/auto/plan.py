@@ -192,7 +192,7 @@ class Rule:
         return bool(self.config.get("names"))
 
     def all_parts(self, facts: CollectionFacts) -> int:
-        """Return the parts of 64 tokens, about 45 words, of a document of mean length."""
+        """Return the parts of 64 tokens, about 45 words, of what the encoder reads of a mean document."""
         words = facts.name_words if self.reads_names else facts.words
         return min(MOST_PARTS, 1 + math.ceil(words / 45 / max(facts.documents, 1)))
 
