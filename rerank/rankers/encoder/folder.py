@@ -154,9 +154,11 @@ def _downloaded(name: str, encoder: Published) -> Path:
     disk.
     """
     with suppress(ModuleNotFoundError):
-        from huggingface_hub import snapshot_download
+        from huggingface_hub import HfApi, snapshot_download
 
         try:
+            # one request without retries: snapshot_download repeats its own for 23 seconds
+            HfApi().model_info(encoder.hub, revision=encoder.revision, timeout=SECONDS)
             folder = Path(
                 snapshot_download(
                     encoder.hub,

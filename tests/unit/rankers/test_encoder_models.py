@@ -214,20 +214,25 @@ class HubHandler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
 
-def test_downloaded_weights_are_the_published_ones(tiny, tmp_path, monkeypatch):
-    """They come from one commit; other weights are refused and removed."""
+def use_hub(monkeypatch, hub):
+    """Let models be downloaded from a server of this machine."""
     from huggingface_hub import constants
 
-    offline(monkeypatch, tmp_path)
+    endpoint = f"http://127.0.0.1:{hub.server_port}"
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+    template = f"{endpoint}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+
+
+def test_downloaded_weights_are_the_published_ones(tiny, tmp_path, monkeypatch):
+    """They come from one commit; other weights are refused and removed."""
+    offline(monkeypatch, tmp_path)
     name = "bge-small-en-v1.5"
     encoder = ENCODERS[name]
     folder = published(tiny, tmp_path / "remote")
     with Hub(folder, encoder.revision) as hub:
-        endpoint = f"http://127.0.0.1:{hub.server_port}"
-        monkeypatch.setattr(constants, "ENDPOINT", endpoint)
-        template = f"{endpoint}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        use_hub(monkeypatch, hub)
         for _ in range(2):
             with pytest.raises(UsageError, match="SHA-256 is") as raised:
                 check_encoder(name)
@@ -240,11 +245,35 @@ def test_downloaded_weights_are_the_published_ones(tiny, tmp_path, monkeypatch):
     assert TextEncoder.load(name).modules.query_prompt.startswith("Represent this")
 
 
+class DeadHub(ThreadingHTTPServer):
+    """Closes each connection without an answer, and counts them."""
+
+    def __init__(self):
+        self.connections = 0
+        super().__init__(("127.0.0.1", 0), BaseHTTPRequestHandler)
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def finish_request(self, request, client_address):
+        self.connections += 1
+
+
+def test_a_dead_hub_is_asked_once(tmp_path, monkeypatch):
+    """Waiting between several attempts took 23 seconds before the line that helps."""
+    offline(monkeypatch, tmp_path)
+    with DeadHub() as hub:
+        use_hub(monkeypatch, hub)
+        with pytest.raises(UsageError, match="hub cannot be reached"):
+            check_encoder("bge-small-en-v1.5")
+        hub.shutdown()
+    assert hub.connections == 1
+
+
 def test_a_full_disk_is_not_reported_as_a_problem_of_the_hub(tmp_path, monkeypatch):
     def write(*args, **options):
         raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "hub"))
 
     offline(monkeypatch, tmp_path)
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda *args, **options: None)
     monkeypatch.setattr("huggingface_hub.snapshot_download", write)
     with pytest.raises(WorkspaceError, match="hub: the disk is full"):
         check_encoder("bge-small-en-v1.5")
