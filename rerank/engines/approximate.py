@@ -42,6 +42,7 @@ _ALL_FILES = "*nearest.*"  # also the temporary file of an interrupted writer
 _SAMPLE_PER_CLUSTER = 40  # vectors that train the center of a cluster; FAISS warns below 39
 _BATCH = 65_536  # rows that are added together
 _MAX_SHORT_CODES = 2_000_000  # vectors: 4 bits find 0.99 of the nearest 100 in 2 ms. More: not measured
+_ONE_QUERY = 11  # the implementation of FAISS that reads one list after the other: a sixth faster for one query
 _BITS = 4  # of a short code. FAISS compares 32 vectors of such codes at once, in registers
 _MIN_WIDTH_OF_PAIRS = 128  # from this width, a code is of two numbers; in short vectors, of one number
 _OVERSAMPLING = 4  # candidates per requested document: 2 find 0.96 of the nearest 100, 4 find 0.995
@@ -325,6 +326,8 @@ def open_index(file: IndexFile, passages: int) -> ApproximateIndex | None:
             "%s cannot be read, so searches are exact until the next encoding: %s", file.path, error
         )
         return None
+    if isinstance(ivf, faiss.IndexIVFFastScan):
+        ivf.implem = _ONE_QUERY
     return ApproximateIndex(ivf, file.rows, passages)
 
 

@@ -360,7 +360,8 @@ def _union(
     retrieved_by: dict[str, NDArray[np.bool_]] = {}
     for name in rows_by_retriever:
         is_found = is_found_by.get(name, np.empty(0, np.bool_))
-        retrieved_by[name] = np.pad(is_found, (0, len(union) - len(is_found)))
+        retrieved_by[name] = np.zeros(len(union), np.bool_)
+        retrieved_by[name][: len(is_found)] = is_found
     return union, retrieved_by
 
 
