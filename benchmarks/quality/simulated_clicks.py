@@ -55,6 +55,7 @@ from rerank.formats.tables import format_rows
 from rerank.judging.clicks import judge_clicks
 from rerank.judging.pool import DIFFERENCE, PoolOptions, equal_weights, make_pool, separate_first_stage
 from rerank.stack.stack import Stack
+from rerank.workflows.auto.plan import CLICK_NETWORKS
 
 MEASURE = "nDCG@10"
 STACK = "bm25,text,meta"
@@ -204,7 +205,7 @@ class Experiment:
 
     def train(self, queries: list[Query], qrels: Qrels, dev: Qrels, seed: int) -> None:
         judged = {"queries": queries, "qrels": qrels, "dev_qrels": dev}
-        config = {"epochs": self.epochs, "seed": seed}
+        config = {"epochs": self.epochs, "seed": seed, "networks": CLICK_NETWORKS}
         train(self.workspace, ["text", "meta"], **judged, config=config, first_stage="bm25")
 
     def tune(self, queries: list[Query], qrels: Qrels, **options: object) -> Stack:

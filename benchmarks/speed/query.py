@@ -55,9 +55,8 @@ def random_ranker(name: str, preset: str, head: str | None, vocabularies: dict[s
         embeddings[part] = Embedding(Vocabulary(part, names, LONGEST[part]), vectors, counts)
     sides = ("query", "document")
     towers = {side: [TorchTower(embeddings[part], config) for part in PARTS[name]] for side in sides}
-    parts = {side: [tower.numpy() for tower in towers[side]] for side in sides}
-    head_of_model = TorchRanker(towers, config).head()
-    return CnnRanker(name=name, version=f"{preset}-{head}-random", **parts, head=head_of_model)
+    network = TorchRanker(towers, config).numpy()
+    return CnnRanker(name=name, version=f"{preset}-{head}-random", networks=[network])
 
 
 def scoring(workspace: Workspace, queries: list[Query], vocabularies: dict[str, list[str]]) -> None:

@@ -146,8 +146,10 @@ def test_a_service_with_a_broken_ranker_is_counted_and_logged(hook, script, fold
     workspace = Workspace.open(broken)
     ranker = workspace.ranker("text")
     assert isinstance(ranker, CnnRanker)
-    arrays = {**ranker.head.arrays, "query": np.full_like(ranker.head.arrays["query"], np.nan)}
-    workspace.install(replace(ranker, head=Head(arrays), version=""))  # the version comes from the arrays
+    (network,) = ranker.networks
+    arrays = {**network.head.arrays, "query": np.full_like(network.head.arrays["query"], np.nan)}
+    networks = [replace(network, head=Head(arrays))]
+    workspace.install(replace(ranker, networks=networks, version=""))  # the version comes from the arrays
     with serving(script, broken, tmp_path) as server:
         hook.install(server.url)
         with expect_increase(server, 'rerank_passed_total{reason="scoring failed"}'):

@@ -12,7 +12,7 @@ from scipy.sparse import csr_matrix, hstack
 from rerank import Workspace
 from rerank.rankers.base import Ranker
 from rerank.rankers.cnn.ranker import PARTS, CnnRanker
-from rerank.rankers.cnn.towers import Head, Tower, Vocabulary
+from rerank.rankers.cnn.towers import Head, Network, Tower, Vocabulary
 from rerank.rankers.projection.ranker import Projection, Terms
 from rerank.rankers.projection.s2net import Comparisons, entries
 
@@ -62,7 +62,8 @@ def cnn(name: str = "text", version: str = "v1", seed: int = 0, head: str = "cos
     else:
         shapes |= {"hidden.0": (7, 7), "hidden.0_bias": (7,), "output": (7, 1), "output_bias": (1,)}
     arrays = {key: numbers(*shape) for key, shape in shapes.items()}
-    return CnnRanker(name=name, version=version, query=query, document=document, head=Head(arrays))
+    network = Network(query, document, Head(arrays))
+    return CnnRanker(name=name, version=version, networks=[network])
 
 
 def projection(name: str = "lsi", seed: int = 0) -> Projection:

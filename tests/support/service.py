@@ -142,11 +142,12 @@ def negate_scores(ranker: Ranker, version: str) -> Ranker:
     Queries of one ranker do not fit documents of the other, so a mixture has the scores of neither.
     """
     assert isinstance(ranker, CnnRanker)
+    (network,) = ranker.networks
     turned = {
         name: array[..., ::-1] * (-1 if name.startswith("query") else 1)
-        for name, array in ranker.head.arrays.items()
+        for name, array in network.head.arrays.items()
     }
-    return replace(ranker, head=Head(turned), version=version)
+    return replace(ranker, networks=[replace(network, head=Head(turned))], version=version)
 
 
 STACK = "tfidf,text,meta"

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from msgspec import Meta
 
 from rerank.common.config import Count, Natural, Options, Positive, option, refuse_ineffective
+from rerank.common.errors import UsageError
 from rerank.rankers.cnn.sampling import Negatives
 
 _TEXT = ("text", "joint")
@@ -70,6 +71,10 @@ class CnnConfig(Options, frozen=True):
     mean: Annotated[bool, option("Append the mean of the embeddings to the pooled filters.")] = True
     tune_embeddings: Annotated[bool, option("Also train word and category vectors.")] = True
     dropout: Annotated[float, option("Dropout rate.", ge=0, lt=1)] = 0.2
+    networks: Annotated[
+        Count,
+        option("Networks with different random seeds, whose scores are averaged; only with --head cosine."),
+    ] = 1
     epochs: Annotated[Count, option("Maximum number of epochs.")] = 12
     epoch_by: Annotated[
         Literal["weighted", "pool-random"],
@@ -94,3 +99,5 @@ class CnnConfig(Options, frozen=True):
         super().validate(set_names, with_judgments=with_judgments)
         unused_size = "hidden" if self.head == "cosine" else "vector_size"
         refuse_ineffective([unused_size], set_names, f"--head {self.head}")
+        if self.head == "mlp" and self.networks > 1:
+            raise UsageError(f"--networks {self.networks} needs --head cosine; leave --networks out")

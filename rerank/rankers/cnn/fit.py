@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from msgspec.structs import replace
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
@@ -15,13 +18,14 @@ from torch.nn import functional
 from rerank.common.arrays import Ragged
 from rerank.common.config import values_of
 from rerank.common.errors import TrainingError
+from rerank.documents.text import count_of
 from rerank.rankers.base import content_hash
 from rerank.rankers.cnn.config import CnnConfig
 from rerank.rankers.cnn.embeddings import Inputs
 from rerank.rankers.cnn.network import TorchRanker, TorchTower
 from rerank.rankers.cnn.ranker import PARTS, CnnRanker
 from rerank.rankers.cnn.sampling import Batch, Sampler, batch_size
-from rerank.rankers.training.checkpoint import Checkpoint, Measurement
+from rerank.rankers.training.checkpoint import Checkpoint, Measurement, TrainingRun
 from rerank.rankers.training.data import TrainingData, weighted_ndcg
 from rerank.rankers.training.job import TrainingJob, TrainingResult
 from rerank.rankers.training.trainer import Task, Trainer, TrainerOptions
@@ -41,6 +45,8 @@ UNCHANGED_LOSS = 0.995
 LEAST_SPREAD = 1e-6
 """Standard deviation of a query's scores below which they count as equal."""
 SIDES = ("query", "document")
+SEED_STEP = 1000
+"""Difference of the seeds of the networks of a ranker, so that ``--seed 1`` has other networks than 0."""
 MEASURES = {
     "weighted": "dev NDCG",
     "pool-random": "dev NDCG among random documents",
@@ -53,11 +59,11 @@ class CnnTask(Task):
 
     variant: decides which parts of the texts are read.
     inputs:  the embeddings and tokens, which several trainings share.
+    config:  the options of this training, which can have another seed than the inputs.
     """
 
-    def __init__(self, variant: str, name: str, inputs: Inputs) -> None:
+    def __init__(self, variant: str, name: str, inputs: Inputs, config: CnnConfig) -> None:
         data = inputs.data
-        config = inputs.config
         self.name = name
         self.data = data
         self.config = config
@@ -123,18 +129,23 @@ class CnnTask(Task):
 
     def evaluate(self) -> dict[str, float]:
         """Return the nDCG on dev, with and without the first stage, or among random documents."""
-        self.model.eval()
-        with torch.no_grad():
-            scores = self._dev_scores()
-        weighted, alone, first_stage = weighted_ndcg(self.dev.judged, scores)
+        scores = self.dev_scores()
         self.spread = float(np.mean([query_scores.std() for query_scores in scores]))
+        return self.measure(scores)
+
+    def measure(self, scores: Sequence[NDArray[np.float64]]) -> dict[str, float]:
+        """Return the measures of the scores of the dev candidates of each query; the first one decides."""
+        weighted, alone, first_stage = weighted_ndcg(self.dev.judged, scores)
         measure = MEASURES[self.config.epoch_by]
         if self.config.epoch_by == "pool-random":
             return {measure: alone}
         self.first_stage = first_stage
         return {measure: weighted, "alone": alone}
 
-    def _dev_scores(self) -> list[NDArray[np.float64]]:
+    @torch.no_grad()
+    def dev_scores(self) -> list[NDArray[np.float64]]:
+        """Return the scores of the dev candidates of each query."""
+        self.model.eval()
         document = self._encode_in_chunks("document", self.dev.documents)
         query = self._encode_in_chunks("query", self.dev.queries)
         scores = []
@@ -181,17 +192,34 @@ class CnnTrainer:
         self.inputs = Inputs(self.data, config, self.progress)
 
     def fit(self, variant: str, name: str = "") -> TrainingResult:
-        """Fit one ranker.
+        """Fit one ranker. An interruption keeps the networks until then.
 
         Raises TrainingError if the data lack texts, categories or candidates, or if nothing is learned.
         """
-        config = self.config
         name = name or variant
-        task = CnnTask(variant, name, self.inputs)
-        checkpoint = Checkpoint(self.job.checkpoint(name), identity(self.data, config, variant))
-        steps_per_epoch = task.steps_per_epoch
+        folder = self.job.checkpoint(name)
+        trainings: list[NetworkTraining] = []
+        for number in range(self.config.networks):
+            try:
+                training = self._train_network(variant, name, folder, number)
+            except KeyboardInterrupt:
+                if not trainings:
+                    raise
+                trainings[-1].run.interrupted = True
+                break
+            trainings.append(training)
+            if training.run.interrupted:
+                break
+        return self._result(variant, name, trainings)
+
+    def _train_network(self, variant: str, name: str, folder: Path, number: int) -> NetworkTraining:
+        """Train a network of a ranker. number: from 0. folder: of the checkpoints of the ranker."""
+        config = replace(self.config, seed=self.config.seed + number * SEED_STEP)
+        task = CnnTask(variant, name, self.inputs, config)
+        key = identity(self.data, config, variant)
+        checkpoint = Checkpoint(folder / str(number) if number else folder, key)
         options = TrainerOptions(
-            steps=config.epochs * steps_per_epoch,
+            steps=config.epochs * task.steps_per_epoch,
             patience=config.patience,
             measure_first=False,
             warmup=None,
@@ -199,32 +227,71 @@ class CnnTrainer:
             seed=config.seed,
         )
         run = Trainer(task, options, checkpoint, self.progress).fit()
-        epoch = run.best // steps_per_epoch
-        value = run.best_measurement.value
-        assert value is not None
-        record = {"epoch": epoch, "dev": round(value, 6), "config": values_of(config)}
+        return NetworkTraining(task, run, checkpoint)
+
+    def _result(self, variant: str, name: str, trainings: Sequence[NetworkTraining]) -> TrainingResult:
+        """Return the ranker of trained networks, and how it was trained."""
+        value = mean_value(trainings)
+        epoch = max(training.best_epoch for training in trainings)
+        record = {"epoch": epoch, "dev": round(value, 6), "config": values_of(self.config)}
         record["first_stage"] = self.data.first_stage
-        ranker = CnnRanker(
-            name=name,
-            variant=variant,
-            query=[tower.numpy() for tower in task.model.towers["query"]],
-            document=[tower.numpy() for tower in task.model.towers["document"]],
-            head=task.model.head(),
-            trained=record,
-        )
-        curve = [(point.step // steps_per_epoch, point.loss, point.value) for point in run.history]
+        networks = [training.task.model.numpy() for training in trainings]
+        ranker = CnnRanker(name=name, variant=variant, networks=networks, trained=record)
+        remarks = [] if variant == "text" else [*self.inputs.category_graph.remarks]
+        if self.config.networks > 1:
+            epochs = ", ".join(str(training.best_epoch) for training in trainings)
+            remarks.append(f"{name} has {count_of(len(trainings), 'network')}, of epoch {epochs}")
+        interrupted = trainings[-1].run.interrupted
         return TrainingResult(
             ranker,
             epoch,
-            -(-run.steps // steps_per_epoch),
+            max(training.epochs for training in trainings),
             value,
-            task.first_stage,
-            run.interrupted,
-            measure={**MEASURES, "weighted": TrainingResult.measure}[config.epoch_by],
-            curve=curve,
-            remarks=() if variant == "text" else self.inputs.category_graph.remarks,
-            discard_checkpoint=None if run.interrupted else checkpoint.discard,
+            trainings[0].task.first_stage,
+            interrupted,
+            measure={**MEASURES, "weighted": TrainingResult.measure}[self.config.epoch_by],
+            curve=list(chain.from_iterable(training.curve for training in trainings)),
+            remarks=remarks,
+            discard_checkpoint=None if interrupted else trainings[0].checkpoint.discard,
         )
+
+
+@dataclass(frozen=True)
+class NetworkTraining:
+    """A finished training of a network. The task has its best weights.
+
+    checkpoint: of the training. The folder of the first network has the folders of the others.
+    """
+
+    task: CnnTask
+    run: TrainingRun
+    checkpoint: Checkpoint
+
+    @property
+    def best_epoch(self) -> int:
+        return self.run.best // self.task.steps_per_epoch
+
+    @property
+    def epochs(self) -> int:
+        """The number of epochs that were trained."""
+        return -(-self.run.steps // self.task.steps_per_epoch)
+
+    @property
+    def curve(self) -> list[tuple[int, float | None, float | None]]:
+        """The epoch, the loss and the measure of each measurement."""
+        steps_per_epoch = self.task.steps_per_epoch
+        return [(point.step // steps_per_epoch, point.loss, point.value) for point in self.run.history]
+
+
+def mean_value(trainings: Sequence[NetworkTraining]) -> float:
+    """Return the dev measure of the mean scores of networks. Several are measured again."""
+    if len(trainings) > 1:
+        by_network = [training.task.dev_scores() for training in trainings]
+        means = [np.mean(scores_of_query, axis=0) for scores_of_query in zip(*by_network)]
+        return next(iter(trainings[0].task.measure(means).values()))
+    value = trainings[0].run.best_measurement.value
+    assert value is not None
+    return value
 
 
 def identity(data: TrainingData, config: CnnConfig, variant: str) -> str:

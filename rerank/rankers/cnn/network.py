@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from rerank.common.arrays import Ragged, ranges
 from rerank.rankers.cnn.config import CnnConfig
 from rerank.rankers.cnn.embeddings import Embedding
-from rerank.rankers.cnn.towers import Head, Tower
+from rerank.rankers.cnn.towers import Head, Network, Tower
 
 
 class TorchTower(nn.Module):
@@ -168,8 +168,12 @@ class TorchRanker(nn.Module):
         scores: Tensor = self.output(layer)[:, 0]
         return scores
 
-    def head(self) -> Head:
-        """Return the layers after the towers in NumPy, for a stored ranker."""
+    def numpy(self) -> Network:
+        """Return the same network in NumPy, for a stored ranker."""
+        towers = {side: [tower.numpy() for tower in side_towers] for side, side_towers in self.towers.items()}
+        return Network(query=towers["query"], document=towers["document"], head=self._head())
+
+    def _head(self) -> Head:
         layers = self._layers()
         arrays = {name: _array(layer.weight).T.copy() for name, layer in layers.items()}
         for name, layer in layers.items():

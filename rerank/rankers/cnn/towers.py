@@ -186,3 +186,30 @@ class Head:
         if (bias := self.arrays.get(f"{name}_bias")) is not None:
             mapped += bias
         return mapped
+
+
+@dataclass(frozen=True)
+class Network:
+    """A trained network: encodes queries and documents, and scores them.
+
+    query:    the towers of queries, one per part of the ranker.
+    document: the towers of documents, in the same order.
+    """
+
+    query: list[Tower]
+    document: list[Tower]
+    head: Head
+
+    def encode_documents(self, documents: Sequence[Document]) -> NDArray[np.float32]:
+        """Return the vectors of n documents, (n, z)."""
+        return self.head.encode("document", _pooled(self.document, documents))
+
+    def encode_query(self, query: Query) -> NDArray[np.float32]:
+        """Return the vector of a query, (z,)."""
+        vector: NDArray[np.float32] = self.head.encode("query", _pooled(self.query, [query]))[0]
+        return vector
+
+
+def _pooled(towers: Sequence[Tower], records: Sequence[Document] | Sequence[Query]) -> NDArray[np.float32]:
+    pooled = [tower.encode(records) for tower in towers]
+    return pooled[0] if len(pooled) == 1 else np.concatenate(pooled, axis=1)

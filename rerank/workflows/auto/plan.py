@@ -27,6 +27,8 @@ MOST_NAMED = 5_000
 """Documents with categories whose names are compared with their words."""
 LEAST_LINKS = 0.5
 """Smallest number of links per document."""
+CLICK_NETWORKS = 3
+"""Networks of a ranker that learns from clicks, whose trainings differ more than those from judgments."""
 UNTRAINED = "dense"
 """The ranker whose encoder does not learn."""
 NEIGHBORS = 3
@@ -172,6 +174,7 @@ class Rule:
     pretrained: whether the transformer does not learn, so that rankers share its vectors. The time limits the
         parts of documents that it reads.
     config:  settings of the training.
+    click_config: further settings of a training on clicks.
     """
 
     ranker: str
@@ -185,6 +188,7 @@ class Rule:
     passes: int = 0
     pretrained: bool = False
     config: Mapping[str, Any] = field(default_factory=dict)
+    click_config: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def reads_names(self) -> bool:
@@ -238,6 +242,7 @@ RULES = (
         ("queries", "categories"),
         "it learns which categories of documents match which categories of queries",
         epochs=(12, 6, 3),
+        click_config={"networks": CLICK_NETWORKS},
     ),
     Rule(
         "s2net",
@@ -268,6 +273,7 @@ RULES = (
         ("queries",),
         "it learns which words of documents match which words of queries",
         epochs=(12, 6, 3),
+        click_config={"networks": CLICK_NETWORKS},
     ),
     Rule(
         "dense_links",

@@ -311,6 +311,8 @@ class Trainings:
         """Return the options of a training. neighbors: see :meth:`_fit`."""
         variant = rule.variant or rule.ranker
         options: dict[str, Any] = {**rule.config}
+        if self.context.judgments.from_clicks:
+            options |= rule.click_config
         if not rule.pretrained:
             options["seed"] = self.context.seed
         if epochs := rule.epoch_count(self.facts):

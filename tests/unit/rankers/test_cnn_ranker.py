@@ -64,15 +64,8 @@ def make(name, head="cosine", shared=True):
     with torch.no_grad():
         for linear in (m for m in model.modules() if isinstance(m, torch.nn.Linear)):
             linear.weight *= 2  # so that the scores differ clearly
-    query, document = ([tower.numpy() for tower in sides[side]] for side in sides)
-    ranker = CnnRanker(
-        name=name,
-        version="v1",
-        query=query,
-        document=document,
-        head=model.head(),
-        trained={"epoch": 3, "config": {"seed": 0}},
-    )
+    trained = {"epoch": 3, "config": {"seed": 0}}
+    ranker = CnnRanker(name=name, version="v1", networks=[model.numpy()], trained=trained)
     return ranker, model
 
 
@@ -90,9 +83,10 @@ def scores_of(ranker, queries=QUERIES, documents=DOCUMENTS):
 @pytest.mark.parametrize("shared", [True, False])
 def test_torch_and_numpy_give_equal_scores(name, head, shared):
     ranker, model = make(name, head, shared)
+    (network,) = ranker.networks
     with torch.no_grad():
-        query = model.encode("query", tokens(ranker.query, QUERIES))
-        document = model.encode("document", tokens(ranker.document, DOCUMENTS))
+        query = model.encode("query", tokens(network.query, QUERIES))
+        document = model.encode("document", tokens(network.document, DOCUMENTS))
         pairs = [(i, j) for i in range(len(QUERIES)) for j in range(len(DOCUMENTS))]
         linear = model.score(query[[i for i, _ in pairs]], document[[j for _, j in pairs]])
     expected = (torch.tanh(linear) if head == "mlp" else linear).numpy().reshape(len(QUERIES), -1)
@@ -103,8 +97,7 @@ def test_torch_and_numpy_give_equal_scores(name, head, shared):
     assert features.dtype == np.float16
     assert features.shape == (len(DOCUMENTS), 8 if head == "cosine" else 10)
     np.testing.assert_allclose(features, document.numpy(), rtol=1e-3, atol=1e-6)
-    pooled = [tower.encode(DOCUMENTS) for tower in ranker.document]
-    exact = ranker.head.encode("document", np.concatenate(pooled, axis=1))
+    exact = network.encode_documents(DOCUMENTS)
     actual = [ranker.score(ranker.encode_query(q), exact) for q in QUERIES]
     np.testing.assert_allclose(actual, expected, atol=5e-6)
     # Stored features are rounded to 11 bits.
@@ -137,7 +130,8 @@ def test_a_shared_vocabulary_is_stored_and_loaded_once(tmp_path):
         assert sum(isinstance(names, list) for names in stored.values()) == kept
         loaded = load_ranker(tmp_path / str(shared))
         assert loaded.trained == ranker.trained
-        vocabularies = [tower.vocabulary for tower in [*loaded.query, *loaded.document]]
+        (network,) = loaded.networks
+        vocabularies = [tower.vocabulary for tower in [*network.query, *network.document]]
         assert sum(a is b for a, b in combinations(vocabularies, 2)) == (2 if shared else 0)
 
 

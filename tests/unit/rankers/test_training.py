@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from rerank.common.errors import TrainingError
+from rerank.common.errors import TrainingError, UsageError
 from rerank.common.progress import SILENT
 from rerank.documents.records import Document, Qrels, Query
 from rerank.evaluation.measures import evaluate_runs
@@ -275,7 +275,7 @@ def test_training_and_ranking_read_the_same_tokens():
     )
     made = trainer(data, small(epochs=1))
     ranker = made.fit("joint").ranker
-    for tower in ranker.document:
+    for tower in ranker.networks[0].document:
         actual = getattr(made.inputs, tower.vocabulary.part)["document"][1]
         for i, record in enumerate(records):
             begin, end = actual.offsets[i : i + 2]
@@ -369,6 +369,50 @@ def test_a_resumed_training_equals_an_uninterrupted_one(tmp_path):
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
+def test_the_score_of_several_networks_is_the_mean_of_their_scores(tmp_path):
+    data, config = toy_data(), small(epochs=3)
+    single = trainer(data, config).fit("joint")
+    result = trainer(data, structs.replace(config, networks=3)).fit("joint")
+    ranker = result.ranker
+    ranker.save(tmp_path / "ranker")
+    query = Query("q", "w1 w2", ("k1",))
+    documents = [Document(f"d{i}", text=f"w{i} w{i + 1}", categories=(f"k{i}",)) for i in range(8)]
+
+    def scores(*networks):
+        of_networks = replace(ranker, networks=list(networks))
+        return of_networks.score(of_networks.encode_query(query), of_networks.encode_documents(documents))
+
+    by_network = np.array([scores(network) for network in ranker.networks])
+    np.testing.assert_allclose(scores(*ranker.networks), by_network.mean(axis=0), atol=2e-3)
+    np.testing.assert_array_equal(by_network[0], scores(*single.ranker.networks))
+    assert min(np.std(by_network, axis=0)) > 1e-3  # their seeds differ
+    loaded = CnnRanker.load(tmp_path / "ranker")
+    np.testing.assert_array_equal(scores(*loaded.networks), scores(*ranker.networks))
+    assert np.linalg.norm(ranker.encode_query(query)) == pytest.approx(1, abs=1e-6)
+    assert result.remarks[-1].startswith("joint has 3 networks")
+
+
+@pytest.mark.parametrize("epochs_of_second", [0, 1])
+def test_an_interruption_keeps_the_networks_until_then_and_the_training_continues(epochs_of_second, tmp_path):
+    """It is interrupted in the second of three networks, which is kept if it was measured."""
+    data, config = toy_data(), small(epochs=2, batch=8, networks=3)
+    expected = trainer(data, config, folder=tmp_path / "whole").fit("text")
+    watch = Watch(at=(config.epochs + epochs_of_second) * EACH + 1)
+    first = trainer(data, config, watch, tmp_path / "parts").fit("text")
+    assert first.interrupted
+    assert len(first.ranker.networks) == 1 + epochs_of_second
+    second = trainer(data, config, folder=tmp_path / "parts").fit("text")
+    assert second.ranker.version == expected.ranker.version
+    for result in (expected, second):
+        result.discard_checkpoint()
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_an_mlp_has_one_network():
+    with pytest.raises(UsageError, match="needs --head cosine"):
+        CnnConfig.of(head="mlp", networks=2)
+
+
 @pytest.mark.parametrize(
     ("name", "record", "message"),
     [
@@ -404,8 +448,9 @@ def test_presets_set_the_defaults():
 def test_two_languages_have_two_vocabularies():
     data = toy_data(same_language=False)
     ranker = trainer(data, small(epochs=1)).fit("text").ranker
-    query, document = ranker.query[0].vocabulary, ranker.document[0].vocabulary
+    (network,) = ranker.networks
+    query, document = network.query[0].vocabulary, network.document[0].vocabulary
     assert {*query.names} == {f"v{i}" for i in range(20)}
     assert {*document.names} == {f"w{i}" for i in range(20)}
-    one = trainer(toy_data(), small(epochs=1)).fit("text").ranker
-    assert one.query[0].vocabulary is one.document[0].vocabulary
+    (network,) = trainer(toy_data(), small(epochs=1)).fit("text").ranker.networks
+    assert network.query[0].vocabulary is network.document[0].vocabulary
