@@ -54,6 +54,7 @@ from rerank.formats import read_qrels, read_queries
 from rerank.formats.tables import format_rows
 from rerank.judging.clicks import judge_clicks
 from rerank.judging.pool import DIFFERENCE, PoolOptions, equal_weights, make_pool, separate_first_stage
+from rerank.stack.normalize import FITTED
 from rerank.stack.stack import Stack
 from rerank.workflows.auto.plan import CLICK_NETWORKS
 
@@ -209,7 +210,8 @@ class Experiment:
         train(self.workspace, ["text", "meta"], **judged, config=config, first_stage="bm25")
 
     def tune(self, queries: list[Query], qrels: Qrels, **options: object) -> Stack:
-        return tune(self.workspace, STACK, queries=queries, qrels=qrels, measure=MEASURE, **options).stack
+        options |= {"measure": MEASURE, "normalizations": FITTED}  # as `rerank auto` on clicks
+        return tune(self.workspace, STACK, queries=queries, qrels=qrels, **options).stack
 
     def measure(self, stacks: Mapping[str, Sequence[Stack]]) -> dict[str, list[Values]]:
         """Return the values of stacks on the test queries. All stacks use the same trained rankers."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from rerank.common.errors import UsageError
 from rerank.common.progress import ignore_count
 from rerank.common.results import to_json_value
-from rerank.common.values import items_at
+from rerank.common.values import items_at, items_not_in
 from rerank.documents.records import Qrels
 from rerank.evaluation.ranks import RankMeasure
 from rerank.evaluation.significance import Gain, gain_of
@@ -60,6 +60,8 @@ SAMPLE_SHORTLIST_SIZE = 12
 
 FEW_QUERIES = 200
 """With fewer queries, the winners of samples of the queries are averaged."""
+TRIED_WITH_FEW = tuple(items_not_in(TRIED, ["none"]))
+"""The default normalizations with fewer queries."""
 NOISE = 0.2
 """If the grid is too large for samples, the settings at most NOISE / sqrt(queries) below the best one are
 averaged (benchmarks/decisions.md)."""
@@ -153,7 +155,7 @@ def tune(
     signals: Sequence[str] = (),
     measure: str = "nDCG",
     cut: int | None = None,
-    normalizations: Sequence[str] = TRIED,
+    normalizations: Sequence[str] = (),
     least_share: float = 0.0,
     parts: int = PARTS,
     progress: Callable[[int], object] = ignore_count,
@@ -170,7 +172,9 @@ def tune(
     signals:        the signals that get weights. Default: all signals of the table.
     measure:        nDCG, RR or AP, optionally with a cutoff: nDCG@10.
     cut:            number of documents of each ranking that are measured. Default: all.
-    normalizations: the methods to try.
+    normalizations: the methods to try. Default: min-max, z-score, ``fitted``, and for many queries ``none``,
+        which orders as ``fitted`` does, but also with weights of a thousandth, which few queries cannot
+        compare.
     least_share:    smallest share of the weight for the first stage, from 0 to below 1. For raw scores, the
         share is of weight times spread.
     parts:          weights are multiples of 1 / parts.
@@ -190,7 +194,8 @@ def tune(
     baseline = _values_of_signal(table.select_signals([first_stage]), qrels, rank_measure)
     limits = grid_limits(tuned_table.signals, first_stage, least_share, parts)
     tuning = _Tuning(tuned_table, judged, none_relevant, rank_measure, limits, first_stage, baseline)
-    return tuning.result(normalizations, progress)
+    tried = TRIED if len(judged) >= FEW_QUERIES else TRIED_WITH_FEW
+    return tuning.result(normalizations or tried, progress)
 
 
 class Measured(NamedTuple):

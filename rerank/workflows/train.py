@@ -114,10 +114,11 @@ def _ranker_names(
     variants = list(chain.from_iterable(groups.values()))
     if as_name is not None and len(variants) != 1:
         raise UsageError(f"{as_name!r} names one ranker, not {len(variants)}; train one ranker")
+    ranker_names = {variant: as_name or variant for variant in variants}
     for family, names in groups.items():
         for variant in names:
-            workspace.check_ranker_name(as_name or variant, family.name, variant)
-    return {variant: as_name or variant for variant in variants}
+            workspace.check_ranker_name(ranker_names[variant], family.name, variant)
+    return ranker_names
 
 
 _WITHOUT_SOURCE: Mapping[Source, Mapping[str, Any]] = {

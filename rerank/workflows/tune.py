@@ -27,7 +27,7 @@ from rerank.scoring.build_table import ScoringReport
 from rerank.scoring.second_phase import rescore
 from rerank.stack.file import MODEL, STACK, SecondPhase, parse_second_phase
 from rerank.stack.linear import CASES, Linear
-from rerank.stack.normalize import PER_QUERY, TRIED, check_normalization
+from rerank.stack.normalize import PER_QUERY, check_normalization
 from rerank.stack.parse import parse_stack, retriever_depths
 from rerank.stack.signals import DEFAULT_FIRST_STAGE, SEARCH, first_stages, ranker_names
 from rerank.stack.stack import Stack
@@ -130,8 +130,8 @@ def tune(
     protocol: candidates, as for :func:`evaluate`. Default: ``retrieved:DEPTH``.
     filter: see :meth:`Workspace.search`.
     second_phase: ``cross-encoder:FOLDER`` orders the best ``top`` documents again. Default: 20.
-    normalizations: the ones to try. Default: min-max, z-score, fitted and ``none`` (raw scores). If other
-        clients search the index, these two are not comparable between queries, and ``rank`` replaces them.
+    normalizations: the ones to try. Default: min-max, z-score, fitted, and ``none`` for 200 queries or more.
+        If other clients search the index, fitted and none do not fit all queries, and ``rank`` replaces them.
     least_share: smallest share of the weight for the first stage, for example 0.3 with judgments from clicks.
 
     Raises UsageError for a stack that cannot be tuned or an unknown measure, InputError if no judged query
@@ -223,7 +223,7 @@ class _StackTuner:
         start = self.start
         scales_vary = start.search is not None or self.workspace.engine.shared
         self.measure = measure
-        self.normalizations = normalizations or (PER_QUERY if scales_vary else TRIED)
+        self.normalizations = normalizations or (PER_QUERY if scales_vary else ())
         self.least_share = least_share
         scorer = self.experiment.pipeline.scorer(start.signals, start.first_stage)
         category_signals = {signal.name for signal in scorer.signals if signal.uses_categories}

@@ -192,7 +192,7 @@ class CnnTrainer:
         self.inputs = Inputs(self.data, config, self.progress)
 
     def fit(self, variant: str, name: str = "") -> TrainingResult:
-        """Fit one ranker. An interruption keeps the networks until then.
+        """Fit one ranker. An interruption keeps the networks that are measured.
 
         Raises TrainingError if the data lack texts, categories or candidates, or if nothing is learned.
         """
@@ -201,14 +201,12 @@ class CnnTrainer:
         trainings: list[NetworkTraining] = []
         for number in range(self.config.networks):
             try:
-                training = self._train_network(variant, name, folder, number)
+                trainings.append(self._train_network(variant, name, folder, number))
             except KeyboardInterrupt:
                 if not trainings:
                     raise
                 trainings[-1].run.interrupted = True
-                break
-            trainings.append(training)
-            if training.run.interrupted:
+            if trainings[-1].run.interrupted:
                 break
         return self._result(variant, name, trainings)
 
@@ -232,14 +230,15 @@ class CnnTrainer:
     def _result(self, variant: str, name: str, trainings: Sequence[NetworkTraining]) -> TrainingResult:
         """Return the ranker of trained networks, and how it was trained."""
         value = mean_value(trainings)
-        epoch = max(training.best_epoch for training in trainings)
+        best_epochs = [training.best_epoch for training in trainings]
+        epoch = max(best_epochs)
         record = {"epoch": epoch, "dev": round(value, 6), "config": values_of(self.config)}
         record["first_stage"] = self.data.first_stage
         networks = [training.task.model.numpy() for training in trainings]
         ranker = CnnRanker(name=name, variant=variant, networks=networks, trained=record)
         remarks = [] if variant == "text" else [*self.inputs.category_graph.remarks]
         if self.config.networks > 1:
-            epochs = ", ".join(str(training.best_epoch) for training in trainings)
+            epochs = ", ".join(map(str, best_epochs))
             remarks.append(f"{name} has {count_of(len(trainings), 'network')}, of epoch {epochs}")
         interrupted = trainings[-1].run.interrupted
         return TrainingResult(
@@ -250,7 +249,7 @@ class CnnTrainer:
             trainings[0].task.first_stage,
             interrupted,
             measure={**MEASURES, "weighted": TrainingResult.measure}[self.config.epoch_by],
-            curve=list(chain.from_iterable(training.curve for training in trainings)),
+            curve=list(chain.from_iterable(map(NetworkTraining.curve, trainings))),
             remarks=remarks,
             discard_checkpoint=None if interrupted else trainings[0].checkpoint.discard,
         )
@@ -276,22 +275,17 @@ class NetworkTraining:
         """The number of epochs that were trained."""
         return -(-self.run.steps // self.task.steps_per_epoch)
 
-    @property
     def curve(self) -> list[tuple[int, float | None, float | None]]:
-        """The epoch, the loss and the measure of each measurement."""
+        """Return the epoch, the loss and the measure of each measurement."""
         steps_per_epoch = self.task.steps_per_epoch
         return [(point.step // steps_per_epoch, point.loss, point.value) for point in self.run.history]
 
 
 def mean_value(trainings: Sequence[NetworkTraining]) -> float:
-    """Return the dev measure of the mean scores of networks. Several are measured again."""
-    if len(trainings) > 1:
-        by_network = [training.task.dev_scores() for training in trainings]
-        means = [np.mean(scores_of_query, axis=0) for scores_of_query in zip(*by_network)]
-        return next(iter(trainings[0].task.measure(means).values()))
-    value = trainings[0].run.best_measurement.value
-    assert value is not None
-    return value
+    """Return the dev measure of the mean scores of networks."""
+    by_network = [training.task.dev_scores() for training in trainings]
+    means = [np.mean(scores_of_query, axis=0) for scores_of_query in zip(*by_network)]
+    return next(iter(trainings[0].task.measure(means).values()))
 
 
 def identity(data: TrainingData, config: CnnConfig, variant: str) -> str:

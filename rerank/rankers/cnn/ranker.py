@@ -98,13 +98,11 @@ class CnnRanker(ArrayRanker):
 
 
 def _prefix(number: int) -> str:
-    """Return the start of the names of a network's arrays; those of the first one have none."""
+    """Return the start of the names of a network's arrays. The first network has none."""
     return f"{number}." if number else ""
 
 
 def _joined(vectors: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
     """Return the vectors of N networks, (..., z), as one, (..., N * z), with the mean of their products."""
-    if len(vectors) == 1:
-        return vectors[0]
     joined: NDArray[np.float32] = np.concatenate(vectors, axis=-1) / np.float32(np.sqrt(len(vectors)))
     return joined

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.common.arrays import Ragged, ranges, single_precision
+from rerank.common.values import items_at
 from rerank.documents.categories import nearest_known
 from rerank.documents.records import Document, Query
 from rerank.documents.text import words
@@ -43,9 +44,10 @@ class Vocabulary:
         index = self.index
         if self.part == "text":
             content = record.content if isinstance(record, Document) else record.text
-            return [index[word] for word in words(content)[: self.longest] if word in index]
+            rows = map(index.get, words(content)[: self.longest])
+            return list(filter(None, rows))
         names = {nearest_known(category, index) for category in record.categories}
-        return sorted(index[name] for name in filter(None, names))[: self.longest]
+        return sorted(items_at(index, filter(None, names)))[: self.longest]
 
 
 @dataclass

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from rerank.common.progress import Progress
 from rerank.documents.records import Qrels, Query
+from rerank.stack.normalize import FITTED
 from rerank.workflows.auto.files import Folder
 from rerank.workflows.auto.judgments import Judgments
 from rerank.workflows.auto.splits import Splits
@@ -55,6 +56,16 @@ class AutoContext:
     def splits(self) -> Splits:
         """The judgments of the train, dev and test queries, which have no query in common."""
         return self.judgments.splits
+
+    @property
+    def normalizations(self) -> tuple[str, ...]:
+        """The normalizations that tuning tries; (): its default.
+
+        Rankers that learn from clicks see thousands of queries, so their scores are comparable between
+        queries. Few judged queries choose among several normalizations by chance (benchmarks/decisions.md).
+        """
+        scales_vary = self.workspace.engine.shared
+        return (FITTED,) if self.judgments.from_clicks and not scales_vary else ()
 
     def judged_queries(self, qrels: Qrels) -> list[Query]:
         """Return the queries with judgments, in the order of :attr:`queries`."""

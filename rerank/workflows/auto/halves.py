@@ -12,7 +12,7 @@ from rerank.common.values import items_at, only
 from rerank.documents.records import Qrels
 from rerank.evaluation.protocols import Protocol
 from rerank.evaluation.ranks import RankMeasure
-from rerank.stack.normalize import PER_QUERY, TRIED
+from rerank.stack.normalize import PER_QUERY
 from rerank.stack.stack import Stack
 from rerank.tuning.measure import TuningQuery, judge, values_by_query
 from rerank.tuning.score_table import ScoreTable
@@ -81,10 +81,18 @@ class _Tuner:
         return values_by_query(held_out, result.combiner, self.rank_measure)
 
 
-def tune_on_halves(workspace: Workspace, stack: Stack, measure: str, judged: JudgedQueries) -> Halves:
+def tune_on_halves(
+    workspace: Workspace,
+    stack: Stack,
+    measure: str,
+    judged: JudgedQueries,
+    normalizations: tuple[str, ...] = (),
+) -> Halves:
     """Tune the signals of a stack on random halves of the queries, and measure on the other halves.
 
     The rankers are not trained again, so queries of their training must not be among these.
+
+    normalizations: as for :func:`rerank.tune`.
     """
     experiment = Experiment.of_stacks(workspace, [stack], judged)
     table, _ = experiment.table(
@@ -95,7 +103,8 @@ def tune_on_halves(workspace: Workspace, stack: Stack, measure: str, judged: Jud
         search=stack.search,
     )
     scales_vary = stack.search is not None or workspace.engine.shared
-    tuner = _Tuner(stack, measure, PER_QUERY if scales_vary else TRIED, table, experiment.qrels)
+    tried = normalizations or (PER_QUERY if scales_vary else ())
+    tuner = _Tuner(stack, measure, tried, table, experiment.qrels)
     queries, _ = judge(table.select_signals(stack.signals), experiment.qrels, tuner.rank_measure)
     first_stage = tuner.tune((stack.first_stage,), experiment.qrels.keys())
     first_stage_value = fmean(first_stage.per_query.values())

@@ -374,6 +374,6 @@ def _tune_on_halves(context: AutoContext, tuned: TuneReport) -> Halves | None:
         seed=context.seed,
         progress=context.progress,
     )
-    halves = tune_on_halves(context.workspace, tuned.stack, context.measure, judged)
+    halves = tune_on_halves(context.workspace, tuned.stack, context.measure, judged, context.normalizations)
     context.say("halves", str(halves))
     return halves

@@ -139,6 +139,7 @@ def _tune_signals(
         retrieve=retrieve,
         protocol=protocol,
         least_share=least_share,
+        normalizations=context.normalizations,
         out=context.workspace.stack_path(signals),
         seed=context.seed,
         progress=context.progress,

@@ -263,8 +263,9 @@ def test_an_exception_in_scoring_one_search_is_counted_and_passed_on(unencoded, 
 
 def test_a_query_vector_that_is_not_finite_never_orders_hits(tmp_path):
     whole = cnn()
-    arrays = {**whole.head.arrays, "query": np.full_like(whole.head.arrays["query"], np.nan)}
-    broken = replace(whole, head=Head(arrays), version="")
+    (network,) = whole.networks
+    arrays = {**network.head.arrays, "query": np.full_like(network.head.arrays["query"], np.nan)}
+    broken = replace(whole, networks=[replace(network, head=Head(arrays))], version="")
     with pytest.raises(TrainingError, match="text has a query vector that is not finite"):
         VectorCache().encode(broken, Query("q", "apple"))
     workspace = Workspace.create(tmp_path / "ws", lang="en")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -14,7 +15,9 @@ from rerank.common.errors import InputError
 from rerank.formats import read_qrels, read_queries
 from rerank.judging.judgments import HandJudgment, JudgmentFile
 from rerank.judging.pool import Pool, judged_file
+from rerank.rankers.cnn.ranker import CnnRanker
 from rerank.workflows.auto.files import read_folder
+from rerank.workflows.auto.plan import CLICK_NETWORKS, RULES
 from tests.support.click_logs import page, write
 
 WORDS = [
@@ -106,6 +109,15 @@ def test_without_judged_queries_nothing_is_activated_or_claimed(run, folder, tmp
     assert not (workspace / "splits" / "test.tsv").exists()
     assert f"rerank serve -w {workspace} --judge {workspace / 'pool.json'}" in done.out
     assert f"rerank auto {folder} -w {workspace}" in done.out
+
+
+def test_rankers_learn_from_clicks_with_several_networks(folder, tmp_path, monkeypatch):
+    (text_rule,) = [rule for rule in RULES if rule.ranker == "text"]
+    monkeypatch.setattr("rerank.workflows.auto.plan.RULES", (replace(text_rule, epochs=(1, 1, 1)),))
+    rerank.auto(folder, tmp_path / "workspace")
+    ranker = rerank.Workspace.open(tmp_path / "workspace").ranker("text")
+    assert isinstance(ranker, CnnRanker)
+    assert len(ranker.networks) == CLICK_NETWORKS
 
 
 def judge_pool(workspace: Path, relevant: dict[str, str]) -> int:
