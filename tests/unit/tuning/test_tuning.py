@@ -234,6 +234,18 @@ def test_the_best_setting_is_never_below_the_first_stage(seed, n_signals, measur
     assert set(tuned.ablation) == (set(table.signals) if n_signals > 1 else set())
 
 
+def test_few_queries_do_not_choose_weights_of_a_thousandth(monkeypatch):
+    """Raw scores are tried with many queries, or if the caller names them."""
+    table, qrels, _ = random_case(3)
+    few = tune(table, qrels, first_stage="bm25", parts=10)
+    named = tune(table, qrels, first_stage="bm25", parts=10, normalizations=["none", "fitted"])
+    monkeypatch.setattr(tuning, "FEW_QUERIES", 2)
+    many = tune(table, qrels, first_stage="bm25", parts=10)
+    assert set(few.best) == {"min-max", "z-score", "fitted"}
+    assert set(named.best) == {"none", "fitted"}
+    assert set(many.best) == {*few.best, "none"}
+
+
 def test_without_any_gain_the_first_stage_has_all_the_weight():
     rows = [("q", ["a", "b"], np.array([[1.0, 0.5, 0.5], [2.0, 0.5, 0.5]]))]
     tuned = tune(ScoreTable.build(SIGNALS, rows), Qrels([("q", "b", 1)]), first_stage="bm25")

@@ -105,6 +105,7 @@ def test_without_judged_queries_nothing_is_activated_or_claimed(run, folder, tmp
     stack = json.loads(stack_file.read_text("utf-8"))
     assert stack["tuned"]["least_share"] == 0.3
     assert stack["tuned"]["protocol"] == "judged"
+    assert stack["normalization"] == "fitted"
     assert not (workspace / "report.html").exists()
     assert not (workspace / "splits" / "test.tsv").exists()
     assert f"rerank serve -w {workspace} --judge {workspace / 'pool.json'}" in done.out
@@ -146,7 +147,9 @@ def test_a_judged_pool_tunes_and_tests(run, pooled):
     assert len(splits["dev"]) + len(splits["test"]) == judged
     assert not splits["dev"] & splits["test"]
     assert report["evaluated"]["queries"] == len(splits["test"])
-    assert rerank.Workspace.open(workspace).releases.history
+    opened = rerank.Workspace.open(workspace)
+    assert opened.releases.history
+    assert opened.stack(opened.default_stack).combiner.normalization == "fitted"
     again = run("auto", pooled, "-w", workspace).ok()
     assert "Test queries" in again.out
 
