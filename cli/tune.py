@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     metavar="NAME",
     multiple=True,
     group="Stack",
-    help="min-max, z-score, rank, none or fitted. Repeatable. Default: all that fit.",
+    help="min-max, z-score, rank, none or fitted. Repeatable. Default: all that fit; none from 200 queries.",
 )
 @option(
     "--least",

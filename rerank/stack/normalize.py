@@ -17,7 +17,7 @@ FITTED = "fitted"
 """The method whose statistics come from the dev candidates, so that no other candidate changes a score."""
 
 TRIED = ("min-max", "z-score", "none", FITTED)
-"""Methods to try if the first stages of rerank find all candidates."""
+"""Methods to try if the first stages of rerank find all candidates; ``none`` only for many queries."""
 
 PER_QUERY = ("min-max", "z-score", "rank")
 """Methods that ignore the scale of scores, to try if other searches can find candidates."""

@@ -131,7 +131,7 @@ def tune(
     filter: see :meth:`Workspace.search`.
     second_phase: ``cross-encoder:FOLDER`` orders the best ``top`` documents again. Default: 20.
     normalizations: the ones to try. Default: min-max, z-score, fitted, and ``none`` for 200 queries or more.
-        If other clients search the index, fitted and none do not fit all queries, and ``rank`` replaces them.
+        If other clients search the index, the scales of these two vary by query, and ``rank`` replaces them.
     least_share: smallest share of the weight for the first stage, for example 0.3 with judgments from clicks.
 
     Raises UsageError for a stack that cannot be tuned or an unknown measure, InputError if no judged query

@@ -72,7 +72,7 @@ class CnnConfig(Options, frozen=True):
     tune_embeddings: Annotated[bool, option("Also train word and category vectors.")] = True
     dropout: Annotated[float, option("Dropout rate.", ge=0, lt=1)] = 0.2
     networks: Annotated[
-        Count,
+        Annotated[int, Meta(ge=1, le=16)],
         option("Networks with different random seeds, whose scores are averaged; only with --head cosine."),
     ] = 1
     epochs: Annotated[Count, option("Maximum number of epochs.")] = 12

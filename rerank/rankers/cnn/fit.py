@@ -18,7 +18,6 @@ from torch.nn import functional
 from rerank.common.arrays import Ragged
 from rerank.common.config import values_of
 from rerank.common.errors import TrainingError
-from rerank.documents.text import count_of
 from rerank.rankers.base import content_hash
 from rerank.rankers.cnn.config import CnnConfig
 from rerank.rankers.cnn.embeddings import Inputs
@@ -192,7 +191,7 @@ class CnnTrainer:
         self.inputs = Inputs(self.data, config, self.progress)
 
     def fit(self, variant: str, name: str = "") -> TrainingResult:
-        """Fit one ranker. An interruption keeps the networks that are measured.
+        """Fit one ranker. An interruption keeps the networks that are measured, and the last one if it helps.
 
         Raises TrainingError if the data lack texts, categories or candidates, or if nothing is learned.
         """
@@ -208,12 +207,14 @@ class CnnTrainer:
                 trainings[-1].run.interrupted = True
             if trainings[-1].run.interrupted:
                 break
-        return self._result(variant, name, trainings)
+        return self._result(variant, name, trainings, trainings[-1].run.interrupted)
 
     def _train_network(self, variant: str, name: str, folder: Path, number: int) -> NetworkTraining:
         """Train a network of a ranker. number: from 0. folder: of the checkpoints of the ranker."""
         config = replace(self.config, seed=self.config.seed + number * SEED_STEP)
-        task = CnnTask(variant, name, self.inputs, config)
+        networks = config.networks
+        label = name if networks == 1 else f"{name}, network {number + 1} of {networks}"
+        task = CnnTask(variant, label, self.inputs, config)
         key = identity(self.data, config, variant)
         checkpoint = Checkpoint(folder / str(number) if number else folder, key)
         options = TrainerOptions(
@@ -227,8 +228,15 @@ class CnnTrainer:
         run = Trainer(task, options, checkpoint, self.progress).fit()
         return NetworkTraining(task, run, checkpoint)
 
-    def _result(self, variant: str, name: str, trainings: Sequence[NetworkTraining]) -> TrainingResult:
-        """Return the ranker of trained networks, and how it was trained."""
+    def _result(
+        self, variant: str, name: str, trainings: Sequence[NetworkTraining], interrupted: bool
+    ) -> TrainingResult:
+        """Return the ranker of trained networks, and how it was trained.
+
+        A network whose training was interrupted is left out if the others are better without it.
+        """
+        if interrupted and len(trainings) > 1:
+            trainings = max(trainings, trainings[:-1], key=mean_value)
         value = mean_value(trainings)
         best_epochs = [training.best_epoch for training in trainings]
         epoch = max(best_epochs)
@@ -239,8 +247,9 @@ class CnnTrainer:
         remarks = [] if variant == "text" else [*self.inputs.category_graph.remarks]
         if self.config.networks > 1:
             epochs = ", ".join(map(str, best_epochs))
-            remarks.append(f"{name} has {count_of(len(trainings), 'network')}, of epoch {epochs}")
-        interrupted = trainings[-1].run.interrupted
+            remarks.append(
+                f"{name} has {len(trainings)} of {self.config.networks} networks, of epoch {epochs}"
+            )
         return TrainingResult(
             ranker,
             epoch,
@@ -251,6 +260,7 @@ class CnnTrainer:
             measure={**MEASURES, "weighted": TrainingResult.measure}[self.config.epoch_by],
             curve=list(chain.from_iterable(map(NetworkTraining.curve, trainings))),
             remarks=remarks,
+            details={"best_epochs": best_epochs},
             discard_checkpoint=None if interrupted else trainings[0].checkpoint.discard,
         )
 

@@ -35,7 +35,7 @@ PREFIXES = ("bert.", "roberta.")
 """Start of the names of weights, if the model also has a head."""
 FILES = ("*.json", "*.safetensors", "vocab.txt", "1_Pooling/*", "2_*/*", "3_*/*", "README.md")
 """Files of a model at the hub that are read."""
-SECONDS = 1.5
+SECONDS = 5.0
 """Time in which the hub must begin to answer."""
 HASHED_BYTES = 1024 * 1024
 """Size of the blocks in which weights are read to compute their hash."""
@@ -155,10 +155,12 @@ def _downloaded(name: str, encoder: Published) -> Path:
     """
     with suppress(ModuleNotFoundError):
         from huggingface_hub import HfApi, snapshot_download
+        from huggingface_hub.errors import HfHubHTTPError
 
         try:
-            # one request without retries: snapshot_download repeats its own for 23 seconds
-            HfApi().model_info(encoder.hub, revision=encoder.revision, timeout=SECONDS)
+            # Without a connection, snapshot_download repeats its requests for 23 seconds.
+            with suppress(HfHubHTTPError):  # it answers
+                HfApi().model_info(encoder.hub, revision=encoder.revision, timeout=SECONDS)
             folder = Path(
                 snapshot_download(
                     encoder.hub,

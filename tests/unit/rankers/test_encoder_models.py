@@ -176,10 +176,11 @@ NEWEST = "0" * 40
 
 
 class Hub(ThreadingHTTPServer):
-    """Answers as the hub does, with the files of a folder at an older commit."""
+    """Answers as the hub does, first with an error, then with the files of a folder at an older commit."""
 
     def __init__(self, folder, commit):
         self.folder, self.commit = folder, commit
+        self.is_busy = True
         super().__init__(("127.0.0.1", 0), HubHandler)
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
@@ -194,6 +195,12 @@ class HubHandler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def do_GET(self):
+        if self.server.is_busy:
+            self.server.is_busy = False
+            self.send_response(503)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
         path = self.path.split("?")[0]
         files = [file.relative_to(self.server.folder).as_posix() for file in self.server.folder.rglob("*.*")]
         if path.startswith("/api/models/"):

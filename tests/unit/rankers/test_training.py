@@ -389,7 +389,7 @@ def test_the_score_of_several_networks_is_the_mean_of_their_scores(tmp_path):
     loaded = CnnRanker.load(tmp_path / "ranker")
     np.testing.assert_array_equal(scores(*loaded.networks), scores(*ranker.networks))
     assert np.linalg.norm(ranker.encode_query(query)) == pytest.approx(1, abs=1e-6)
-    assert result.remarks[-1].startswith("joint has 3 networks")
+    assert result.remarks[-1].startswith("joint has 3 of 3 networks")
 
 
 @pytest.mark.parametrize("epochs_of_second", [0, 1])
@@ -401,6 +401,7 @@ def test_an_interruption_keeps_the_networks_until_then_and_the_training_continue
     first = trainer(data, config, watch, tmp_path / "parts").fit("text")
     assert first.interrupted
     assert len(first.ranker.networks) == 1 + epochs_of_second
+    assert first.dev >= trainer(data, structs.replace(config, networks=1)).fit("text").dev
     second = trainer(data, config, folder=tmp_path / "parts").fit("text")
     assert second.ranker.version == expected.ranker.version
     for result in (expected, second):
