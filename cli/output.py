@@ -338,7 +338,7 @@ def _scoring_notes(scoring: ScoringReport) -> Iterator[str]:
         inferred_categories(scoring.inferred_categories): scoring.inferred_categories,
     }
     yield from notes_of(counts)
-    for ranker, count in scoring.not_found.items():
+    for ranker, count in without_empty(scoring.not_found).items():
         yield cannot_be_retrieved(count, ranker)
     for ranker, count in scoring.recomputed.items():
         yield computed_features(count, ranker)

@@ -111,7 +111,10 @@ def test_documents_without_features_are_not_retrieved(run, small, workspace, wri
     result = run(*query)
     assert "1 document without features of text" in result.err
     assert run("encode", "--retrieve", "text", "-w", workspace, "--json").json["encoded"]["text"] == 1
-    assert "cannot be found" not in run(*query).err
+    assert "without features" not in run(*query).ok().err
+    tune = ["tune", "--stack", "tfidf,text", "--retrieve", "tfidf,text", "-w", workspace]
+    tuned = run(*tune, "--queries", small.queries, "--qrels", small.dev).ok()
+    assert "without features" not in tuned.out + tuned.err
 
 
 def test_retrieval_on_a_cluster_without_the_knn_plugin_is_refused(
