@@ -12,7 +12,7 @@ import numpy as np
 from rerank.common.errors import TrainingError
 from rerank.common.progress import Progress
 from rerank.common.results import Report
-from rerank.common.values import items_at, with_keys
+from rerank.common.values import items_at, items_not_in, with_keys
 from rerank.documents.records import Candidates, Document, LabeledPair, Qrels, Query
 from rerank.documents.text import count_of, language_or_none
 from rerank.engines.search_request import FilledTemplate, SearchRequest
@@ -244,7 +244,8 @@ def _judge(
     judged: list[TrainingQuery] = []
     for query, grades, query_candidates in candidates:
         relevant = {document for document, grade in grades.items() if grade > 0}
-        report.unknown_documents += len(relevant - collection.position.keys())
+        # ``relevant - position.keys()`` would read all keys: 75 ms for two million documents.
+        report.unknown_documents += len(items_not_in(relevant, collection.position))
         if not len(query_candidates):
             report.silent.append(query.id)
         elif infer and not query.categories:
