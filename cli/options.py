@@ -92,9 +92,9 @@ class Command(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            raise click.UsageError(self._describe_unknown(error, ctx.command_path), ctx) from None
+            raise click.UsageError(self.describe_unknown(error, ctx.command_path), ctx) from None
 
-    def _describe_unknown(self, error: click.NoSuchOption, command: str) -> str:
+    def describe_unknown(self, error: click.NoSuchOption, command: str) -> str:
         """Return the message for an unknown option. command: its words, such as ``rerank query``."""
         problem = f"no such option {error.option_name}"
         if error.possibilities:

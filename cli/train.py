@@ -11,7 +11,7 @@ import click
 import rerank
 from rerank.common.values import items_not_in
 from rerank.documents.text import count_of, join_names
-from rerank.rankers.registry import families
+from rerank.rankers.registry import families, readers_of
 
 from . import INTERRUPTED, output
 from .config_options import given_settings, setting_options
@@ -60,6 +60,14 @@ class _TrainCommand(Command):
         ctx.meta[_CHOSEN_CONFIGURATIONS] = configurations
         ctx.meta[_SETTING_OPTIONS] = setting_options(configurations)
         return super().parse_args(ctx, args)
+
+    def describe_unknown(self, error: click.NoSuchOption, command: str) -> str:
+        """Return the message for an unknown option, which can be a setting of rankers that are not named."""
+        setting = error.option_name.removeprefix("--").removeprefix("no-")
+        readers = readers_of(setting.replace("-", "_"))
+        if readers:
+            return f"{error.option_name} is a setting of {', '.join(readers)}; leave it out"
+        return super().describe_unknown(error, command)
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Return the options of the settings, then the other options. The help shows them in this order."""

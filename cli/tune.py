@@ -54,7 +54,8 @@ if TYPE_CHECKING:
     metavar="NAME",
     multiple=True,
     group="Stack",
-    help="min-max, z-score, rank, none or fitted. Repeatable. Default: all that fit; none from 200 queries.",
+    help="min-max, z-score, rank, none (raw scores) or fitted. Repeatable. Default: all that fit, raw scores"
+    " only for 200 queries or more.",
 )
 @option(
     "--least",

@@ -235,7 +235,7 @@ def _values_of_family(
     """
     selected: dict[str, Any] = {}
     for option, value in values.items():
-        readers = _readers(option)
+        readers = readers_of(option)
         is_for_family = not readers or not set(names).isdisjoint(readers)
         if is_for_family:
             selected[option] = value
@@ -247,6 +247,6 @@ def _values_of_family(
     return selected
 
 
-def _readers(option: str) -> list[str]:
+def readers_of(option: str) -> list[str]:
     """Return the rankers that read an option."""
     return [name for name, family in trainable().items() if family.reads(option, name)]

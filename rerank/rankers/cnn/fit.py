@@ -191,7 +191,7 @@ class CnnTrainer:
         self.inputs = Inputs(self.data, config, self.progress)
 
     def fit(self, variant: str, name: str = "") -> TrainingResult:
-        """Fit one ranker. An interruption keeps the networks that are measured, and the last one if it helps.
+        """Fit one ranker. An interruption keeps the finished networks, and the interrupted one if it helps.
 
         Raises TrainingError if the data lack texts, categories or candidates, or if nothing is learned.
         """
@@ -226,7 +226,8 @@ class CnnTrainer:
             seed=config.seed,
         )
         run = Trainer(task, options, checkpoint, self.progress).fit()
-        return NetworkTraining(task, run, checkpoint)
+        # The trainer does not keep the scores of the best epoch.
+        return NetworkTraining(task, run, checkpoint, task.dev_scores())
 
     def _result(
         self, variant: str, name: str, trainings: Sequence[NetworkTraining], interrupted: bool
@@ -248,7 +249,7 @@ class CnnTrainer:
         if self.config.networks > 1:
             epochs = ", ".join(map(str, best_epochs))
             remarks.append(
-                f"{name} has {len(trainings)} of {self.config.networks} networks, of epoch {epochs}"
+                f"{name} has {len(trainings)} of {self.config.networks} networks; epochs: {epochs}"
             )
         return TrainingResult(
             ranker,
@@ -270,11 +271,13 @@ class NetworkTraining:
     """A finished training of a network. The task has its best weights.
 
     checkpoint: of the training. The folder of the first network has the folders of the others.
+    dev_scores: the scores of the dev candidates of each query.
     """
 
     task: CnnTask
     run: TrainingRun
     checkpoint: Checkpoint
+    dev_scores: Sequence[NDArray[np.float64]]
 
     @property
     def best_epoch(self) -> int:
@@ -293,8 +296,8 @@ class NetworkTraining:
 
 def mean_value(trainings: Sequence[NetworkTraining]) -> float:
     """Return the dev measure of the mean scores of networks."""
-    by_network = [training.task.dev_scores() for training in trainings]
-    means = [np.mean(scores_of_query, axis=0) for scores_of_query in zip(*by_network)]
+    scores_by_query = zip(*(training.dev_scores for training in trainings))
+    means = [np.mean(scores_of_networks, axis=0) for scores_of_networks in scores_by_query]
     return next(iter(trainings[0].task.measure(means).values()))
 
 

@@ -80,7 +80,7 @@ class CnnRanker(ArrayRanker):
     ) -> dict[str, Any]:
         loaded: dict[str, Vocabulary] = {}
         networks: list[Network] = []
-        for number in range(record.get("networks", 1)):  # rankers of before 2026-11-30 have one
+        for number in range(record.get("networks", 1)):  # older files have no number
             prefix = _prefix(number)
             sides: dict[str, list[Tower]] = {"document": [], "query": []}
             for side, part in product(sides, PARTS[record["variant"]]):

@@ -61,8 +61,8 @@ class AutoContext:
     def normalizations(self) -> tuple[str, ...]:
         """The normalizations that tuning tries; (): its default.
 
-        Rankers that learn from clicks see thousands of queries, so their scores are comparable between
-        queries. Few judged queries choose among several normalizations by chance (benchmarks/decisions.md).
+        With rankers that learn from clicks, the few queries judged by hand chose better weights if they did
+        not also choose the normalization (benchmarks/decisions.md).
         """
         scales_vary = self.workspace.engine.shared
         return (FITTED,) if self.judgments.from_clicks and not scales_vary else ()

@@ -130,6 +130,11 @@ def test_an_unknown_command_has_a_suggestion(run):
     run("xyzzy").fails(2, "'xyzzy'")
 
 
+@pytest.mark.parametrize("name", ["--networks", "--no-tune-embeddings"])
+def test_a_setting_of_another_ranker_names_the_rankers(run, name):
+    run("train", "s2net", name).fails(2, f"{name} is a setting of text, meta, joint; leave it out")
+
+
 @pytest.mark.parametrize(
     ("arguments", "advice"),
     [
